@@ -1,0 +1,81 @@
+"""Frames with truth, and the protocol of everything that yields them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.float64]
+Index = int | slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]
+IGNORE = 255  # a label that counts neither in a loss nor in a score
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """A batch of frames as arrays of equal length; a truth that a stream does not have is None."""
+
+    times_s: Times  # [n]
+    images: npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+    scenes: npt.NDArray[np.int32]  # [n] which scene the frame shows; a scene that comes back keeps its number
+    labels: npt.NDArray[np.uint8] | None = None  # [n, height, width] class per pixel, IGNORE where unknown
+    boxes: tuple[npt.NDArray[np.float32], ...] | None = None  # per frame [m, 5]: class, x0, y0, x1, y1 in pixels
+    classes: npt.NDArray[np.int64] | None = None  # [n] class of the whole frame
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    def __getitem__(self, index: Index) -> Frames:
+        """Take a part; an integer keeps the batch axis, so the result is always a batch."""
+        rows = np.atleast_1d(np.arange(len(self))[index])
+        return Frames(
+            times_s=self.times_s[rows],
+            images=self.images[rows],
+            scenes=self.scenes[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            boxes=None if self.boxes is None else tuple(self.boxes[row] for row in rows),
+            classes=None if self.classes is None else self.classes[rows],
+        )
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """A world seen by a camera: sized by time, read at any time, the same for the same seed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fps(self) -> float: ...
+    @property
+    def duration_s(self) -> float: ...
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Name of each class, in the order of the label values."""
+        ...
+
+    @property
+    def has_truth(self) -> bool: ...
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Render or read the frames shown at these times."""
+        ...
+
+    def changes_s(self) -> tuple[float, ...]:
+        """Times at which the scene changes, for the marks in a plot."""
+        ...
+
+
+def frame_times(stream: Stream, start_s: float, stop_s: float) -> Times:
+    """Times of the frames in [start, stop): frame k is shown at k / fps, and none at or after the stream's end."""
+    first = math.ceil(start_s * stream.fps - 1e-9)
+    last = math.ceil(min(stop_s, stream.duration_s) * stream.fps - 1e-9)
+    return np.arange(first, max(first, last), dtype=np.float64) / stream.fps

@@ -1,0 +1,62 @@
+"""How the weights follow the data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a member may learn from: images, labels where a teacher gave them, and a generator of its own."""
+
+    images: npt.NDArray[np.uint8]  # [n, height, width, 3]
+    labels: npt.NDArray[np.uint8] | None  # [n, height, width], IGNORE where unknown
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How long one call of `adapt` may go on; None leaves it to the member."""
+
+    iterations: int | None = None
+    stop_score: float | None = None  # stop as soon as the batch is predicted this well (mIoU)
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """What one call of `adapt` did: the next state, and which coordinates of the weight vector may have changed."""
+
+    state: Any
+    iterations: int = 0
+    losses: tuple[float, ...] = ()
+    changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of models/vector.py; None means none
+    skipped: str = ""  # why nothing was learned
+
+
+class Adaptation(ABC):
+    """Base of the family; a member is a frozen dataclass of its parameters, all state is passed in and returned.
+
+    Members import torch inside their methods: the driver reads parameters and must not pay for torch.
+    """
+
+    needs_labels: ClassVar[bool]  # True: learns where a teacher's labels are; False: learns on the device, without
+
+    @abstractmethod
+    def prepare(self, model: nn.Module) -> Any:
+        """Make the model ready to follow the data and return the first state."""
+
+    @abstractmethod
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        """Change the model in place by one phase over the batch."""
+
+    @abstractmethod
+    def reset(self, model: nn.Module, state: Any) -> Any:
+        """Forget what was learned about the data and return a fresh state; the weights stay."""

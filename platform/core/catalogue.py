@@ -1,0 +1,104 @@
+"""The catalogue of names: which file holds which member, and how a member is made from a request.
+
+Adding a method is one line here. Members are frozen dataclasses, so their parameters, types and defaults are data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from driftlab.errors import RequestError, unknown_name
+
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "streaming": {
+        "local": "driftlab.platform.streaming.local:Local",
+        "one_time": "driftlab.platform.streaming.one_time:OneTime",
+        "foresight": "driftlab.platform.streaming.foresight:Foresight",
+    },
+    "adaptation": {
+        "frozen": "driftlab.platform.adaptation.frozen:Frozen",
+        "distill": "driftlab.platform.adaptation.distill:Distill",
+    },
+    "scaling": {"fixed": "driftlab.platform.scaling.fixed:Fixed"},
+    "scheduling": {"uniform": "driftlab.platform.scheduling.uniform:Uniform"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A family member by name with the parameters that differ from its defaults."""
+
+    family: str
+    name: str
+    params: tuple[tuple[str, Any], ...] = ()
+
+    def make(self) -> Any:
+        """Build the member; a wrong parameter is refused with all faults at once."""
+        cls = member_class(self.family, self.name)
+        faults = parameter_faults(cls, dict(self.params))
+        if faults:
+            raise RequestError(f"{self.family}/{self.name}: " + "; ".join(faults))
+        return cls(**{key: _coerce(cls, key, value) for key, value in self.params})
+
+
+def member_class(family: str, name: str) -> type[Any]:
+    """Import the class behind a name."""
+    if family not in FAMILIES:
+        raise unknown_name("family", family, FAMILIES)
+    if name not in FAMILIES[family]:
+        raise unknown_name(f"{family} member", name, FAMILIES[family])
+    module, _, cls = FAMILIES[family][name].partition(":")
+    return typing.cast("type[Any]", getattr(importlib.import_module(module), cls))
+
+
+def parameters(cls: type[Any]) -> dict[str, tuple[Any, Any]]:
+    """List a member's parameters as name -> (type, default)."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls) if f.init}
+
+
+def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
+    """Name every parameter that is unknown, of the wrong type, or outside what the member allows."""
+    known = parameters(cls)
+    faults = []
+    for key, value in given.items():
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            faults.append(f"unknown parameter '{key}'{hint}; allowed: {', '.join(known) or 'none'}")
+        elif not _fits(value, known[key][0]):
+            faults.append(f"'{key}' is {value!r}, expected {_type_name(known[key][0])}")
+    if not faults and hasattr(cls, "faults"):
+        faults.extend(cls(**{key: _coerce(cls, key, value) for key, value in given.items()}).faults())
+    return faults
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Literal:
+        return value in typing.get_args(hint)
+    options = typing.get_args(hint) or (hint,)
+    if isinstance(value, bool):
+        return bool in options
+    if isinstance(value, int) and float in options:
+        return True
+    return any(isinstance(value, option) for option in options if isinstance(option, type))
+
+
+def _coerce(cls: type[Any], key: str, value: Any) -> Any:
+    """Turn a whole number into a float where a float is meant; every other value stays as it is."""
+    hint = parameters(cls)[key][0]
+    options = typing.get_args(hint) or (hint,)
+    if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
+        return float(value)
+    return value
+
+
+def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(hint)))
+    return getattr(hint, "__name__", str(hint))

@@ -1,0 +1,112 @@
+"""The records that cross borders between nodes, backends and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
+Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar stands for the whole chunk
+Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node's verb gives back: facts for the loop, rows for the tables, a payload for other nodes.
+
+    Facts and rows are small and travel to the driver; the payload (frames, weights, deltas) never does.
+    """
+
+    facts: Any = None
+    rows: Rows = field(default_factory=dict)
+    payload: Any = None
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one leaf layer computes and moves for one input."""
+
+    name: str
+    kind: str
+    macs: int
+    parameters: int
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """A network's static account for one input of a given size."""
+
+    macs: int
+    parameters: int
+    weight_bytes: int
+    activation_bytes: int
+    layers: tuple[LayerCost, ...] = ()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A device has seen the frames of one window."""
+
+    frames: int
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A device has packed sampled frames for the link."""
+
+    frames: int
+    bytes: int  # what the link carries
+    raw_bytes: int  # before compression
+    newest_s: float
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A teacher has labelled a batch."""
+
+    frames: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A trainer has put labelled frames into its buffer."""
+
+    frames: int
+    buffered: int
+    phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trainer has finished a phase and packed what changed."""
+
+    iterations: int
+    bytes: int
+    values: int  # how many coordinates the update carries
+    loss_first: float | None
+    loss_last: float | None
+    skipped: str  # why there is no update; empty when there is one
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An application has taken an update, or refused it with a reason."""
+
+    accepted: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An application has run its model over one window."""
+
+    frames: int
+    processed: int
+    busy_s: float

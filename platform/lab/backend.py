@@ -1,0 +1,69 @@
+"""Where nodes live and work: one protocol, so that the loop cannot tell a laptop from a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from driftlab.platform.core.records import Reply
+
+Kind = Literal["device", "application", "teacher", "trainer", "recorder"]
+
+
+@dataclass(frozen=True)
+class NodeId:
+    """A logical node: what it is and what it is called within its session."""
+
+    kind: Kind
+    name: str
+
+
+class Job(Protocol):
+    """Work that was started. As an argument of another call it stands for its payload, which goes node to node."""
+
+    @property
+    def node(self) -> NodeId: ...
+    @property
+    def verb(self) -> str: ...
+
+
+class Session(Protocol):
+    """The nodes of one cell; calls to one node run in the order in which they were made."""
+
+    def place(self, node: NodeId, *args: Any) -> None:
+        """Construct the node's class with these arguments; a job among them stands for its payload."""
+        ...
+
+    def call(self, node: NodeId, verb: str, *args: Any) -> Job:
+        """Start a verb at once and return without waiting."""
+        ...
+
+    def result(self, job: Job) -> Reply:
+        """Wait for a job and return its facts and rows; the payload stays where it is (None here)."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Remember every node's state, so that a fault repeats only the calls made after this point."""
+        ...
+
+    def close(self) -> None:
+        """Forget the nodes and their payloads."""
+        ...
+
+
+class Backend(Protocol):
+    """A place where sessions run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def concurrency(self) -> int:
+        """How many sessions may usefully run at the same time."""
+        ...
+
+    def open(self, session: str) -> Session: ...
+
+    def close(self) -> None:
+        """Stop every process that this backend started, and nothing else."""
+        ...

@@ -1,0 +1,1 @@
+"""Tables and everything that is read from them."""

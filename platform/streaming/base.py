@@ -1,0 +1,56 @@
+"""What crosses the link, and when."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Stored
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a streaming member may know of the session it plans for."""
+
+    fps: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which frames to send next, and when the buffer leaves the device."""
+
+    times_s: tuple[float, ...]
+    send_s: float
+    codec: str = "jpeg"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server does with an upload; no phase means that it only stores it."""
+
+    state: Any
+    phase: Phase | None
+    horizon_s: float = float("inf")  # older samples leave the trainer's buffer
+    dense: bool = False  # send every weight rather than those that changed
+
+
+class Streaming(ABC):
+    """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
+
+    brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a trainer
+    free_link: ClassVar[bool] = False  # a bound: nothing it sends takes time or counts
+
+    @abstractmethod
+    def start(self, session: Session) -> Any:
+        """Return the state before the first frame."""
+
+    @abstractmethod
+    def plan_uplink(self, state: Any, session: Session, now_s: float) -> Sampling | None:
+        """Choose what to sample and send next; None ends the uplink for good."""
+
+    @abstractmethod
+    def plan_downlink(self, state: Any, session: Session, stored: Stored, now_s: float) -> Answer:
+        """Choose what to do with an upload that the teacher has labelled, and what to send back."""
