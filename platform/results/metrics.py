@@ -1,0 +1,137 @@
+"""Measures of how well a model sees, and how sure a mean over seeds is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[Any]  # any integer type
+EDGE_S = 1e-9  # a frame shown exactly window_s ago lies outside the window, whatever the rounding of k / fps
+
+
+class Interval(NamedTuple):
+    """A mean with its 95 % interval; one value has no interval, which is not the same as an interval of width 0."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
+    """Count per frame of a batch how often truth [row] was taken for prediction [column]: [n, classes, classes]."""
+    if predictions.shape != truths.shape:
+        raise ValueError(f"predictions are {predictions.shape}, truths are {truths.shape}")
+    frames = len(truths)
+    predicted = predictions.reshape(frames, -1).astype(np.int64)
+    true = truths.reshape(frames, -1).astype(np.int64)
+    counted = true != IGNORE
+    if np.any((true[counted] < 0) | (true[counted] >= classes)):
+        raise ValueError(f"truth holds a class outside 0..{classes - 1} that is not {IGNORE}")
+    if np.any((predicted[counted] < 0) | (predicted[counted] >= classes)):
+        raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
+    cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
+    counts = np.bincount(cell[counted], minlength=frames * classes * classes)
+    return counts.reshape(frames, classes, classes).astype(np.int64, copy=False)
+
+
+def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
+    """Count over all pixels given how often truth [row] was taken for prediction [column]."""
+    return confusions(prediction[None], truth[None], classes)[0]
+
+
+def iou(matrices: Counts) -> Floats:
+    """Return intersection over union per class, NaN for a class in neither truth nor prediction: [..., classes]."""
+    hit = np.diagonal(matrices, axis1=-2, axis2=-1).astype(np.float64)
+    union = matrices.sum(axis=-1) + matrices.sum(axis=-2) - hit
+    return np.divide(hit, union, out=np.full(hit.shape, np.nan), where=union > 0)
+
+
+def miou(matrices: Counts) -> Floats:
+    """Average IoU over the classes that occur; NaN where nothing was counted. One number per matrix: [...]."""
+    values = iou(matrices)
+    occurring = np.isfinite(values).sum(axis=-1)
+    total = np.nansum(values, axis=-1)
+    return np.asarray(np.divide(total, occurring, out=np.full(np.shape(total), np.nan), where=occurring > 0))
+
+
+def pixel_accuracy(matrices: Counts) -> Floats:
+    """Return the share of counted pixels that were right; NaN where nothing was counted."""
+    right = np.trace(matrices, axis1=-2, axis2=-1).astype(np.float64)
+    counted = matrices.sum(axis=(-2, -1))
+    return np.asarray(np.divide(right, counted, out=np.full(np.shape(right), np.nan), where=counted > 0))
+
+
+def windowed(matrices: Counts, times_s: Floats, window_s: float) -> Floats:
+    """Return for each frame the mIoU over the frames shown in the window_s that end with it; times must rise."""
+    times = np.asarray(times_s, dtype=np.float64)
+    if np.any(np.diff(times) < 0):
+        raise ValueError("frame times must rise")
+    running = np.concatenate([np.zeros_like(matrices[:1]), np.cumsum(matrices, axis=0)])
+    first = np.searchsorted(times, times - window_s + EDGE_S, side="right")
+    first = np.minimum(first, np.arange(len(times)))  # a window shorter than a frame still holds the frame itself
+    return miou(running[1:] - running[first])
+
+
+def f1_boxes(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: float = 0.5) -> float:
+    """Match boxes of the same class one to one, best score first, and return F1; nothing to find and none found is 1.
+
+    A box is (class, x0, y0, x1, y1) and, for a prediction, optionally its score; without scores the order given counts.
+    """
+    if len(predicted) == 0 and len(truth) == 0:
+        return 1.0
+    if len(predicted) == 0 or len(truth) == 0:
+        return 0.0
+    order = np.argsort(-predicted[:, 5], kind="stable") if predicted.shape[1] > 5 else np.arange(len(predicted))
+    overlap = _box_iou(predicted[order, 1:5], truth[:, 1:5])
+    overlap[predicted[order, 0][:, None] != truth[None, :, 0]] = -1.0
+    matched = 0
+    for row in overlap:
+        best = int(np.argmax(row))
+        if row[best] >= threshold:
+            matched += 1
+            overlap[:, best] = -1.0  # taken
+    return 2 * matched / (len(predicted) + len(truth))
+
+
+def _box_iou(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
+    corner_low = np.maximum(a[:, None, :2], b[None, :, :2])
+    corner_high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    shared = np.prod(np.clip(corner_high - corner_low, 0, None), axis=-1, dtype=np.float64)
+    area_a = np.prod(a[:, 2:] - a[:, :2], axis=-1, dtype=np.float64)
+    area_b = np.prod(b[:, 2:] - b[:, :2], axis=-1, dtype=np.float64)
+    union = area_a[:, None] + area_b[None, :] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def kbps(size_bytes: float, seconds: float) -> float:
+    """Return kilobits of 1 000 bits per second of video."""
+    return size_bytes * 8 / 1000 / seconds
+
+
+def interval(values: Iterable[float | None]) -> Interval | None:
+    """Average over seeds with Student's t, leaving out what was not measured (None, NaN); None if nothing was."""
+    known = np.array([value for value in values if value is not None and math.isfinite(value)], dtype=np.float64)
+    if known.size == 0:
+        return None
+    mean = float(known.mean())
+    if known.size == 1:
+        return Interval(mean, None, None, 1)
+    from scipy.special import stdtrit  # 0.2 s, and only a report needs it
+
+    half = float(stdtrit(known.size - 1, 0.975)) * float(known.std(ddof=1)) / math.sqrt(known.size)
+    return Interval(mean, mean - half, mean + half, int(known.size))
+
+
+def paired(ours: Mapping[Hashable, float | None], theirs: Mapping[Hashable, float | None]) -> Interval | None:
+    """Average the difference ours - theirs over the keys (seeds, devices) that both have."""
+    shared = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    return interval(a - b for a, b in shared if a is not None and b is not None)
