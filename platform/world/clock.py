@@ -1,0 +1,18 @@
+"""One clock for everything that takes time: the same processes run on virtual or on wall-clock time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import simpy
+from simpy.rt import RealtimeEnvironment
+
+Clock = simpy.Environment
+ClockKind = Literal["virtual", "wall"]
+
+
+def make_clock(kind: ClockKind, *, factor: float = 1.0) -> Clock:
+    """Start a clock at zero; a wall clock takes `factor` host seconds per second and never fails for being late."""
+    if kind == "virtual":
+        return simpy.Environment()
+    return RealtimeEnvironment(factor=factor, strict=False)

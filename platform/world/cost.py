@@ -1,0 +1,52 @@
+"""How long a network works on a machine, and what that costs: pure functions of counted work and a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from driftlab.platform.core.records import LayerCost, ModelCost
+from driftlab.platform.world.hardware import Energy, Hardware
+
+BACKWARD_AND_FORWARD = (
+    3  # the gradients by inputs and by weights each take as many multiply-accumulates as the forward pass
+)
+MOST_LOAD = 0.95  # beyond this a loaded machine would never finish
+
+
+def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0, load: float = 0.0) -> float:
+    """Time one forward pass, with a share of the machine and others keeping it busy for a part of the time."""
+    return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / (share * (1 - min(load, MOST_LOAD)))
+
+
+def training_s(cost: ModelCost, hardware: Hardware, *, iterations: int, batch: int) -> float:
+    """Time training steps of forward and backward passes."""
+    return iterations * BACKWARD_AND_FORWARD * inference_s(cost, hardware, batch=batch)
+
+
+def inference_j(cost: ModelCost, energy: Energy, *, batch: int = 1, paged_bytes: int = 0) -> float:
+    """Count what one forward pass draws, and what paging weights in adds."""
+    moved = sum(_bytes(layer, batch) for layer in _layers(cost))
+    byte_pj = energy.cached * energy.cache_pj_per_byte + (1 - energy.cached) * energy.dram_pj_per_byte
+    return (batch * cost.macs * energy.mac_pj + moved * byte_pj) * 1e-12 + paged_bytes * energy.page_mj_per_mb * 1e-9
+
+
+def power_j(hardware: Hardware, *, busy_s: float, idle_s: float) -> float:
+    """Count what a whole machine draws at its plug."""
+    return hardware.busy_w * busy_s + hardware.idle_w * idle_s
+
+
+def _layer_s(layer: LayerCost, hardware: Hardware, batch: int) -> float:
+    computing_s = batch * layer.macs / hardware.macs_per_s
+    moving_s = _bytes(layer, batch) / hardware.bytes_per_s
+    return hardware.overhead_s + max(computing_s, moving_s)
+
+
+def _bytes(layer: LayerCost, batch: int) -> int:
+    """Count what a layer moves: inputs and outputs for each item, the weights once for the whole batch."""
+    return batch * (layer.input_bytes + layer.output_bytes) + layer.weight_bytes
+
+
+def _layers(cost: ModelCost) -> Iterable[LayerCost]:
+    """Take a network whose layers were not listed as one layer."""
+    whole = LayerCost("network", "whole", cost.macs, cost.parameters, 0, cost.activation_bytes, cost.weight_bytes)
+    return cost.layers or (whole,)

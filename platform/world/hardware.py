@@ -1,0 +1,96 @@
+"""What machines can do: how fast they compute and move bytes, how much they hold, what they draw.
+
+A network's time on a machine is, layer by layer, an overhead plus the slower of computing and moving (`world/cost.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le
+
+from driftlab.errors import unknown_name
+from driftlab.platform.world.profile import STRICT, parse
+
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a network's work costs: per multiply-accumulate, per byte by where it is found, per megabyte paged in."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    mac_pj: NotNegative
+    cache_pj_per_byte: NotNegative
+    dram_pj_per_byte: NotNegative
+    page_mj_per_mb: NotNegative = 6.4  # derived from NestDNN's own table of model switches
+    cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that the cache serves
+
+
+# 45 nm: a float multiply and add 3.7 + 0.9 pJ, four bytes from SRAM 5 pJ, from DRAM 640 pJ (Horowitz, ISSCC 2014).
+PHYSICAL = Energy(mac_pj=4.6, cache_pj_per_byte=1.25, dram_pj_per_byte=160.0)
+# The constants of AdaScale's own evaluator: a phone's whole power laid on its arithmetic.
+CROWDHMT = Energy(mac_pj=5000.0, cache_pj_per_byte=0.05, dram_pj_per_byte=100.0)
+ENERGIES: Mapping[str, Energy] = {"physical": PHYSICAL, "crowdhmt": CROWDHMT}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine as the cost model sees it."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str
+    macs_per_s: Positive
+    bytes_per_s: Positive
+    overhead_s: NotNegative  # per layer: starting it, whatever its size
+    memory_bytes: Annotated[int, Gt(0)]
+    idle_w: NotNegative
+    busy_w: NotNegative
+    energy: Energy = PHYSICAL
+
+    def __post_init__(self) -> None:
+        """Refuse a machine that draws less when it works."""
+        if self.busy_w < self.idle_w:
+            raise ValueError(f"busy_w ({self.busy_w} W) must not be below idle_w ({self.idle_w} W)")
+
+
+HARDWARE: Mapping[str, Hardware] = {
+    profile.name: profile
+    for profile in (
+        # Phones and the Pi: rates that small float networks attain on the CPU, not the chip's peak. Power: phones as
+        # commonly measured with the screen dimmed (about 4 W is what a case can shed), the Pi at its plug (idle 540 mA,
+        # all cores 1280 mA, at 5 V).
+        Hardware("phone-hi", 20e9, 10e9, 20e-6, 8_000_000_000, 0.5, 4.0),
+        Hardware("phone-lo", 4e9, 4e9, 60e-6, 3_000_000_000, 0.4, 2.5),
+        Hardware("raspberry-pi-4", 1.2e9, 2e9, 150e-6, 4_000_000_000, 2.7, 6.4),
+        # Jetsons: float32 peak of the GPU (cores x clock), bandwidth, memory and power modes of NVIDIA's data sheets:
+        # NX 384 cores at 1.1 GHz, LPDDR4x, 10-20 W; AGX Orin 64 GB 2048 cores at 1.3 GHz, LPDDR5, 15-60 W. A layer costs at
+        # least a kernel launch from an Arm core.
+        Hardware("jetson-nx", 0.42e12, 59.7e9, 30e-6, 8_000_000_000, 5.0, 20.0),
+        Hardware("jetson-agx-orin", 2.66e12, 204.8e9, 20e-6, 64_000_000_000, 9.0, 60.0),
+        # Four cores at the 20 GMAC/s and 50 us per layer that PyTorch showed on one x86 core; two channels of DDR4-3200
+        # at four fifths of their peak; a 28 W processor.
+        Hardware("laptop", 80e9, 40e9, 50e-6, 16_000_000_000, 5.0, 28.0),
+        # Servers: float32 peak, bandwidth, memory and board power of NVIDIA's data sheets (V100 SXM2 15.7 TFLOPS,
+        # H200 SXM 67 TFLOPS, two per MAC); idle power as nvidia-smi commonly shows it; 10 us per kernel launch.
+        Hardware("server-v100", 7.85e12, 900e9, 10e-6, 16_000_000_000, 40.0, 300.0),
+        Hardware("server-h200", 33.5e12, 4.8e12, 10e-6, 141_000_000_000, 75.0, 700.0),
+    )
+}
+
+
+def find(name: str) -> Hardware:
+    """Look a preset up by name."""
+    if name not in HARDWARE:
+        raise unknown_name("hardware", name, HARDWARE)
+    return HARDWARE[name]
+
+
+def from_mapping(given: Mapping[str, Any]) -> Hardware:
+    """Read a machine that a user describes."""
+    return parse(Hardware, "hardware", given)

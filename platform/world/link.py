@@ -1,0 +1,165 @@
+"""Links between a device and a server: rate, delay, loss and outages; every byte is counted.
+
+A message holds the link while its bits are put on it and then travels for half a round trip, during which the next one
+may already be sent. An infinite rate takes no time; a kilobit is 1000 bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import simpy
+from annotated_types import Ge, Gt, Lt
+
+from driftlab.errors import unknown_name
+from driftlab.platform.world.clock import Clock
+from driftlab.platform.world.profile import STRICT, parse
+
+MTU_BYTES = 1500  # an Ethernet frame's payload: what a lost packet costs
+
+Kbps = Annotated[float, Gt(0)]
+Window = tuple[Annotated[float, Ge(0)], float]
+
+
+@dataclass(frozen=True)
+class Outages:
+    """Windows [start, stop) in which nothing gets onto the link; with a period they come again and again."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    windows_s: tuple[Window, ...] = ()
+    period_s: Annotated[float, Gt(0)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse windows that overlap, run backwards or leave no time to send."""
+        edges = [edge for window in self.windows_s for edge in window]
+        if edges != sorted(edges) or any(start == stop for start, stop in self.windows_s):
+            raise ValueError(f"outage windows must be in order, apart and longer than 0 s, not {self.windows_s}")
+        down_s = sum(stop - start for start, stop in self.windows_s)
+        if self.windows_s and self.period_s is not None and (edges[-1] > self.period_s or down_s >= self.period_s):
+            raise ValueError(f"outage windows {self.windows_s} must fit into {self.period_s} s and leave time to send")
+
+    def finish_s(self, start_s: float, work_s: float) -> float:
+        """Tell when work begun at a time is done, if it rests during outages."""
+        for opens_s, closes_s in self._following(start_s):
+            if start_s < opens_s and start_s + work_s <= opens_s:
+                break
+            work_s = max(0.0, work_s - max(0.0, opens_s - start_s))
+            start_s = closes_s
+        return start_s + work_s
+
+    def _following(self, now_s: float) -> Iterator[tuple[float, float]]:
+        """Yield the windows that are not over yet, in order."""
+        period_s = self.period_s or 0.0
+        first = max(0, math.floor(now_s / period_s) - 1) if period_s else 0  # one early: a quotient may round up
+        for turn in itertools.count(first) if period_s and self.windows_s else (0,):
+            for opens_s, closes_s in self.windows_s:
+                if turn * period_s + closes_s > now_s:
+                    yield turn * period_s + opens_s, turn * period_s + closes_s
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One message's way over a link."""
+
+    queued_s: float  # handed to the link
+    start_s: float  # first in line
+    sent_s: float  # last bit on the link, which is free again
+    arrive_s: float
+    bytes: int
+    wire_bytes: int  # with what was sent again
+    retransmissions: int
+
+
+class Link:
+    """One direction of a link; messages go in the order in which they were handed over.
+
+    Lost packets are sent again at once, as with selective acknowledgement: they cost their bytes, not a round trip.
+    """
+
+    def __init__(
+        self, clock: Clock, rate_kbps: float, rtt_ms: float, loss: float, outages: Outages, rng: np.random.Generator
+    ) -> None:
+        self._clock = clock
+        self._bits_per_s = rate_kbps * 1000
+        self._flight_s = rtt_ms / 2000
+        self._loss = loss
+        self._outages = outages
+        self._rng = rng
+        self._line = simpy.Resource(clock)
+
+    def send(self, size_bytes: int) -> Generator[simpy.Event, Any, Transfer]:
+        """Carry a message to the other end; use as `transfer = yield from link.send(n)`."""
+        queued_s = self._clock.now
+        with self._line.request() as turn:
+            yield turn
+            start_s = self._clock.now
+            again, again_bytes = self._lose(size_bytes)
+            wire_bytes = size_bytes + again_bytes
+            done_s = self._outages.finish_s(start_s, wire_bytes * 8 / self._bits_per_s)
+            yield self._clock.timeout(done_s - start_s)
+            sent_s = self._clock.now
+        yield self._clock.timeout(self._flight_s)
+        return Transfer(queued_s, start_s, sent_s, self._clock.now, size_bytes, wire_bytes, again)
+
+    def _lose(self, size_bytes: int) -> tuple[int, int]:
+        """Draw how many packets must be sent again before all have arrived, and their bytes."""
+        if self._loss == 0:
+            return 0, 0
+        full, rest_bytes = divmod(size_bytes, MTU_BYTES)
+        lost = int(self._rng.negative_binomial(full, 1 - self._loss)) if full else 0
+        lost_rest = int(self._rng.negative_binomial(1, 1 - self._loss)) if rest_bytes else 0
+        return lost + lost_rest, lost * MTU_BYTES + lost_rest * rest_bytes
+
+
+@dataclass(frozen=True)
+class LinkProfile:
+    """What a link is like in both directions, as the device sees it: up is towards the server."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str
+    up_kbps: Kbps
+    down_kbps: Kbps
+    rtt_ms: Annotated[float, Ge(0)] = 0.0
+    loss: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of packets
+    outages: Outages = Outages()
+
+    def up(self, clock: Clock, rng: np.random.Generator) -> Link:
+        """Open the direction to the server."""
+        return Link(clock, self.up_kbps, self.rtt_ms, self.loss, self.outages, rng)
+
+    def down(self, clock: Clock, rng: np.random.Generator) -> Link:
+        """Open the direction to the device."""
+        return Link(clock, self.down_kbps, self.rtt_ms, self.loss, self.outages, rng)
+
+
+LINKS: Mapping[str, LinkProfile] = {
+    profile.name: profile
+    for profile in (
+        LinkProfile("null", math.inf, math.inf),  # the device and the server are one machine
+        LinkProfile("ethernet", 1_000_000, 1_000_000, rtt_ms=0.5),  # 1000BASE-T within one site
+        LinkProfile("wifi", 33_000, 40_000, rtt_ms=2),  # "Wi-Fi" of Apple's Network Link Conditioner
+        LinkProfile("lte", 12_000, 12_000, rtt_ms=70),  # "LTE" of WebPageTest's connectivity profiles
+        LinkProfile("3g", 768, 1_600, rtt_ms=300),  # "3G" of WebPageTest's connectivity profiles
+        # Ours, not measured: an LTE cell at its busy hour whose radio is lost for 4 s in every minute.
+        LinkProfile("congested", 500, 1_000, rtt_ms=200, loss=0.02, outages=Outages(((20, 24),), period_s=60)),
+    )
+}
+
+
+def find(name: str) -> LinkProfile:
+    """Look a preset up by name."""
+    if name not in LINKS:
+        raise unknown_name("link", name, LINKS)
+    return LINKS[name]
+
+
+def from_mapping(given: Mapping[str, Any]) -> LinkProfile:
+    """Read a link that a user describes."""
+    return parse(LinkProfile, "link", given)

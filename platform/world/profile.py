@@ -1,0 +1,42 @@
+"""Turn what a user wrote into a profile, or say everything that is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from driftlab.errors import RequestError
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
+    from pydantic_core import ErrorDetails
+
+Profile = TypeVar("Profile")
+STRICT: ConfigDict = {"extra": "forbid"}  # every profile and its parts carry it as __pydantic_config__
+
+
+def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
+    """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(cls).validate_python(dict(given))
+    except ValidationError as error:
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        faults = "; ".join(_fault(detail, known) for detail in error.errors())
+        raise RequestError(f"Bad {kind} '{given.get('name', 'without a name')}': {faults}.") from None
+
+
+def _fault(detail: ErrorDetails, known: list[str]) -> str:
+    place = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "unexpected_keyword_argument":
+        close = difflib.get_close_matches(place, known, n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        return f"unknown field '{place}'{hint}, allowed: {', '.join(known)}"
+    if detail["type"] in {"missing", "missing_argument"}:
+        return f"'{place}' is missing"
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    return f"'{place}' is {detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
