@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from driftlab.platform.core.records import LayerCost, ModelCost
-from driftlab.platform.world.hardware import Energy, Hardware
+from driftlab.platform.world.hardware import Hardware
 
 BACKWARD_AND_FORWARD = (
     3  # the gradients by inputs and by weights each take as many multiply-accumulates as the forward pass
@@ -23,8 +23,9 @@ def training_s(cost: ModelCost, hardware: Hardware, *, iterations: int, batch: i
     return iterations * BACKWARD_AND_FORWARD * inference_s(cost, hardware, batch=batch)
 
 
-def inference_j(cost: ModelCost, energy: Energy, *, batch: int = 1, paged_bytes: int = 0) -> float:
-    """Count what one forward pass draws, and what paging weights in adds."""
+def inference_j(cost: ModelCost, hardware: Hardware, *, batch: int = 1, paged_bytes: int = 0) -> float:
+    """Count what the work of one forward pass draws, and what paging weights in adds."""
+    energy = hardware.energy
     moved = sum(_bytes(layer, batch) for layer in _layers(cost))
     byte_pj = energy.cached * energy.cache_pj_per_byte + (1 - energy.cached) * energy.dram_pj_per_byte
     return (batch * cost.macs * energy.mac_pj + moved * byte_pj) * 1e-12 + paged_bytes * energy.page_mj_per_mb * 1e-9

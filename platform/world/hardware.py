@@ -69,8 +69,8 @@ HARDWARE: Mapping[str, Hardware] = {
         Hardware("phone-lo", 4e9, 4e9, 60e-6, 3_000_000_000, 0.4, 2.5),
         Hardware("raspberry-pi-4", 1.2e9, 2e9, 150e-6, 4_000_000_000, 2.7, 6.4),
         # Jetsons: float32 peak of the GPU (cores x clock), bandwidth, memory and power modes of NVIDIA's data sheets:
-        # NX 384 cores at 1.1 GHz, LPDDR4x, 10-20 W; AGX Orin 64 GB 2048 cores at 1.3 GHz, LPDDR5, 15-60 W. A layer costs at
-        # least a kernel launch from an Arm core.
+        # NX 384 cores at 1.1 GHz, LPDDR4x, 10-20 W; AGX Orin 64 GB 2048 cores at 1.3 GHz, LPDDR5, 15-60 W. A layer
+        # costs at least a kernel launch from an Arm core.
         Hardware("jetson-nx", 0.42e12, 59.7e9, 30e-6, 8_000_000_000, 5.0, 20.0),
         Hardware("jetson-agx-orin", 2.66e12, 204.8e9, 20e-6, 64_000_000_000, 9.0, 60.0),
         # Four cores at the 20 GMAC/s and 50 us per layer that PyTorch showed on one x86 core; two channels of DDR4-3200

@@ -32,6 +32,8 @@ def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
 def _fault(detail: ErrorDetails, known: list[str]) -> str:
     place = ".".join(map(str, detail["loc"]))
     if detail["type"] == "unexpected_keyword_argument":
+        if len(detail["loc"]) > 1:
+            return f"unknown field '{place}'"
         close = difflib.get_close_matches(place, known, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         return f"unknown field '{place}'{hint}, allowed: {', '.join(known)}"

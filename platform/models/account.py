@@ -1,0 +1,122 @@
+"""Count what a network computes, stores and moves, without running it on real numbers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from driftlab.platform.core.records import LayerCost, ModelCost
+
+logger = logging.getLogger(__name__)
+
+FREE = (
+    _NormBase,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.Embedding,
+)  # have parameters and by convention no multiply-accumulates
+ADAM_STATES = 2  # running means of the gradient and of its square
+
+
+def account(model: nn.Module, height: int, width: int) -> ModelCost:
+    """Account for one image: one multiply-accumulate counts one, only convolutions and linear layers have any.
+
+    Bytes are those of leaf modules; what a forward pass does between them (adding, resizing) is not counted.
+    """
+    ghost = copy.deepcopy(model).to("meta").eval()
+    layers: list[LayerCost] = []
+    hooks = [
+        module.register_forward_hook(
+            lambda module, given, made, name=name: layers.append(_layer(name, module, given, made))
+        )
+        for name, module in ghost.named_modules()
+        if next(module.children(), None) is None
+    ]
+    with torch.inference_mode():
+        ghost(torch.empty(1, 3, height, width, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    _warn_of_uncounted(ghost, {layer.name for layer in layers if layer.macs})
+    return ModelCost(
+        macs=sum(layer.macs for layer in layers),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        weight_bytes=_stored_bytes(model),
+        activation_bytes=sum(layer.output_bytes for layer in layers),
+        layers=tuple(layers),
+    )
+
+
+def training_memory_bytes(model: nn.Module, batch: int, height: int, width: int) -> int:
+    """Count what a training step with Adam holds: tensors kept for the backward pass, gradients, optimiser state.
+
+    Weights that the backward pass needs are among the kept tensors; a storage that several share counts once.
+    """
+    ghost = copy.deepcopy(model).to("meta").train()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()  # meta tensors have no address; the graph keeps the storage alive
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = ghost(torch.empty(batch, 3, height, width, device="meta"))
+    del made
+    trainable = sum(p.numel() * p.itemsize for p in model.parameters() if p.requires_grad)
+    return sum(kept.values()) + (1 + ADAM_STATES) * trainable
+
+
+def _layer(name: str, module: nn.Module, given: Any, made: Any) -> LayerCost:
+    parameters = list(module.parameters())
+    return LayerCost(
+        name=name,
+        kind=type(module).__name__,
+        macs=_macs(module, given, made),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in _tensors(given)),
+        output_bytes=sum(tensor.numel() * tensor.itemsize for tensor in _tensors(made)),
+        weight_bytes=sum(parameter.numel() * parameter.itemsize for parameter in parameters),
+    )
+
+
+def _macs(module: nn.Module, given: Any, made: Any) -> int:
+    if isinstance(module, nn.Linear):
+        return int(made.numel()) * module.in_features
+    if isinstance(module, _ConvTransposeNd):
+        return int(given[0].numel()) * module.out_channels // module.groups * math.prod(module.kernel_size)
+    if isinstance(module, _ConvNd):
+        return int(made.numel()) * module.in_channels // module.groups * math.prod(module.kernel_size)
+    return 0
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Find the tensors in what a module takes or gives."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
+    """Say which modules hold parameters and yet counted nothing: attention, recurrent layers, one's own arithmetic."""
+    for name, module in model.named_modules():
+        own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        if own and name not in counted and not isinstance(module, FREE):
+            logger.warning("%s %s has %d parameters and counts no MACs", type(module).__name__, name or "(root)", own)
+
+
+def _stored_bytes(model: nn.Module) -> int:
+    """Sum parameters and persistent buffers, each shared one once."""
+    stored = {id(value): value for value in model.state_dict(keep_vars=True).values()}
+    return sum(value.numel() * value.itemsize for value in stored.values())

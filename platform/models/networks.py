@@ -1,0 +1,108 @@
+"""Segmentation networks: normalised float images [n, 3, height, width] in, logits [n, classes, height, width] out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.errors import RequestError
+
+
+def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+    """Convolve 3x3, normalise, cut off: the block that every network here is made of."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=dilation, dilation=dilation, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
+
+
+class Student(nn.Module):
+    """Four convolutions down to a quarter of the resolution, with the first feature kept for the borders."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.first = _conv(3, width, stride=2)
+        self.deep = nn.Sequential(
+            _conv(width, 2 * width, stride=2), _conv(2 * width, 2 * width), _conv(2 * width, 2 * width, dilation=2)
+        )
+        self.head = nn.Conv2d(3 * width, classes, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        first = self.first(images)
+        both = torch.cat([_resize(self.deep(first), first), first], dim=1)
+        return _resize(self.head(both), images)
+
+
+class Context(nn.Module):
+    """Scale each channel by what the whole frame shows: how a scene looks is a fact of the frame, not of a pixel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width, 1), nn.Sigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gate(x)
+
+
+class Teacher(nn.Module):
+    """An encoder down to an eighth of the resolution and back up with skips, wide enough to know many scenes."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.stem = _conv(3, width, stride=2)
+        self.quarter = nn.Sequential(_conv(width, 2 * width, stride=2), _conv(2 * width, 2 * width))
+        self.eighth = nn.Sequential(
+            _conv(2 * width, 3 * width, stride=2),
+            _conv(3 * width, 3 * width, dilation=2),
+            Context(3 * width),
+            _conv(3 * width, 3 * width, dilation=4),
+        )
+        self.up_quarter = _conv(5 * width, 2 * width)
+        self.up_half = _conv(3 * width, width)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        half = self.stem(images)
+        quarter = self.quarter(half)
+        eighth = self.eighth(quarter)
+        x = self.up_quarter(torch.cat([_resize(eighth, quarter), quarter], dim=1))
+        x = self.up_half(torch.cat([_resize(x, half), half], dim=1))
+        return _resize(self.head(x), images)
+
+
+class DeepLab(nn.Module):
+    """torchvision's DeepLabV3 on MobileNetV3-Large, without its dictionary of outputs."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        try:
+            from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
+        except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+            raise RequestError(
+                f"The network 'deeplabv3_mobilenet' needs torchvision, which cannot be imported here ({error}). "
+                "Install torch and torchvision from the same index (see `driftlab doctor`), or take 'teacher' or "
+                "'small', which do not need it."
+            ) from error
+        self.network = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(images)["out"]
+        return logits
+
+
+MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
+    "tiny": partial(Student, width=16),
+    "small": partial(Student, width=24),
+    "half": partial(Student, width=8),
+    "teacher": partial(Teacher, width=32),
+    "deeplabv3_mobilenet": DeepLab,
+}
