@@ -1,0 +1,52 @@
+# Everything starts from a bare Python 3.10 or newer:  make demo  or  make test  sets up whatever it needs.
+SHELL := /bin/bash
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip -qq --disable-pip-version-check
+READY := $(VENV)/.driftlab-ready
+
+# Two threads inside one operator are slower than one as soon as two processes compute at the same time.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(READY)  ## the virtual environment with everything in it
+
+demo: $(READY)  ## the main job on built-in data: a table, a report with plots
+	@$(VENV)/bin/driftlab demo
+
+test: $(READY)  ## every test
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
+
+check: $(READY)  ## format, lint, strict types, then every test (the layer rules are tests)
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(MAKE) --no-print-directory test
+
+format: $(READY)  ## put the code into its one format
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+bench: $(READY)  ## one JSON line per ratio
+	@$(PY) -m benchmarks
+
+clean:  ## remove what builds and checks left behind; environment and runs stay
+	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# torch and torchvision come first and together: chosen later, another torchvision would pull in another torch.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo 'driftlab needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
+	@echo 'Setting up $(VENV): once, a few minutes.'
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install torch torchvision -c constraints.txt
+	@$(PIP) install -e '.[dev,notebook,data]' -c constraints.txt
+	@touch $@
