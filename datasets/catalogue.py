@@ -1,0 +1,152 @@
+"""The workloads by name: what each shows, what it takes, and how to open it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from driftlab.datasets.frames import Stream
+from driftlab.datasets.streets.presets import PRESETS
+from driftlab.errors import RequestError, unknown_name
+
+VIDEO_PREFIX = "video:"
+SMALLEST_PX, LARGEST_PX = 16, 4096
+FASTEST_FPS = 240.0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a workload takes besides size, rate, length and seed."""
+
+    default: float
+    low: float
+    high: float
+    summary: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every opener is given, checked."""
+
+    name: str
+    seed: int
+    height: int
+    width: int
+    fps: float
+    duration_s: float
+    params: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of stream."""
+
+    name: str
+    summary: str
+    opener: Callable[[Request], Stream] = field(repr=False)
+    parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
+    own_length: bool = False  # a duration of 0 means as long as it is
+
+
+def _open_street(request: Request) -> Stream:
+    from driftlab.datasets.streets.stream import StreetRequest, StreetStream
+
+    return StreetStream(
+        StreetRequest(
+            preset=request.name.removeprefix("streets/"),
+            seed=request.seed,
+            height=request.height,
+            width=request.width,
+            fps=request.fps,
+            duration_s=request.duration_s,
+            **request.params,
+        )
+    )
+
+
+def _open_video(request: Request) -> Stream:
+    from driftlab.datasets.video import VideoStream
+
+    path = request.name.removeprefix(VIDEO_PREFIX)
+    return VideoStream(path, (request.height, request.width), request.fps, request.duration_s)
+
+
+_STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+    {
+        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+        "crowd": Parameter(1.0, 0.0, 2.0, "how many times the usual number of people, cars and trees"),
+        "noise": Parameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
+    }
+)
+_VIDEO = Workload(
+    name=f"{VIDEO_PREFIX}PATH",
+    summary="Any file that PyAV decodes; truth from label maps beside it, if there are any.",
+    opener=_open_video,
+    own_length=True,
+)
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {
+        **{
+            f"streets/{preset.name}": Workload(
+                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS
+            )
+            for preset in PRESETS.values()
+        },
+        _VIDEO.name: _VIDEO,
+    }
+)
+
+
+def find_workload(name: str) -> Workload:
+    """Look a workload up by its name; every name that begins with 'video:' is a file."""
+    if name.startswith(VIDEO_PREFIX):
+        return _VIDEO
+    if name not in WORKLOADS:
+        raise unknown_name("workload", name, WORKLOADS)
+    return WORKLOADS[name]
+
+
+def open_stream(
+    name: str, *, seed: int, height: int, width: int, fps: float, duration_s: float | None, **params: float
+) -> Stream:
+    """Open a workload; the same arguments give the same frames, in any process and any order."""
+    workload = find_workload(name)
+    length_s = 0.0 if duration_s is None else duration_s
+    faults = [
+        *_check_whole("seed", seed, 0, 2**63 - 1),
+        *_check_whole("height", height, SMALLEST_PX, LARGEST_PX),
+        *_check_whole("width", width, SMALLEST_PX, LARGEST_PX),
+        *_check_number("fps", fps, 1e-3, FASTEST_FPS),
+        *([] if workload.own_length and length_s == 0 else _check_number("duration_s", length_s, 1e-3, 1e7)),
+        *_check_parameters(workload, params),
+    ]
+    if faults:
+        raise RequestError(f"Workload '{name}' cannot be opened: {'; '.join(faults)}.")
+    values = {key: float(params.get(key, known.default)) for key, known in workload.parameters.items()}
+    return workload.opener(Request(name, seed, height, width, float(fps), float(length_s), values))
+
+
+def _check_whole(name: str, value: object, low: int, high: int) -> list[str]:
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return []
+    return [f"{name} is {value!r}, allowed are whole numbers from {low} to {high}"]
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> list[str]:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
+        return []
+    return [f"{name} is {value!r}, allowed are numbers from {low:g} to {high:g}"]
+
+
+def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[str]:
+    faults: list[str] = []
+    for key, value in params.items():
+        if key in workload.parameters:
+            known = workload.parameters[key]
+            faults += _check_number(key, value, known.low, known.high)
+        else:
+            faults.append(str(unknown_name("parameter", key, workload.parameters)).rstrip("."))
+    return faults

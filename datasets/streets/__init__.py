@@ -1,0 +1,1 @@
+"""Procedural street video with exact truth."""

@@ -1,0 +1,134 @@
+"""The rasteriser: polygons fill one map of surfaces; truth and image are both read off that map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.streets.scene import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
+
+FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # how a surface lies: facing the camera, under it, along the street
+_SUBPIXEL_BITS = 4
+_FAR_M = 200.0
+_CRISP_M = 14.0  # textures fade beyond this distance, where they would only flicker
+_LIMIT = 1 << 14  # pixels; what lies further outside is clipped before it is made an integer
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Where the camera is and how it projects; lengths in pixels where not said otherwise."""
+
+    height: int
+    width: int
+    focal: float
+    centre: float  # column of the vanishing point
+    horizon: float  # its row
+    eye_m: float  # height over the ground
+    across_m: float
+    along_m: float
+    walls_m: tuple[float, float]  # where the houses stand, left and right
+
+    def column(self, across_m: float, depth_m: float) -> float:
+        return self.centre + self.focal * (across_m - self.across_m) / depth_m
+
+    def row(self, up_m: float, depth_m: float) -> float:
+        return self.horizon + self.focal * (self.eye_m - up_m) / depth_m
+
+
+class Canvas:
+    """A map of surface numbers, and for each number what it is made of and how it lies."""
+
+    def __init__(self, camera: Camera) -> None:
+        self.camera = camera
+        self.surfaces = np.zeros((camera.height, camera.width), np.uint8)
+        self._rows: list[tuple[float, ...]] = []
+        self._objects: list[int] = [0]  # class of each object; number 0 is no object
+
+    def add_object(self, kind: int) -> int:
+        """Begin a thing whose visible extent becomes a box; return its number."""
+        self._objects.append(kind)
+        return len(self._objects) - 1
+
+    def surface(
+        self,
+        material: int,
+        lies: float,
+        *,
+        depth_m: float = 0.0,
+        anchor: tuple[float, float] = (0, 0),
+        owner: int = 0,
+        shade: float = 1.0,
+    ) -> int:
+        """Describe a surface and return its number; the anchor is the pixel its texture hangs on."""
+        texels = depth_m / self.camera.focal * TEXELS_PER_M
+        self._rows.append((material, lies, depth_m, texels, anchor[0] * texels, anchor[1] * texels, owner, shade))
+        if len(self._rows) > 255:
+            raise AssertionError("more than 255 surfaces in one frame")
+        return len(self._rows) - 1
+
+    def fill(self, surface: int, corners: npt.ArrayLike) -> None:
+        """Fill a polygon given by its corners in pixels (column, row)."""
+        points = np.clip(np.asarray(corners, np.float64), -_LIMIT, _LIMIT) * (1 << _SUBPIXEL_BITS)
+        cv2.fillPoly(self.surfaces, [np.rint(points).astype(np.int32)], surface, lineType=8, shift=_SUBPIXEL_BITS)
+
+    def labels(self) -> npt.NDArray[np.uint8]:
+        """Read the class of every pixel."""
+        kinds = [MATERIAL_CLASS[int(row[0])] for row in self._rows]
+        return np.array(kinds, np.uint8)[self.surfaces]
+
+    def boxes(self) -> Floats:
+        """Find the visible extent of every object: class, x0, y0, x1, y1, the far edges exclusive."""
+        owners = np.array([row[6] for row in self._rows], np.uint8)[self.surfaces]
+        found = []
+        for number in np.flatnonzero(np.bincount(owners.ravel(), minlength=len(self._objects))[1:]) + 1:
+            x, y, w, h = cv2.boundingRect((owners == number).view(np.uint8))
+            found.append((self._objects[number], x, y, x + w, y + h))
+        return np.array(found, np.float32).reshape(-1, 5)
+
+    def image(self, look: Look, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
+        """Colour the surfaces: texture, shade, haze and light, then the lens and the sensor."""
+        table = np.array(self._rows, np.float32)
+        which = self.surfaces.astype(np.intp)
+        material = table[:, 0].astype(np.intp)
+        u, v, depth_m = self._texture_places(table, which)
+        kinds = np.array(MATERIAL_CLASS, np.int32)[material] * (TILE * TILE)
+        texel = kinds[which] + (v.astype(np.int32) & (TILE - 1)) * TILE + (u.astype(np.int32) & (TILE - 1))
+        detail = tiles.reshape(-1, 3).take(texel, axis=0)
+        detail *= (_CRISP_M / (_CRISP_M + depth_m))[..., None]
+        picture = (look.colours[material] * table[:, 7:8]).take(which, axis=0)
+        picture += detail
+        haze = 1 - np.exp(depth_m * np.float32(-1 / look.visibility_m))
+        picture += haze[..., None] * (look.haze - picture)
+        picture = cv2.GaussianBlur(picture * np.float32(255 * light * look.gain), (3, 3), 0.6)
+        picture += noise * np.float32(255 * look.noise)
+        np.clip(picture, 0, 255, out=picture)
+        return np.rint(picture).astype(np.uint8)
+
+    def _texture_places(self, table: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+        """Find for every pixel its place on its surface's texture, and how far away it is."""
+        camera = self.camera
+        columns = np.arange(camera.width, dtype=np.float32)[None, :]
+        rows = np.arange(camera.height, dtype=np.float32)[:, None]
+        reach = np.float32(camera.focal)
+        drop = np.maximum(rows - np.float32(camera.horizon), np.float32(1e-3))
+        ground_m = np.minimum(reach * np.float32(camera.eye_m) / drop, _FAR_M)
+        aside = columns - np.float32(camera.centre)
+        left, right = camera.walls_m[0] - camera.across_m, camera.walls_m[1] - camera.across_m
+        gap = np.where(aside < 0, np.minimum(aside, -1e-3) / left, np.maximum(aside, 1e-3) / right)
+        wall_m = np.minimum(reach / gap, _FAR_M).astype(np.float32)
+        lies, texels = table[:, 1].take(which), table[:, 3].take(which)
+        under, beside = lies == GROUND, lies == WALL
+        depth_m = np.where(under, ground_m, np.where(beside, wall_m, table[:, 2].take(which)))
+        # Texture repeats every TILE texels, so the way that the camera has come is taken modulo that first:
+        # single precision would lose the texel on a long drive.
+        come = np.float32(camera.along_m * TEXELS_PER_M % TILE)
+        per_m = np.float32(TEXELS_PER_M)
+        away = depth_m * per_m + come
+        over = depth_m * (aside * (per_m / reach)) + np.float32(camera.across_m * TEXELS_PER_M)
+        up = depth_m * ((rows - np.float32(camera.horizon)) * (per_m / reach))
+        u = np.where(under, over, np.where(beside, away, columns * texels - table[:, 4].take(which)))
+        v = np.where(under, away, np.where(beside, up, rows * texels - table[:, 5].take(which)))
+        return u + np.float32(TILE * 1024), v + np.float32(TILE * 1024), depth_m

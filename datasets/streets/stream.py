@@ -1,0 +1,147 @@
+"""The street stream: any frame, at any time, in any order, from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.streets.paint import paint
+from driftlab.datasets.streets.presets import CLASSES, PRESETS
+from driftlab.datasets.streets.render import Camera, Canvas, Floats
+from driftlab.datasets.streets.scene import Look, Scene, blend_looks, draw_look, draw_scene
+from driftlab.datasets.streets.script import draw_script, draw_travel
+from driftlab.errors import RequestError
+
+Pixels = npt.NDArray[np.uint8]
+_SCENES_KEPT = 2  # a thousand streams live in one process
+
+
+@dataclass(frozen=True)
+class StreetRequest:
+    """Everything a frame depends on besides its time."""
+
+    preset: str
+    seed: int
+    height: int
+    width: int
+    fps: float
+    duration_s: float
+    pace: float = 1.0
+    crowd: float = 1.0
+    noise: float = 1.0
+
+
+class StreetStream:
+    """A procedural street: frame k is a pure function of the request and k."""
+
+    def __init__(self, request: StreetRequest) -> None:
+        self._request = request
+        self._preset = PRESETS[request.preset]
+        self._script = draw_script(self._preset, request.seed, request.pace)
+        self._travel = draw_travel(self._preset, request.seed)
+        self._scenes: OrderedDict[int, Scene] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[StreetStream], tuple[StreetRequest]]:
+        return type(self), (self._request,)
+
+    @property
+    def name(self) -> str:
+        return f"streets/{self._request.preset}"
+
+    @property
+    def fps(self) -> float:
+        return self._request.fps
+
+    @property
+    def duration_s(self) -> float:
+        return self._request.duration_s
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._request.height, self._request.width
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return CLASSES
+
+    @property
+    def has_truth(self) -> bool:
+        return True
+
+    def changes_s(self) -> tuple[float, ...]:
+        return self._script.changes_s(self.duration_s)
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Render the frames shown at these times; frame k is shown from k / fps on."""
+        times = np.asarray(times_s, np.float64)
+        height, width = self.size
+        images = np.empty((len(times), height, width, 3), np.uint8)
+        labels = np.empty((len(times), height, width), np.uint8)
+        scenes = np.empty(len(times), np.int32)
+        boxes = []
+        for row, time_s in enumerate(times):
+            images[row], labels[row], found, scenes[row] = self._frame(float(time_s))
+            boxes.append(found)
+        return Frames(times_s=times, images=images, scenes=scenes, labels=labels, boxes=tuple(boxes))
+
+    def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
+        if not 0 <= time_s < self.duration_s:
+            raise RequestError(
+                f"Stream '{self.name}' has no frame at {time_s:g} s: it runs from 0 to {self.duration_s:g} s, end excluded."
+            )
+        index = math.floor(time_s * self.fps + 1e-6)
+        shown_s = index / self.fps
+        number = self._script.scene_at(shown_s)
+        scene = self._scene(number)
+        rng = np.random.Generator(np.random.SFC64([self._request.seed, 11, index]))
+        camera = self._camera(scene, shown_s, rng.standard_normal(2))
+        canvas = Canvas(camera)
+        paint(canvas, self._preset, scene, shown_s)
+        grain = rng.standard_normal((*self.size, 3), np.float32) * np.float32(self._request.noise)
+        light = 1 + self._preset.light_swing * math.sin(2 * math.pi * shown_s / 40 + scene.phase)
+        image = canvas.image(self._look(scene, shown_s), scene.tiles, light, grain)
+        return image, canvas.labels(), canvas.boxes(), number
+
+    def _scene(self, number: int) -> Scene:
+        if number not in self._scenes:
+            self._scenes[number] = draw_scene(self._preset, self._request.seed, number, self._request.crowd)
+            if len(self._scenes) > _SCENES_KEPT:
+                self._scenes.popitem(last=False)
+        return self._scenes[number]
+
+    def _look(self, scene: Scene, time_s: float) -> Look:
+        if not self._preset.drift_s:
+            return scene.look
+        passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
+        first, second = (
+            draw_look(np.random.default_rng([self._request.seed, 12, int(passed) + step])) for step in (0, 1)
+        )
+        return blend_looks(first, second, weight)
+
+    def _camera(self, scene: Scene, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
+        height, width = self.size
+        preset = self._preset
+        stride = preset.bob * math.sin(2 * math.pi * 1.8 * time_s)
+        turn = preset.yaw * math.sin(2 * math.pi * time_s / 13 + scene.phase)
+        if preset.view == "along":
+            across_m, along_m = scene.road_m * preset.lane, self._travel.distance_m(time_s)
+        else:
+            across_m, along_m = 0.2 * math.sin(time_s / 5), 0.0
+        half_m = scene.road_m + scene.sidewalk_m
+        return Camera(
+            height=height,
+            width=width,
+            focal=scene.focal * max(height, width / 2),
+            centre=width * (0.5 + turn) + height * preset.shake * float(jitter[0]),
+            horizon=height * (scene.horizon + stride + preset.shake * float(jitter[1])),
+            eye_m=preset.camera_height_m,
+            across_m=across_m,
+            along_m=along_m,
+            walls_m=(-half_m - scene.terrain_m[0], half_m + scene.terrain_m[1]),
+        )
