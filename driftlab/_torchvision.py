@@ -17,7 +17,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,3 +106,13 @@ def non_maximum_suppression(dets: Tensor, scores: Tensor, iou_threshold: float) 
 
 def _nothing() -> None:
     """Stand in for the check that the compiled library is loaded."""
+
+
+def state() -> Literal["absent", "works", "mended"]:
+    """Import torchvision and say how that went."""
+    try:
+        import torchvision
+    except ModuleNotFoundError:
+        return "absent"
+    spec = torchvision.__spec__
+    return "mended" if spec is not None and isinstance(spec.loader, _Mending) else "works"

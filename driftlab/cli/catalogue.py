@@ -1,0 +1,82 @@
+"""`driftlab list` and `driftlab show`: what there is, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driftlab.cli.kinds import KINDS, Entry, kind_of
+from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.errors import RequestError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("list", short_help="List what has a name.")(list_names)
+    app.command(short_help="Show what is known of one name.")(show)
+
+
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List everything that has a name, or the names of one kind with a line on each."""
+    kinds = [kind] if kind is not None else list(KINDS)
+    found = {name: kind_of(name).summaries() for name in kinds}
+    if as_json:
+        print_json({name: [{"name": n, "summary": s} for n, s in rows.items()] for name, rows in found.items()})
+    elif kind is not None:
+        print_columns(found[kind].items())
+    else:
+        for name, rows in found.items():
+            say(f"{name}:")
+            print_columns(rows.items(), indent="  ")
+
+
+def show(
+    name: Annotated[str, typer.Argument(metavar="KIND/NAME", help="For example workloads/streets/driving_la.")],
+    as_json: Json = False,
+    image: Annotated[
+        Path | None, typer.Option(help="Draw a workload: frames above, their truth below.", metavar="FILE.png")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which of the workload's worlds to draw.", min=0)] = 0,
+) -> None:
+    """Show what a name stands for, its parameters with their defaults, and its page."""
+    kind, slash, rest = name.partition("/")
+    if not slash or not rest:
+        raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom; the kinds are {', '.join(KINDS)}.")
+    entry = kind_of(kind).describe(rest)
+    if image is not None:
+        _draw(entry, image, seed)
+    if as_json:
+        print_json(asdict(entry))
+    else:
+        _print_entry(entry)
+
+
+def _draw(entry: Entry, image: Path, seed: int) -> None:
+    if entry.kind != "workloads":
+        raise RequestError(f"--image draws workloads; {entry.kind}/{entry.name} has nothing to draw.")
+    from driftlab.cli.sheet import draw_sheet
+
+    draw_sheet(entry.name, seed, image)
+    remark(f"Drawn to {image}")
+
+
+def _print_entry(entry: Entry) -> None:
+    say(f"{entry.kind}/{entry.name}")
+    for part in (entry.summary, entry.text):
+        if part:
+            say()
+            say(part)
+    if entry.facts:
+        say()
+        print_columns([entry.facts[0].keys(), *(fact.values() for fact in entry.facts)], indent="  ")
+    if entry.page:
+        say()
+        say(f"More: {entry.page}")

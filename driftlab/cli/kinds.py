@@ -1,0 +1,211 @@
+"""Everything that has a name, by kind: what there is, and what is known of one of them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import unknown_name
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What is known of one name; the rows of facts share their keys."""
+
+    kind: str
+    name: str
+    summary: str
+    facts: tuple[Mapping[str, Any], ...] = ()
+    text: str = ""
+    page: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How to list the names of a kind with a line on each, and how to describe one."""
+
+    summaries: Callable[[], dict[str, str]]
+    describe: Callable[[str], Entry]
+
+
+def kind_of(name: str) -> Kind:
+    """Look a kind up."""
+    if name not in KINDS:
+        raise unknown_name("kind", name, KINDS)
+    return KINDS[name]
+
+
+def _systems() -> dict[str, str]:
+    from driftlab.platform.systems.table import SYSTEMS
+
+    return {name: system.summary for name, system in SYSTEMS.items()}
+
+
+def _system(name: str) -> Entry:
+    from driftlab.platform.systems.table import SYSTEMS
+
+    if name not in SYSTEMS:
+        raise unknown_name("system", name, SYSTEMS)
+    facts = tuple(
+        {"slot": member.family, "member": member.name, "changed": _settings(member.params)}
+        for member in SYSTEMS[name].members
+    )
+    return Entry("systems", name, SYSTEMS[name].summary, facts, page=_page(name))
+
+
+def _settings(params: tuple[tuple[str, Any], ...]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in params)
+
+
+def _family(family: str) -> Kind:
+    def summaries() -> dict[str, str]:
+        from driftlab.platform.core.catalogue import FAMILIES as members
+
+        return {name: _class_docstring(target).partition("\n")[0] for name, target in members[family].items()}
+
+    def describe(name: str) -> Entry:
+        from driftlab.platform.core.catalogue import member_class, parameters
+
+        cls = member_class(family, name)
+        facts = tuple(
+            {"parameter": key, "default": _default(default), "type": _type(hint)}
+            for key, (hint, default) in parameters(cls).items()
+        )
+        summary, _, text = (cls.__doc__ or "").partition("\n")
+        return Entry(family, name, summary, facts, text.strip(), _page(name))
+
+    return Kind(summaries, describe)
+
+
+def _class_docstring(target: str) -> str:
+    """Read a class's docstring from its source: a list of names must not cost an import of torch."""
+    module, _, name = target.partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return (ast.get_docstring(found[0]) or "") if found else ""
+
+
+def _default(value: Any) -> Any:
+    return "required" if value is dataclasses.MISSING else value
+
+
+def _type(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _workloads() -> dict[str, str]:
+    from driftlab.datasets.catalogue import WORKLOADS
+
+    return {name: workload.summary for name, workload in WORKLOADS.items()}
+
+
+def _workload(name: str) -> Entry:
+    from driftlab.datasets.catalogue import find_workload
+
+    workload = find_workload(name)
+    facts = tuple(
+        {"parameter": key, "default": one.default, "from": one.low, "to": one.high, "meaning": one.summary}
+        for key, one in workload.parameters.items()
+    )
+    return Entry("workloads", name, workload.summary, facts)
+
+
+def _devices() -> dict[str, str]:
+    from driftlab.platform.world.hardware import HARDWARE
+
+    return {
+        name: f"{one.macs_per_s / 1e9:g} GMAC/s, {one.memory_bytes / 1e9:g} GB, {one.idle_w:g} to {one.busy_w:g} W"
+        for name, one in HARDWARE.items()
+    }
+
+
+def _device(name: str) -> Entry:
+    from driftlab.platform.world import hardware
+
+    return Entry("devices", name, "", _values(hardware.find(name)))
+
+
+def _links() -> dict[str, str]:
+    from driftlab.platform.world.link import LINKS
+
+    return {
+        name: f"{one.up_kbps:g} kbit/s up, {one.down_kbps:g} down, {one.rtt_ms:g} ms, loss {one.loss:g}"
+        for name, one in LINKS.items()
+    }
+
+
+def _link(name: str) -> Entry:
+    from driftlab.platform.world import link
+
+    return Entry("links", name, "", _values(link.find(name)))
+
+
+def _values(profile: Any) -> tuple[Mapping[str, Any], ...]:
+    names = [field.name for field in dataclasses.fields(profile) if field.name != "name"]
+    return tuple({"field": name, "value": getattr(profile, name)} for name in names)
+
+
+def _networks() -> dict[str, str]:
+    from driftlab.platform.models.zoo import ZOO
+
+    return dict(ZOO)
+
+
+def _network(name: str) -> Entry:
+    from driftlab.platform.models import zoo
+
+    zoo.check(name)
+    return Entry("networks", name, zoo.ZOO[name])
+
+
+def _experiments() -> dict[str, str]:
+    from driftlab.platform.lab import experiment
+
+    return {name: _head(experiment.find(name)).partition("\n")[0] for name in experiment.names()}
+
+
+def _experiment(name: str) -> Entry:
+    from driftlab.platform.lab import experiment
+
+    path = experiment.find(name)
+    summary, _, head = _head(path).partition("\n")
+    return Entry("experiments", name, summary, text=f"{head}\n\n{_body(path)}".strip(), page=str(path))
+
+
+def _head(path: Path) -> str:
+    """Read the comment at the head of a file: the command, its duration and what to expect."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "\n".join(line.lstrip("#").strip() for line in lines[:end])
+
+
+def _body(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "\n".join(lines[start:])
+
+
+def _page(name: str) -> str:
+    page = DOCS / "methods" / f"{name}.md"
+    return str(page) if page.is_file() else ""
+
+
+KINDS: Mapping[str, Kind] = {
+    "systems": Kind(_systems, _system),
+    **{family: _family(family) for family in FAMILIES},
+    "workloads": Kind(_workloads, _workload),
+    "devices": Kind(_devices, _device),
+    "links": Kind(_links, _link),
+    "networks": Kind(_networks, _network),
+    "experiments": Kind(_experiments, _experiment),
+}
