@@ -39,8 +39,8 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     if np.any((predicted[counted] < 0) | (predicted[counted] >= classes)):
         raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
     cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
-    counts = np.bincount(cell[counted], minlength=frames * classes * classes)
-    return counts.reshape(frames, classes, classes).astype(np.int64, copy=False)
+    counts: Counts = np.bincount(cell[counted], minlength=frames * classes * classes).astype(np.int64, copy=False)
+    return counts.reshape(frames, classes, classes)
 
 
 def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
@@ -52,7 +52,7 @@ def iou(matrices: Counts) -> Floats:
     """Return intersection over union per class, NaN for a class in neither truth nor prediction: [..., classes]."""
     hit = np.diagonal(matrices, axis1=-2, axis2=-1).astype(np.float64)
     union = matrices.sum(axis=-1) + matrices.sum(axis=-2) - hit
-    return np.divide(hit, union, out=np.full(hit.shape, np.nan), where=union > 0)
+    return _ratio(hit, union)
 
 
 def miou(matrices: Counts) -> Floats:
@@ -60,14 +60,20 @@ def miou(matrices: Counts) -> Floats:
     values = iou(matrices)
     occurring = np.isfinite(values).sum(axis=-1)
     total = np.nansum(values, axis=-1)
-    return np.asarray(np.divide(total, occurring, out=np.full(np.shape(total), np.nan), where=occurring > 0))
+    return _ratio(total, occurring)
 
 
 def pixel_accuracy(matrices: Counts) -> Floats:
     """Return the share of counted pixels that were right; NaN where nothing was counted."""
     right = np.trace(matrices, axis1=-2, axis2=-1).astype(np.float64)
     counted = matrices.sum(axis=(-2, -1))
-    return np.asarray(np.divide(right, counted, out=np.full(np.shape(right), np.nan), where=counted > 0))
+    return _ratio(right, counted)
+
+
+def _ratio(part: Floats, whole: npt.NDArray[Any]) -> Floats:
+    """Divide, and say NaN where there is nothing to divide by."""
+    empty: Floats = np.full(np.shape(part), np.nan)
+    return np.asarray(np.divide(part, whole, out=empty, where=whole > 0))
 
 
 def windowed(matrices: Counts, times_s: Floats, window_s: float) -> Floats:
@@ -109,7 +115,7 @@ def _box_iou(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
     area_a = np.prod(a[:, 2:] - a[:, :2], axis=-1, dtype=np.float64)
     area_b = np.prod(b[:, 2:] - b[:, :2], axis=-1, dtype=np.float64)
     union = area_a[:, None] + area_b[None, :] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return np.nan_to_num(_ratio(shared, union))  # a box without area overlaps nothing
 
 
 def kbps(size_bytes: float, seconds: float) -> float:

@@ -1,0 +1,112 @@
+"""Open a run folder and read its tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from driftlab.errors import DataError, RequestError, unknown_name
+from driftlab.platform.results.recorder import read_file, table_file
+from driftlab.platform.results.schema import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder; every call reads what is complete at that moment, so a run can be watched while it goes on."""
+
+    path: Path
+    spec: Mapping[str, Any]  # what was asked for
+    info: Mapping[str, Any]  # versions, host and seeds
+
+    def table(self, name: str) -> pa.Table:
+        """Read one table over all complete cells, in the order of their names."""
+        if name not in TABLES:
+            raise unknown_name("table", name, TABLES)
+        tables = self.path / "tables"
+        runs = [_read(file, "runs", self.path) for file in (tables / "runs").glob("*.parquet")]
+        runs.sort(key=lambda row: row["cell"][0].as_py())
+        if name == "runs":
+            parts = runs
+        else:
+            parts = [_read(table_file(tables, name, row["cell"][0].as_py()), name, self.path) for row in runs]
+        return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Read one table as a pandas frame."""
+        return self.table(name).to_pandas()
+
+    def sql(self, query: str) -> pa.Table:
+        """Ask in SQL (DuckDB); every table is a view of its name."""
+        import duckdb
+
+        with duckdb.connect() as connection:
+            for name in TABLES:
+                if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
+                    connection.register(name, self.table(name))
+            try:
+                return connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise RequestError(f"The query cannot be answered: {error}") from error
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    folder = Path(path).expanduser().absolute()
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise DataError(f"No run folder at '{path}': it is {what}. Give a folder that `driftlab run` made.")
+    return Run(path=folder, spec=_spec(folder), info=_info(folder))
+
+
+def _spec(folder: Path) -> Mapping[str, Any]:
+    import yaml
+
+    file = folder / "spec.yaml"
+    try:
+        spec = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"'{folder}' is not a run folder: it has no spec.yaml.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). Start the experiment again.") from error
+    if not isinstance(spec, dict):
+        raise DataError(f"'{file}' is not a mapping of settings. Start the experiment again.")
+    return spec
+
+
+def _info(folder: Path) -> Mapping[str, Any]:
+    file = folder / "run.json"
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"'{folder}' is not a run folder: it has no run.json. {_cure(folder)}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). {_cure(folder)}") from error
+    if not isinstance(info, dict):
+        raise DataError(f"'{file}' is not a JSON object. {_cure(folder)}")
+    return info
+
+
+def _read(file: Path, table: str, folder: Path) -> pa.Table:
+    try:
+        return read_file(file, table)
+    except FileNotFoundError:
+        raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). {_cure(folder)}") from error
+
+
+def _cure(folder: Path) -> str:
+    return f"`driftlab run --resume {folder}` writes it again."
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

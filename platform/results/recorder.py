@@ -1,0 +1,159 @@
+"""The one place that writes tables: whole files per cell, in an order that makes any interruption harmless."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from driftlab.platform.core.records import Columns, Reply, Rows
+from driftlab.platform.results.schema import TABLES, version_of
+
+NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
+
+
+class Recorder:
+    """Write the tables of one run; a cell is complete when its `runs` file is there, which is written last."""
+
+    def __init__(self, directory: str) -> None:
+        self._tables = Path(directory).absolute() / "tables"
+
+    def write(self, cell: str, rows: Rows) -> Reply:
+        """Replace everything that is recorded of a cell; the facts are the number of rows per table.
+
+        Rows keep the order they come in. The cell's name need not be a column of the chunks: it is filled in.
+        """
+        if unknown := set(rows) - set(TABLES):
+            raise ValueError(f"no such table: {', '.join(sorted(unknown))}; the schema has {', '.join(TABLES)}")
+        tables = {name: as_table(name, cell, rows.get(name, ())) for name in TABLES}
+        if len(tables["runs"]) != 1:
+            raise ValueError(f"cell '{cell}' has {len(tables['runs'])} rows for table 'runs', it must have one")
+        _remove(table_file(self._tables, "runs", cell))
+        for name in sorted(TABLES, key=lambda name: name == "runs"):
+            _write_whole(tables[name], table_file(self._tables, name, cell))
+        return Reply(facts={name: len(table) for name, table in tables.items()})
+
+
+def finished(directory: str) -> set[str]:
+    """Name the cells that ended well and whose files are all readable; a resumed run repeats every other."""
+    tables = Path(directory) / "tables"
+    cells = set()
+    for file in sorted((tables / "runs").glob("*.parquet")):
+        row = _readable(file, "runs")
+        if row is None or len(row) != 1 or row["status"][0].as_py() != "done":
+            continue
+        cell = row["cell"][0].as_py()
+        if all(_readable(table_file(tables, name, cell), name) is not None for name in TABLES):
+            cells.add(cell)
+    return cells
+
+
+def table_file(tables: Path, table: str, cell: str) -> Path:
+    """Name a cell's file: readable where the cell's name can be a file name, and never the same for two cells."""
+    stem = re.sub(r"[^A-Za-z0-9.=+-]+", "_", cell).strip("._")[:NAME_LIMIT]
+    if not stem or stem != cell:
+        stem = f"{stem}-{hashlib.sha256(cell.encode()).hexdigest()[:8]}"
+    return tables / table / f"{stem}.parquet"
+
+
+def read_file(file: Path, table: str) -> pa.Table:
+    """Read one file whole, its checksums included, and insist on the table's schema (else OSError, ArrowException)."""
+    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+        found = parquet.schema_arrow
+        if not found.equals(TABLES[table]):
+            raise pa.ArrowInvalid(f"it holds schema version {version_of(found)} of another shape than table '{table}'")
+        return parquet.read().replace_schema_metadata(TABLES[table].metadata)
+
+
+def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
+    """Turn chunks of columns into one Arrow table of exactly the schema; NaN becomes null: it was not measured."""
+    schema = TABLES[table]
+    batches = [_batch(table, schema, {"cell": cell, **chunk}) for chunk in chunks]
+    for batch in batches:
+        if len(batch) and set(batch["cell"].unique().to_pylist()) != {cell}:
+            raise ValueError(f"table '{table}' holds rows of another cell than '{cell}'")
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _batch(table: str, schema: pa.Schema, chunk: Columns) -> pa.RecordBatch:
+    if unknown := set(chunk) - set(schema.names):
+        raise ValueError(f"table '{table}' has no column {', '.join(sorted(unknown))}")
+    lengths = {name: len(values) for name, values in chunk.items() if not _is_scalar(values)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"table '{table}': columns of one chunk differ in length: {lengths}")
+    rows = next(iter(lengths.values()), 1)
+    arrays = [_array(table, field, chunk.get(field.name), rows) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(table: str, field: pa.Field, values: Any, rows: int) -> pa.Array:
+    scalar = _is_scalar(values)
+    plain = values.item() if scalar and isinstance(values, np.generic | np.ndarray) else values
+    try:
+        array = _convert(pa.array([plain] if scalar else plain, from_pandas=True), field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"table '{table}', column '{field.name}' ({field.type}): {error}") from error
+    if scalar:
+        array = pa.repeat(array[0], rows)
+    if array.null_count and not field.nullable:
+        raise ValueError(f"table '{table}', column '{field.name}': a value is missing and may not be")
+    return array
+
+
+def _convert(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Widen numbers, and nothing else: a fraction never becomes a count, nor a number a text."""
+    given = array.type
+    number = pa.types.is_integer(given) or (pa.types.is_floating(given) and pa.types.is_floating(kind))
+    if (
+        given == kind
+        or pa.types.is_null(given)
+        or (number and (pa.types.is_integer(kind) or pa.types.is_floating(kind)))
+    ):
+        return array.cast(kind)
+    raise TypeError(f"values are {given}")
+
+
+def _is_scalar(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.ndim == 0
+    return not isinstance(values, list | tuple | pa.Array | pa.ChunkedArray)
+
+
+def _readable(file: Path, table: str) -> pa.Table | None:
+    try:
+        return read_file(file, table)
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def _write_whole(table: pa.Table, file: Path) -> None:
+    """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.tmp")
+    with temporary.open("wb") as sink:
+        pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
+        sink.flush()
+        os.fsync(sink.fileno())
+    temporary.replace(file)
+    _sync(file.parent)
+
+
+def _remove(file: Path) -> None:
+    if file.exists():
+        file.unlink()
+        _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,238 @@
+"""Every table of a run: columns, types, units and meaning; docs/tables.md is printed from here.
+
+Host columns (name begins with `host_`) hold what this machine happened to do; every other column depends on the
+experiment and its seed alone, and two runs of the same thing agree on it to the last bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+HOST = "host_"
+
+TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
+INDEX, PNG = pa.int32(), pa.binary()
+
+
+def _column(name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "") -> pa.Field:
+    """Describe a column; `null` says when a value is missing, and without it a value may never be missing."""
+    metadata = {"meaning": meaning, "unit": unit}
+    if null:
+        metadata["null"] = null
+    if name.startswith(HOST):
+        metadata["host"] = "true"
+    return pa.field(name, kind, nullable=bool(null), metadata=metadata)
+
+
+def _table(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
+    cell = _column("cell", TEXT, "one system on one workload with one fleet and one seed")
+    metadata = {"driftlab.table": name, "driftlab.schema": str(SCHEMA_VERSION), "meaning": meaning}
+    return pa.schema([cell, *columns], metadata=metadata)
+
+
+_FAILED = "the cell failed"
+_NO_TRUTH = "the stream has no truth"
+
+_RUNS = _table(
+    "runs",
+    "One row per cell: what was asked for and what came out.",
+    _column("experiment", TEXT, "name of the experiment"),
+    _column("system", TEXT, "row of the table of systems"),
+    _column("streaming", TEXT, "what crosses the link, and when"),
+    _column("adaptation", TEXT, "how the weights follow the data"),
+    _column("scaling", TEXT, "which network fits the budget"),
+    _column("scheduling", TEXT, "who gets the machine in a window"),
+    _column("workload", TEXT, "stream that the devices see"),
+    _column("fleet", TEXT, "devices and links by name"),
+    _column("devices", INDEX, "how many devices"),
+    _column("seed", COUNT, "seed of the cell"),
+    _column("bound", TEXT, "do_nothing, best_static or oracle", null="the system is a method, not a bound"),
+    _column("status", TEXT, "done or failed"),
+    _column("error", TEXT, "why the cell failed", null="it did not"),
+    _column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
+    _column("frames", COUNT, "frames the cameras saw", "frames", null=_FAILED),
+    _column("score", REAL, "mean over frames of the windowed mIoU, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column("score_frame", REAL, "mean over frames of each frame's mIoU, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column("score_global", REAL, "mIoU of all pixels of the session, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column(
+        "uplink_bytes", BYTES, "device to server, all devices, with headers and retransmissions", "B", null=_FAILED
+    ),
+    _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_FAILED),
+    _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_FAILED),
+    _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_FAILED),
+    _column("energy_j", REAL, "all devices, computing and idle", "J", null="not modelled, or the cell failed"),
+    _column("updates", COUNT, "updates that devices accepted", "updates", null=_FAILED),
+    _column("student", TEXT, "network on the devices", null=_FAILED),
+    _column("teacher", TEXT, "who labels the samples", null="nobody does"),
+    _column("weights_digest", TEXT, "hash of the students' final weights", null=_FAILED),
+    _column("parameters", COUNT, "size of the student", "values", null=_FAILED),
+    _column("macs", COUNT, "multiply-accumulates of the student for one frame", "MAC", null=_FAILED),
+    _column("host_seconds", REAL, "time this machine took", "s", null="not measured"),
+    _column("host_peak_memory_bytes", BYTES, "peak memory of the process that ran the cell", "B", null="not measured"),
+)
+
+_FRAMES = _table(
+    "frames",
+    "One row per frame and application: what was shown, what was seen.",
+    _column("device", TEXT, "which device"),
+    _column("app", TEXT, "which application on it"),
+    _column("frame", INDEX, "number of the frame in the stream"),
+    _column("time_s", REAL, "when the frame was shown", "s"),
+    _column("scene", INDEX, "which scene it shows; a scene that comes back keeps its number"),
+    _column("version", INDEX, "version of the model in use, 0 before any update"),
+    _column("processed", FLAG, "whether the model ran on it; if not, the last prediction stands"),
+    _column("latency_ms", REAL, "from shown to predicted", "ms", null="not processed"),
+    _column("miou_frame", REAL, "mIoU of this frame, 0 to 1", null=_NO_TRUTH),
+    _column("miou_window", REAL, "mIoU over the window that ends with this frame, 0 to 1", null=_NO_TRUTH),
+    _column("pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=_NO_TRUTH),
+)
+
+_TRANSFERS = _table(
+    "transfers",
+    "One row per message over a link.",
+    _column("device", TEXT, "which device's link"),
+    _column("direction", TEXT, "up (device to server) or down"),
+    _column("kind", TEXT, "samples, labels, update or init"),
+    _column("sequence", COUNT, "number of the message on this link and in this direction"),
+    _column("bytes", BYTES, "payload", "B"),
+    _column("wire_bytes", BYTES, "payload with headers and retransmissions", "B"),
+    _column("queued_s", REAL, "when it was handed to the link", "s"),
+    _column("start_s", REAL, "when its first bit left", "s", null="the session ended before"),
+    _column("sent_s", REAL, "when its last bit left", "s", null="the session ended before"),
+    _column("arrive_s", REAL, "when its last bit arrived", "s", null="the session ended before"),
+    _column("retransmissions", COUNT, "packets sent again", "packets"),
+)
+
+_NO_PHASE = "nothing was trained"
+
+_UPDATES = _table(
+    "updates",
+    "One row per training phase and the update that came of it.",
+    _column("device", TEXT, "for which device"),
+    _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
+    _column("samples", COUNT, "samples the upload brought", "frames"),
+    _column("buffered", COUNT, "samples in the trainer's buffer", "frames"),
+    _column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
+    _column("iterations", COUNT, "optimiser steps", "steps"),
+    _column("values", COUNT, "weights that the update carries", "values"),
+    _column("loss_first", REAL, "loss of the first step", null=_NO_PHASE),
+    _column("loss_last", REAL, "loss of the last step", null=_NO_PHASE),
+    _column("bytes", BYTES, "payload of the update", "B"),
+    _column("teach_start_s", REAL, "when the teacher began to label the samples", "s", null="nobody labelled them"),
+    _column("teach_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
+    _column("train_start_s", REAL, "when the trainer began", "s", null=_NO_PHASE),
+    _column("train_end_s", REAL, "when the trainer was done", "s", null=_NO_PHASE),
+    _column("arrive_s", REAL, "when the device had the whole update", "s", null="it did not arrive in the session"),
+    _column("accepted", FLAG, "whether the application took it", null="it did not arrive in the session"),
+    _column("reason", TEXT, "why there was no update, or why it was refused", null="it was taken"),
+    _column("host_train_seconds", REAL, "time this machine took to train", "s", null="not measured"),
+)
+
+_DEVICES = _table(
+    "devices",
+    "One row per device.",
+    _column("device", TEXT, "which device"),
+    _column("hardware", TEXT, "its hardware profile"),
+    _column("link", TEXT, "its link"),
+    _column("stream_seed", COUNT, "seed of the stream that its camera sees"),
+    _column("frames", COUNT, "frames its camera saw", "frames"),
+    _column("processed", COUNT, "frames its model ran on", "frames"),
+    _column("busy_s", REAL, "virtual time spent computing", "s"),
+    _column("energy_j", REAL, "computing and idle", "J", null="not modelled"),
+    _column("memory_bytes", BYTES, "weights and activations", "B", null="not modelled"),
+    _column("uplink_bytes", BYTES, "sent, with headers and retransmissions", "B"),
+    _column("downlink_bytes", BYTES, "received, with headers and retransmissions", "B"),
+    _column("score", REAL, "mean over its frames of the windowed mIoU, 0 to 1", null=_NO_TRUTH),
+)
+
+_PICTURES = _table(
+    "pictures",
+    "What a model saw at a few moments. Label maps are 8-bit grey PNGs whose values are class numbers (255: unknown).",
+    _column("device", TEXT, "which device"),
+    _column("time_s", REAL, "when the frame was shown", "s"),
+    _column("scene", INDEX, "which scene it shows"),
+    _column("height", INDEX, "height of the frame", "px"),
+    _column("width", INDEX, "width of the frame", "px"),
+    _column("classes", TEXT, "names of the classes in the order of their numbers, comma-separated", null="not known"),
+    _column("image", PNG, "the frame", "PNG"),
+    _column("truth", PNG, "true label map", "PNG", null=_NO_TRUTH),
+    _column("prediction", PNG, "predicted label map", "PNG"),
+)
+
+TABLES: Mapping[str, pa.Schema] = MappingProxyType(
+    {
+        "runs": _RUNS,
+        "frames": _FRAMES,
+        "transfers": _TRANSFERS,
+        "updates": _UPDATES,
+        "devices": _DEVICES,
+        "pictures": _PICTURES,
+    }
+)
+
+
+def host_columns(table: str) -> frozenset[str]:
+    """Name the columns that two runs of the same thing need not agree on."""
+    return frozenset(name for name in TABLES[table].names if name.startswith(HOST))
+
+
+def version_of(schema: pa.Schema) -> str | None:
+    """Read the schema version that a file was written with."""
+    found = (schema.metadata or {}).get(b"driftlab.schema")
+    return None if found is None else found.decode()
+
+
+_PREAMBLE = f"""# Tables
+
+A run is a folder; everything a person looks at is read from its tables.
+
+```
+runs/<name>-<time>/
+    spec.yaml                        what was asked for
+    run.json                         versions, host, seeds: where it came from
+    tables/<table>/<cell>.parquet    one file per table and cell; a cell counts once its `runs` file is there
+    report.html  report.md           drawn from the tables
+    log.jsonl
+```
+
+```python
+import driftlab
+
+run = driftlab.open_run("runs/demo-...")
+run.table("frames")                                         # pyarrow.Table
+run.frame("runs")                                           # pandas.DataFrame
+run.sql("select system, avg(score) from runs group by 1")   # DuckDB; every table is a view
+```
+
+Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), scores go
+from 0 to 1, and what was not measured is null. Columns that begin with `host_` hold what one machine happened to do;
+all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them bit by bit.
+
+Schema version {SCHEMA_VERSION}. This page is printed by `python -m driftlab.platform.results.schema`.
+"""
+
+
+def page() -> str:
+    """Write docs/tables.md."""
+    parts = [_PREAMBLE]
+    for name, schema in TABLES.items():
+        parts.append(f"\n## `{name}`\n\n{_note(schema, 'meaning')}\n")
+        parts.append("| column | type | unit | meaning | null when |\n|---|---|---|---|---|")
+        for field in schema:
+            cells = (f"`{field.name}`", str(field.type), *(_note(field, key) for key in ("unit", "meaning", "null")))
+            parts.append("| " + " | ".join(cell or " " for cell in cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def _note(described: pa.Field | pa.Schema, key: str) -> str:
+    found: bytes = (described.metadata or {}).get(key.encode(), b"")
+    return found.decode()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,244 @@
+"""Made-up run folders: small, complete, and the same every time."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from driftlab.platform.results.recorder import Recorder
+
+SLOTS = {
+    "no_custom": ("local", "frozen", None),
+    "one_time": ("one_time", "distill", None),
+    "best_static": ("local", "distill", "best_static"),
+    "oracle": ("foresight", "distill", "oracle"),
+}
+LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8}
+CLASSES = "road,sidewalk,building,vegetation,sky,person,car,terrain"
+DEVICES = ("cam-0", "cam-1")
+CHANGES_S = (40.0, 80.0)
+
+
+def make_run(
+    folder,
+    *,
+    systems=tuple(SLOTS),
+    workloads=("streets/interview", "streets/driving_la"),
+    seeds=(0, 1, 2),
+    failed=(),
+    duration_s=120.0,
+    fps=2.0,
+    pictures=True,
+):
+    """Write a run folder; `failed` names (system, workload, seed) cells that ended with an error."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = {
+        "name": "demo",
+        "systems": list(systems),
+        "workloads": list(workloads),
+        "seeds": list(seeds),
+        "fleet": {"name": "two phones", "devices": len(DEVICES)},
+        "backend": "inline",
+        "workers": 1,
+        "out": str(folder),
+    }
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "run.json").write_text(
+        json.dumps(
+            {
+                "created": "2026-01-02T03:04:05Z",
+                "command": "driftlab run demo --seed 0,1,2",
+                "git": "0123abc",
+                "versions": {"driftlab": "0.1.0", "torch": "2.13.0", "pyarrow": "26.0.1"},
+                "host": {"cpus": 2},
+            }
+        )
+    )
+    recorder = Recorder(str(folder))
+    for system in systems:
+        for workload in workloads:
+            for seed in seeds:
+                cell = f"{system}/{workload}/two-phones/{seed}"
+                if (system, workload, seed) in failed:
+                    recorder.write(cell, {"runs": [identity(system, workload, seed) | failure()]})
+                else:
+                    recorder.write(cell, rows(system, workload, seed, duration_s, fps, pictures))
+    return folder
+
+
+def identity(system, workload, seed):
+    streaming, adaptation, bound = SLOTS[system]
+    return {
+        "experiment": "demo",
+        "system": system,
+        "streaming": streaming,
+        "adaptation": adaptation,
+        "scaling": "fixed",
+        "scheduling": "uniform",
+        "workload": workload,
+        "fleet": "two phones",
+        "devices": len(DEVICES),
+        "seed": seed,
+        "bound": bound,
+    }
+
+
+def failure():
+    return {"status": "failed", "error": "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)"}
+
+
+def rows(system, workload, seed, duration_s, fps, pictures):
+    """Make the rows of one cell: a score that steps at scene changes when the system specialises."""
+    rng = np.random.default_rng([seed, list(SLOTS).index(system), len(workload)])
+    times = np.arange(int(duration_s * fps)) / fps
+    static = "interview" in workload
+    scene = np.zeros(len(times), int) if static else np.searchsorted(CHANGES_S, times, side="right") % 2
+    trains = SLOTS[system][1] == "distill"
+    start_s = 20.0 if system == "one_time" else 0.0
+    level = np.where((times >= start_s) & trains, LEVEL[system], LEVEL["no_custom"])
+    if system == "one_time":
+        level = np.where(scene == 1, LEVEL["no_custom"] - 0.08, level)
+    out = {"frames": [], "transfers": [], "updates": [], "devices": [], "pictures": []}
+    for k, device in enumerate(DEVICES):
+        frame = np.clip(level + rng.normal(0, 0.05, len(times)) - 0.02 * k + 0.03 * seed, 0, 1)
+        window = np.array([frame[max(0, i - int(10 * fps) + 1) : i + 1].mean() for i in range(len(times))])
+        out["frames"].append(
+            {
+                "device": device,
+                "app": "segment",
+                "frame": np.arange(len(times)),
+                "time_s": times,
+                "scene": scene,
+                "version": (times >= start_s).astype(int) if system == "one_time" else 0,
+                "processed": True,
+                "latency_ms": rng.normal(30, 1, len(times)),
+                "miou_frame": frame,
+                "miou_window": window,
+                "pixel_accuracy": np.clip(frame + 0.2, 0, 1),
+            }
+        )
+        sent = 400_000 if system == "one_time" else 0
+        if sent:
+            out["transfers"] += [
+                message(device, "up", "samples", 0, sent, 10.0),
+                message(device, "down", "update", 0, 80_000, 18.0),
+            ]
+            out["updates"].append(update(device, rng))
+        out["devices"].append(
+            {
+                "device": device,
+                "hardware": "phone-hi",
+                "link": "lte",
+                "stream_seed": seed * 10 + k,
+                "frames": len(times),
+                "processed": len(times),
+                "busy_s": 3.0,
+                "energy_j": 40.0 + k,
+                "memory_bytes": 1_000_000,
+                "uplink_bytes": sent,
+                "downlink_bytes": sent // 5,
+                "score": window.mean(),
+            }
+        )
+    if pictures:
+        out["pictures"] = [picture(t, rng, LEVEL[system]) for t in (5.0, 50.0, 100.0)]
+    scores = np.concatenate([chunk["miou_window"] for chunk in out["frames"]])
+    up = sum(chunk["uplink_bytes"] for chunk in out["devices"])
+    down = sum(chunk["downlink_bytes"] for chunk in out["devices"])
+    out["runs"] = [
+        identity(system, workload, seed)
+        | {
+            "status": "done",
+            "duration_s": duration_s,
+            "frames": len(times) * len(DEVICES),
+            "score": scores.mean(),
+            "score_frame": scores.mean(),
+            "score_global": scores.mean(),
+            "uplink_bytes": up,
+            "downlink_bytes": down,
+            "uplink_kbps": up * 8 / 1000 / duration_s / len(DEVICES),
+            "downlink_kbps": down * 8 / 1000 / duration_s / len(DEVICES),
+            "energy_j": 81.0,
+            "updates": len(out["updates"]),
+            "student": "tiny",
+            "teacher": "oracle" if trains else None,
+            "weights_digest": "abc",
+            "parameters": 34_000,
+            "macs": 12_000_000,
+            "host_seconds": 1.5,
+            "host_peak_memory_bytes": 300_000_000,
+        }
+    ]
+    return out
+
+
+def message(device, direction, kind, sequence, size, at_s):
+    return {
+        "device": device,
+        "direction": direction,
+        "kind": kind,
+        "sequence": sequence,
+        "bytes": size,
+        "wire_bytes": size + 1000,
+        "queued_s": at_s,
+        "start_s": at_s,
+        "sent_s": at_s + 1.0,
+        "arrive_s": at_s + 1.1,
+        "retransmissions": 0,
+    }
+
+
+def update(device, rng):
+    return {
+        "device": device,
+        "version": 1,
+        "samples": 20,
+        "buffered": 20,
+        "iterations": 60,
+        "values": 34_000,
+        "loss_first": 1.0 + rng.random(),
+        "loss_last": 0.2,
+        "bytes": 80_000,
+        "teach_start_s": 11.1,
+        "teach_end_s": 13.0,
+        "train_start_s": 13.0,
+        "train_end_s": 18.0,
+        "arrive_s": 19.1,
+        "accepted": True,
+        "host_train_seconds": 0.8,
+    }
+
+
+def picture(time_s, rng, accuracy, height=48, width=96):
+    """Draw a street: sky, buildings, road, a car that moves; a prediction is the truth with holes."""
+    truth = np.full((height, width), 4, np.uint8)
+    truth[height // 4 : height * 2 // 3, : width // 3] = 2
+    truth[height // 3 : height * 2 // 3, width // 2 : width * 4 // 5] = 3
+    truth[height * 2 // 3 :] = 0
+    truth[height * 3 // 4 : height * 7 // 8, int(time_s) % 60 : int(time_s) % 60 + 22] = 6
+    truth[0, :4] = 255
+    image = np.array([(90, 90, 95), (0, 0, 0), (150, 120, 100), (60, 110, 60), (150, 180, 220)] + [(170, 40, 40)] * 251)
+    holes = rng.random((height // 4, width // 4)).repeat(4, 0).repeat(4, 1) > accuracy
+    return {
+        "device": DEVICES[0],
+        "time_s": time_s,
+        "scene": 0,
+        "height": height,
+        "width": width,
+        "classes": CLASSES,
+        "image": png(np.clip(image[truth] + rng.normal(0, 12, (height, width, 3)), 0, 255).astype(np.uint8)),
+        "truth": png(truth),
+        "prediction": png(np.where(holes | (truth == 255), np.uint8(2), truth)),
+    }
+
+
+def png(pixels):
+    sink = io.BytesIO()
+    Image.fromarray(pixels).save(sink, "PNG")
+    return sink.getvalue()

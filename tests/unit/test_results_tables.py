@@ -1,0 +1,254 @@
+"""Schema, recorder and reading: what is written comes back, and nothing half-written ever counts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.results import schema
+from driftlab.platform.results.read import open_run
+from driftlab.platform.results.recorder import Recorder, as_table, finished, table_file
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_factory():
+    spec = importlib.util.spec_from_file_location("results_factory", ROOT / "tests/unit/results_factory.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+factory = load_factory()
+
+
+@pytest.fixture
+def run(tmp_path):
+    return factory.make_run(
+        tmp_path / "run", systems=("no_custom", "one_time"), workloads=("streets/driving_la",), seeds=(0, 1)
+    )
+
+
+# --- schema
+
+
+def test_every_column_has_type_unit_and_meaning():
+    for name, table in schema.TABLES.items():
+        assert table.metadata[b"driftlab.schema"] == str(schema.SCHEMA_VERSION).encode()
+        assert table.names[0] == "cell"
+        for field in table:
+            assert field.metadata[b"meaning"], (name, field.name)
+            assert b"unit" in field.metadata
+            assert (b"host" in field.metadata) == field.name.startswith("host_")
+            if field.name.endswith(("_s", "_ms", "_bytes", "_j", "_kbps")):
+                assert field.metadata[b"unit"], (name, field.name)
+
+
+def test_the_page_of_tables_is_current():
+    assert (ROOT / "docs/tables.md").read_text(encoding="utf-8") == schema.page()
+
+
+# --- chunks to Arrow
+
+
+def devices(**changes):
+    return factory.rows("no_custom", "w", 0, 4.0, 1.0, False)["devices"][0] | changes
+
+
+def test_a_scalar_stands_for_the_whole_chunk_and_order_is_kept():
+    chunks = [devices(device=["b", "a"], frames=np.array([2, 1])), devices(device=("c",), score=np.float64(0.5))]
+    table = as_table("devices", "x", chunks)
+    assert table["device"].to_pylist() == ["b", "a", "c"]
+    assert table["frames"].to_pylist() == [2, 1, 4]
+    assert table["cell"].to_pylist() == ["x"] * 3
+    assert table.schema.equals(schema.TABLES["devices"], check_metadata=True)
+
+
+def test_what_was_not_measured_is_null():
+    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), energy_j=None)])
+    assert table["score"].to_pylist() == [None, 0.5]
+    assert table["energy_j"].null_count == 2
+
+
+def test_an_empty_chunk_gives_no_rows():
+    assert len(as_table("devices", "x", [devices(device=[])])) == 0
+
+
+@pytest.mark.parametrize(
+    ("chunk", "message"),
+    [
+        (devices(colour="red"), "no column colour"),
+        ({k: v for k, v in devices().items() if k != "hardware"}, "'hardware': a value is missing"),
+        (devices(frames=1.5), "column 'frames'"),
+        (devices(busy_s="long"), "column 'busy_s'"),
+        (devices(busy_s=float("nan")), "'busy_s': a value is missing"),
+        (devices(device=["a", "b"], frames=[1, 2, 3]), "differ in length"),
+        (devices(cell="y"), "another cell"),
+    ],
+)
+def test_a_wrong_chunk_is_named(chunk, message):
+    with pytest.raises(ValueError, match=message):
+        as_table("devices", "x", [chunk])
+
+
+# --- recorder
+
+
+def test_rows_come_back_as_written(run):
+    opened = open_run(run)
+    frames = opened.table("frames")
+    assert len(frames) == 4 * 2 * 240
+    expected = factory.rows("one_time", "streets/driving_la", 1, 120.0, 2.0, False)["frames"][1]["miou_window"]
+    ours = opened.frame("frames").query("cell == 'one_time/streets/driving_la/two-phones/1' and device == 'cam-1'")
+    assert np.array_equal(ours["miou_window"].to_numpy(), expected)
+    assert Recorder(str(run)).write("z", {"runs": [runs_row()]}).facts["runs"] == 1
+
+
+def runs_row(status="done"):
+    return factory.identity("no_custom", "w", 9) | {"status": status}
+
+
+def test_unknown_table_and_missing_run_row_are_refused(tmp_path):
+    recorder = Recorder(str(tmp_path))
+    with pytest.raises(ValueError, match="no such table: frame;"):
+        recorder.write("x", {"frame": [], "runs": [runs_row()]})
+    with pytest.raises(ValueError, match="0 rows for table 'runs'"):
+        recorder.write("x", {})
+    assert not (tmp_path / "tables").exists()
+
+
+def test_same_rows_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        factory.make_run(tmp_path / name, systems=("one_time",), seeds=(0,))
+    files = sorted(file.relative_to(tmp_path / "a") for file in (tmp_path / "a/tables").rglob("*.parquet"))
+    assert len(files) == 2 * len(schema.TABLES)
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
+    from driftlab.platform.results import recorder as module
+
+    class Killed(BaseException):
+        pass
+
+    for survive in range(len(schema.TABLES)):
+        folder = factory.make_run(tmp_path / str(survive), systems=("one_time",), workloads=("w",), seeds=(0,))
+        before = open_run(folder).table("frames")
+        written = []
+
+        def stop(table, file, written=written, survive=survive, whole=module._write_whole):
+            if len(written) == survive:
+                file.with_name(f".{file.name}.tmp").write_bytes(b"half")
+                raise Killed
+            written.append(file)
+            whole(table, file)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_write_whole", stop)
+            with pytest.raises(Killed):
+                Recorder(str(folder)).write("one_time/w/two-phones/0", {"runs": [runs_row("failed")]})
+            with pytest.raises(Killed):
+                written.clear()
+                Recorder(str(folder)).write("new", {"runs": [runs_row()]})
+        assert len(open_run(folder).table("runs")) == 0
+        assert len(open_run(folder).table("frames")) == 0
+        assert finished(str(folder)) == set()
+        recorder = Recorder(str(folder))
+        recorder.write("one_time/w/two-phones/0", factory.rows("one_time", "w", 0, 120.0, 2.0, True))
+        assert open_run(folder).table("frames").equals(before)
+        assert finished(str(folder)) == {"one_time/w/two-phones/0"}
+
+
+def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
+    cell = "one_time/streets/driving_la/two-phones/0"
+    Recorder(str(run)).write(cell, {"runs": [runs_row("failed") | {"error": "broken"}]})
+    opened = open_run(run)
+    assert cell not in opened.table("frames")["cell"].to_pylist()
+    assert opened.table("runs")["cell"].to_pylist().count(cell) == 1
+    assert len(finished(str(run))) == 3
+
+
+def test_cells_never_share_a_file(tmp_path):
+    names = ["a/b", "a_b", "a b", "a:b", ".a", "_a", "a" * 300, "a" * 301, "é", "ü", ""]
+    files = {table_file(tmp_path, "runs", name).name.lower() for name in names}
+    assert len(files) == len(names)
+    assert all(len(file) < 130 and file[0] not in "._" for file in files)
+
+
+# --- reading
+
+
+def test_an_empty_run_has_empty_tables_of_the_right_shape(tmp_path):
+    (tmp_path / "spec.yaml").write_text("name: x\n")
+    (tmp_path / "run.json").write_text("{}")
+    opened = open_run(tmp_path)
+    for name, expected in schema.TABLES.items():
+        assert opened.table(name).schema.equals(expected)
+        assert len(opened.table(name)) == 0
+    assert opened.sql("select count(*) as n from frames")["n"].to_pylist() == [0]
+    assert finished(str(tmp_path)) == set()
+
+
+def test_sql_joins_tables(run):
+    answer = open_run(run).sql(
+        "select system, count(*) as n from frames join runs using (cell) group by system order by system"
+    )
+    assert isinstance(answer, pa.Table)
+    assert answer.to_pylist() == [{"system": "no_custom", "n": 960}, {"system": "one_time", "n": 960}]
+
+
+def test_a_wrong_question_is_a_request_error(run):
+    with pytest.raises(RequestError, match="colour"):
+        open_run(run).sql("select colour from runs")
+    with pytest.raises(RequestError, match="Did you mean 'frames'"):
+        open_run(run).table("frame")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path, run):
+    with pytest.raises(DataError, match="not there"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="a file"):
+        open_run(run / "spec.yaml")
+    with pytest.raises(DataError, match="not a run folder"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "gone"])
+@pytest.mark.parametrize("table", ["frames", "runs"])
+def test_a_damaged_file_is_named_with_its_cure(run, table, damage):
+    file = sorted((run / "tables" / table).glob("*.parquet"))[0]
+    content = file.read_bytes()
+    if damage == "gone" and table == "runs":
+        return  # a cell without its last file was never complete
+    if damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        middle = 60 if table == "runs" else len(content) // 4
+        file.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "foreign":
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"a": [1]}), file)
+    else:
+        file.unlink()
+    with pytest.raises(DataError) as caught:
+        open_run(run).table(table)
+    assert file.name in str(caught.value)
+    assert f"driftlab run --resume {run}" in str(caught.value)
+    assert len(finished(str(run))) == 3  # resuming repeats this cell and no other
+
+
+@pytest.mark.parametrize("file", ["spec.yaml", "run.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00"])
+def test_a_damaged_record_of_the_request_is_named(run, file, content):
+    (run / file).write_bytes(content)
+    with pytest.raises(DataError, match=file.replace(".", r"\.")):
+        open_run(run)
