@@ -39,6 +39,7 @@ class Adapted:
     losses: tuple[float, ...] = ()
     changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of models/vector.py; None means none
     skipped: str = ""  # why nothing was learned
+    score: float | None = None  # mIoU of the batch at the end, where the phase has a stop_score
 
 
 class Adaptation(ABC):

@@ -1,0 +1,212 @@
+"""Distill: learn a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
+
+Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the phase before. The moments
+then follow the path that was really walked, which choosing afterwards would not give. Batch norm keeps its statistics
+and trains its scale and shift, so that a phase is described by the weight vector alone.
+
+Differs from the paper: epsilon stands where PyTorch puts it (`epsilon_mode`), a step size, length and mini-batch that
+suit networks of some 20 000 parameters, and a phase that meets a loss which is not finite is undone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.models import masks
+from driftlab.platform.results.metrics import confusions, miou
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.models.descent import Descent, Rule
+    from driftlab.platform.models.vector import Flat
+
+Vector = npt.NDArray[np.float32]
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.uint8]
+Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "probe", "full"]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What one phase leaves to the next."""
+
+    moments: tuple[Vector, ...]
+    steps: int = 0  # since the beginning; phases do not start again from 0
+    update: Vector | None = None  # the last step as every coordinate would have made it; None before the first phase
+
+
+@dataclass(frozen=True)
+class Distill(Adaptation):
+    """Learn from a teacher's labels."""
+
+    fraction: float = 0.05
+    strategy: Strategy = "gradient_guided"
+    iterations: int = 60
+    batch: int = 4
+    optimiser: Literal["adam", "momentum"] = "adam"
+    learning_rate: float = 3e-3
+    beta1: float = 0.9  # also the momentum of `momentum`
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
+
+    needs_labels = True
+
+    def faults(self) -> list[str]:
+        """Name every parameter outside its range."""
+        ranges = {
+            "fraction": (0 < self.fraction <= 1, "in (0, 1]"),
+            "iterations": (self.iterations >= 1, "at least 1"),
+            "batch": (self.batch >= 1, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "positive"),
+            "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
+            "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
+            "epsilon": (0 < self.epsilon < math.inf, "positive"),
+        }
+        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
+        return [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+
+    def prepare(self, model: nn.Module) -> Memory:
+        from driftlab.platform.models.vector import read
+
+        model.eval()
+        vector = read(model)
+        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)))
+
+    def reset(self, model: nn.Module, state: Any) -> Memory:
+        return self.prepare(model)
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        from driftlab.platform.models.vector import bind, release
+
+        if batch.labels is None or not len(batch.images):
+            return Adapted(state, skipped="no labels" if batch.labels is None else "no frames")
+        model.eval()
+        try:
+            return self._phase(model, bind(model), state, batch, phase)
+        finally:
+            release(model)
+
+    def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
+        """Choose coordinates, then walk; a walk that leaves the finite numbers never happened."""
+        from driftlab.platform.models.descent import Descent
+
+        before = flat.weights.clone()
+        mask = self._select(model, flat, memory, batch)
+        walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
+        walk.restrict(mask)
+        losses: list[float] = []
+        score = _score(model, batch, phase)
+        for _ in range(self.iterations if phase.iterations is None else phase.iterations):
+            if _reached(score, phase):
+                break
+            loss = gradients(model, flat, *draw(batch, self.batch))
+            if loss is None:
+                continue
+            losses.append(loss)
+            if not math.isfinite(loss):
+                break
+            walk.step(flat.gradients)
+            if self.strategy == "probe" and len(losses) == 1:
+                mask = _keep_what_moved(walk, before, self.fraction)
+            score = _score(model, batch, phase)
+        if not losses:
+            return Adapted(memory, skipped="good enough" if _reached(score, phase) else "no label counts", score=score)
+        if not (math.isfinite(losses[-1]) and walk.is_finite()):
+            flat.weights.copy_(before)
+            return Adapted(memory, skipped=f"not finite after {len(losses)} iterations, loss {losses[-1]}")
+        after = Memory(walk.moments(), walk.steps, walk.update())
+        return Adapted(after, len(losses), tuple(losses), mask, score=score)
+
+    def _select(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch) -> masks.Mask:
+        """Choose the coordinates that this phase may change."""
+        size = flat.layout.size
+        count = masks.budget(self.fraction, size)
+        if count == size or self.strategy in ("full", "probe"):
+            return np.ones(size, dtype=bool)
+        if self.strategy == "gradient_guided" and memory.update is not None:
+            return masks.largest(memory.update, count)
+        if self.strategy in ("gradient_guided", "random"):
+            return masks.uniform(size, count, batch.rng)
+        return masks.ends(_running_order(model, flat, batch), count, self.strategy)
+
+    def _rule(self) -> Rule:
+        from driftlab.platform.models.descent import Adam, Momentum
+
+        if self.optimiser == "momentum":
+            return Momentum(self.learning_rate, self.beta1)
+        return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
+
+
+def draw(batch: Batch, count: int) -> tuple[Images, Labels]:
+    """Draw a mini-batch uniformly, with replacement."""
+    assert batch.labels is not None
+    rows = batch.rng.integers(len(batch.images), size=count)
+    return batch.images[rows], batch.labels[rows]
+
+
+def gradients(model: nn.Module, flat: Flat, images: Images, labels: Labels) -> float | None:
+    """Put the gradient of the mean loss over the labels that count into the flat vector; None if none counts."""
+    import torch
+    from torch.nn import functional as F
+
+    from driftlab.platform.models.predict import to_input
+
+    device = flat.weights.device
+    logits = model(to_input(images).to(device))
+    target = torch.tensor(labels, device=device).long()
+    target = torch.where(target < logits.shape[1], target, IGNORE)
+    if not bool((target != IGNORE).any()):
+        return None
+    loss = F.cross_entropy(logits, target, ignore_index=IGNORE)
+    flat.gradients.zero_()
+    torch.autograd.backward(loss)
+    return float(loss.detach())
+
+
+def _score(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
+    """Return the mIoU of the model on the whole batch where the phase wants to know it; 0 where no label counts."""
+    import torch
+
+    from driftlab.platform.models.predict import to_input
+
+    if phase.stop_score is None or batch.labels is None:
+        return None
+    device = next(model.parameters()).device
+    with torch.inference_mode():
+        logits = model(to_input(batch.images).to(device))
+    classes = logits.shape[1]
+    truth = np.where(batch.labels < classes, batch.labels, IGNORE)
+    return float(np.nan_to_num(miou(confusions(logits.argmax(1).cpu().numpy(), truth, classes).sum(axis=0))))
+
+
+def _reached(score: float | None, phase: Phase) -> bool:
+    return score is not None and phase.stop_score is not None and score >= phase.stop_score
+
+
+def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> masks.Mask:
+    """Undo the first step where it was small, and go on with the rest."""
+    import torch
+
+    mask = masks.above_percentile((walk.weights - before).cpu().numpy(), fraction)
+    walk.weights.copy_(torch.where(torch.from_numpy(mask).to(before.device), walk.weights, before))
+    walk.restrict(mask)
+    return mask
+
+
+def _running_order(model: nn.Module, flat: Flat, batch: Batch) -> npt.NDArray[np.intp]:
+    """List the coordinates layer by layer as the model runs."""
+    from driftlab.platform.models.predict import to_input
+    from driftlab.platform.models.vector import running_order
+
+    names = running_order(model, flat.layout, to_input(batch.images[:1]).to(flat.weights.device))
+    return np.concatenate([np.arange(flat.layout.size)[flat.layout.spans[name]] for name in names])

@@ -1,0 +1,135 @@
+"""Optimisers on flat vectors: an Adam and a momentum rule that can write a chosen part of the weights only.
+
+Moments follow every coordinate; only the write to the weights is restricted. With nothing restricted the arithmetic is
+that of `torch.optim.Adam` and `torch.optim.SGD`, operation for operation, so that the weights agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from driftlab.errors import RequestError
+
+Vector = npt.NDArray[np.float32]
+Moments = tuple[Tensor, ...]
+EpsilonMode = Literal["torch", "tf", "paper"]
+
+
+class Rule(Protocol):
+    """How gradients become updates; `step` counts from 1."""
+
+    @property
+    def moments(self) -> int: ...
+
+    def observe(self, moments: Moments, gradient: Tensor) -> None:
+        """Take a gradient into the moments, in place."""
+        ...
+
+    def descend(self, weights: Tensor, moments: Moments, step: int) -> None:
+        """Change the weights in place."""
+        ...
+
+    def update(self, moments: Moments, step: int) -> Tensor:
+        """Return what `descend` subtracts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam, with epsilon where PyTorch, TensorFlow 1 or the AMS paper puts it."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    epsilon_mode: EpsilonMode = "torch"
+
+    moments = 2
+
+    def observe(self, moments: Moments, gradient: Tensor) -> None:
+        first, second = moments
+        first.lerp_(gradient, 1 - self.beta1)
+        second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+
+    def descend(self, weights: Tensor, moments: Moments, step: int) -> None:
+        denominator, rate = self._denominator(moments[1], step)
+        weights.addcdiv_(moments[0], denominator, value=-rate)
+
+    def update(self, moments: Moments, step: int) -> Tensor:
+        denominator, rate = self._denominator(moments[1], step)
+        return moments[0].div(denominator).mul_(rate)
+
+    def _denominator(self, second: Tensor, step: int) -> tuple[Tensor, float]:
+        rate = self.learning_rate / (1 - self.beta1**step)
+        correction = math.sqrt(1 - self.beta2**step)
+        if self.epsilon_mode == "torch":
+            return (second.sqrt() / correction).add_(self.epsilon), rate
+        if self.epsilon_mode == "tf":
+            return second.sqrt().add_(self.epsilon), rate * correction
+        return (second + self.epsilon).sqrt_(), rate * correction
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Gradient descent with momentum."""
+
+    learning_rate: float
+    momentum: float = 0.9
+
+    moments = 1
+
+    def observe(self, moments: Moments, gradient: Tensor) -> None:
+        moments[0].mul_(self.momentum).add_(gradient)
+
+    def descend(self, weights: Tensor, moments: Moments, step: int) -> None:
+        weights.add_(moments[0], alpha=-self.learning_rate)
+
+    def update(self, moments: Moments, step: int) -> Tensor:
+        return moments[0] * self.learning_rate
+
+
+class Descent:
+    """A walk of a weight vector, restricted to chosen coordinates; nothing else of the vector changes by a bit."""
+
+    def __init__(self, rule: Rule, weights: Tensor, moments: tuple[Vector, ...], steps: int) -> None:
+        if any(moment.shape != weights.shape for moment in moments):
+            raise RequestError(f"the state is of another model: {len(moments[0])} weights, this one has {len(weights)}")
+        self.weights = weights
+        self.steps = steps
+        self._rule = rule
+        self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
+        self._chosen: Tensor | None = None
+
+    def restrict(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Change only these coordinates from now on."""
+        self._chosen = None if mask.all() else torch.from_numpy(np.flatnonzero(mask)).to(self.weights.device)
+
+    def step(self, gradient: Tensor) -> None:
+        """Take a gradient into the moments of every coordinate and move the chosen ones."""
+        self.steps += 1
+        self._rule.observe(self._moments, gradient)
+        if self._chosen is None:
+            self._rule.descend(self.weights, self._moments, self.steps)
+            return
+        part = self.weights[self._chosen]
+        self._rule.descend(part, tuple(moment[self._chosen] for moment in self._moments), self.steps)
+        self.weights[self._chosen] = part
+
+    def update(self) -> Vector:
+        """Return the last step as it would have been for every coordinate."""
+        return np.asarray(self._rule.update(self._moments, self.steps).cpu().numpy())
+
+    def moments(self) -> tuple[Vector, ...]:
+        """Copy the moments out."""
+        return tuple(np.array(moment.cpu().numpy()) for moment in self._moments)
+
+    def is_finite(self) -> bool:
+        """Tell whether every number of the walk still is one."""
+        return all(bool(vector.isfinite().all()) for vector in (self.weights, *self._moments))

@@ -1,0 +1,154 @@
+"""How the indices of an update are written: rising positions below n, to bytes and back.
+
+raw    one bit per parameter
+gzip   the same bits through gzip, as AMS sends them
+gaps   distance to the next index as a byte, 255 to go on, through zlib
+rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
+       choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
+       (one byte each), the runs of all indices, the low bits sorted by b.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.errors import WireError
+
+MaskCodec = Literal["raw", "gzip", "gaps", "rice"]
+Index = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint8]
+BLOCK = 512
+MOST_LOW_BITS = 31
+GZIP = 31  # zlib's name for a gzip header; unlike the gzip module's it holds no time
+ESCAPE = 255
+
+
+class Codec(NamedTuple):
+    """Both directions; `decode` gets n and k and may trust neither the bytes nor that they belong together."""
+
+    encode: Callable[[Index, int], bytes]
+    decode: Callable[[bytes, int, int], Index]
+
+
+def encode(index: Index, size: int, codec: MaskCodec) -> bytes:
+    """Write rising positions below size."""
+    return CODECS[codec].encode(index, size) if len(index) else b""
+
+
+def decode(data: bytes, size: int, count: int, codec: MaskCodec) -> Index:
+    """Read positions; refuse bytes that do not hold exactly `count` of them below size."""
+    index = CODECS[codec].decode(data, size, count) if count else np.empty(0, dtype=np.int64)
+    if len(index) != count or (count and not 0 <= index[-1] < size):
+        raise WireError(f"torn: the {codec} mask does not hold {count} indices below {size}")
+    return index
+
+
+def _encode_raw(index: Index, size: int) -> bytes:
+    mask = np.zeros(size, dtype=np.bool_)
+    mask[index] = True
+    return np.packbits(mask).tobytes()
+
+
+def _decode_raw(data: bytes, size: int, count: int) -> Index:
+    return np.flatnonzero(np.unpackbits(np.frombuffer(data, dtype=np.uint8)))
+
+
+def _encode_gzip(index: Index, size: int) -> bytes:
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, GZIP)
+    return squeeze.compress(_encode_raw(index, size)) + squeeze.flush()
+
+
+def _decode_gzip(data: bytes, size: int, count: int) -> Index:
+    return _decode_raw(_inflate(data, GZIP, (size + 7) // 8), size, count)
+
+
+def _encode_gaps(index: Index, size: int) -> bytes:
+    escapes, last = np.divmod(np.diff(index, prepend=-1) - 1, ESCAPE)
+    ends = np.cumsum(escapes + 1) - 1
+    symbols = np.full(ends[-1] + 1, ESCAPE, dtype=np.uint8)
+    symbols[ends] = last
+    return zlib.compress(symbols.tobytes(), 9)
+
+
+def _decode_gaps(data: bytes, size: int, count: int) -> Index:
+    symbols = np.frombuffer(_inflate(data, zlib.MAX_WBITS, count + size // ESCAPE + 1), dtype=np.uint8)
+    ends = np.flatnonzero(symbols != ESCAPE)
+    gaps = (np.diff(ends, prepend=-1) - 1) * ESCAPE + symbols[ends]
+    return np.asarray(np.cumsum(gaps + 1) - 1, dtype=np.int64)
+
+
+def _encode_rice(index: Index, size: int) -> bytes:
+    gaps = np.diff(index, prepend=-1) - 1
+    low = _low_bits(gaps)
+    width = np.repeat(low, BLOCK)[: len(gaps)]
+    ends = np.cumsum((gaps >> width) + 1) - 1
+    runs = np.zeros(ends[-1] + 1, dtype=np.uint8)
+    runs[ends] = 1
+    rests = [_to_bits(gaps[width == b], b) for b in _widths(low)]
+    return low.tobytes() + np.packbits(runs).tobytes() + np.packbits(np.concatenate([_NO_BITS, *rests])).tobytes()
+
+
+def _decode_rice(data: bytes, size: int, count: int) -> Index:
+    blocks = -(-count // BLOCK)
+    low = np.frombuffer(data[:blocks], dtype=np.uint8)
+    width = np.repeat(low, BLOCK)[:count].astype(np.int64)
+    rest_bytes = (int(width.sum()) + 7) // 8
+    if len(low) < blocks or np.any(low > MOST_LOW_BITS) or len(data) < blocks + rest_bytes:
+        return np.empty(0, dtype=np.int64)
+    stream = np.frombuffer(data, dtype=np.uint8)
+    ends: Index = np.flatnonzero(np.unpackbits(stream[blocks : len(data) - rest_bytes]))
+    if len(ends) != count:
+        return ends
+    gaps = (np.diff(ends, prepend=-1) - 1) << width
+    bits, taken = np.unpackbits(stream[len(data) - rest_bytes :]), 0
+    for b in _widths(low):
+        chosen = width == b
+        many = int(chosen.sum()) * b
+        gaps[chosen] |= _from_bits(bits[taken : taken + many], b)
+        taken += many
+    return np.cumsum(gaps + 1) - 1
+
+
+def _low_bits(gaps: Index) -> Bits:
+    """Choose for each block the number of low bits that makes it shortest."""
+    starts = np.arange(0, len(gaps), BLOCK)
+    sizes = np.diff(starts, append=len(gaps))
+    most = min(MOST_LOW_BITS, int(gaps.max()).bit_length())
+    lengths = [np.add.reduceat(gaps >> b, starts) + sizes * (b + 1) for b in range(most + 1)]
+    return np.asarray(np.argmin(lengths, axis=0), dtype=np.uint8)
+
+
+def _widths(low: Bits) -> list[int]:
+    return [int(b) for b in np.unique(low) if b]
+
+
+def _to_bits(gaps: Index, width: int) -> Bits:
+    """Cut the low bits of each gap, lowest first."""
+    return ((gaps[:, None] >> np.arange(width)) & 1).astype(np.uint8).ravel()
+
+
+def _from_bits(bits: Bits, width: int) -> Index:
+    return np.asarray(bits.reshape(-1, width).astype(np.int64) @ (1 << np.arange(width)))
+
+
+def _inflate(data: bytes, kind: int, most: int) -> bytes:
+    """Decompress, but no more than can belong there."""
+    stream = zlib.decompressobj(kind)
+    try:
+        return stream.decompress(data, max(1, most))
+    except zlib.error as error:
+        raise WireError(f"torn: the mask does not decompress ({error})") from error
+
+
+_NO_BITS = np.empty(0, dtype=np.uint8)
+CODECS: dict[MaskCodec, Codec] = {
+    "raw": Codec(_encode_raw, _decode_raw),
+    "gzip": Codec(_encode_gzip, _decode_gzip),
+    "gaps": Codec(_encode_gaps, _decode_gaps),
+    "rice": Codec(_encode_rice, _decode_rice),
+}

@@ -1,0 +1,220 @@
+"""The wire format: exact, near the bound, and impossible to fool by accident."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+
+from driftlab.errors import WireError
+from driftlab.platform.models import delta, mask_codecs, value_codecs
+from driftlab.platform.models.delta import MASKS, VALUES, Change, Format
+from driftlab.platform.models.vector import Layout
+
+CODECS = [codec for codec in MASKS if codec is not None]
+
+
+def layout(size: int, name: str = "w") -> Layout:
+    return Layout((name,), ((size,),))
+
+
+def change(size: int, count: int, seed: int = 0, version: int = 1, base: int | None = 0) -> Change:
+    rng = np.random.default_rng(seed)
+    before = rng.normal(0, 0.1, size).astype(np.float32)
+    mask = np.zeros(size, dtype=bool)
+    mask[rng.choice(size, count, replace=False)] = True
+    after = np.where(mask, before + rng.normal(0, 0.01, size), before).astype(np.float32)
+    return Change(before, after, None if base is None else mask, version, base)
+
+
+def mask_bound_bits(size: int, count: int) -> float:
+    return float(gammaln(size + 1) - gammaln(count + 1) - gammaln(size - count + 1)) / np.log(2)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [1, 7, 1003, 70_001])
+def test_a_mask_comes_back_as_it_was(codec, size):
+    rng = np.random.default_rng(size)
+    for count in {0, 1, size // 2, size}:
+        index = np.sort(rng.choice(size, count, replace=False))
+        data = mask_codecs.encode(index, size, codec)
+        assert np.array_equal(mask_codecs.decode(data, size, count, codec), index)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_masks_at_the_extremes_come_back(codec):
+    for index in ([0], [999_999], [0, 999_999], [*range(600), 999_999], [255, 510, 511, 767]):
+        data = mask_codecs.encode(np.array(index), 1_000_000, codec)
+        assert mask_codecs.decode(data, 1_000_000, len(index), codec).tolist() == index
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("mask", CODECS)
+def test_both_ends_hold_the_same_bits(values, mask):
+    for count in (0, 1, 500, 1001):
+        before = change(1001, count)
+        sent = delta.encode(before, layout(1001), Format(values, mask))
+        got = delta.apply(sent.data, before.before, layout(1001), base=0)
+        assert got.version == 1
+        assert got.vector.tobytes() == sent.vector.tobytes()
+        untouched = ~before.changed
+        assert got.vector[untouched].tobytes() == before.before[untouched].tobytes()
+
+
+def test_fp32_loses_nothing_and_the_others_little():
+    made = change(10_000, 500)
+    worst = {
+        codec: float(np.abs(delta.encode(made, layout(10_000), Format(codec)).residual).max()) for codec in VALUES
+    }
+    assert worst["fp32"] == 0
+    assert worst["fp16"] <= 2**-11 * np.abs(made.after).max()
+    assert worst["bf16"] <= 2**-8 * np.abs(made.after).max()
+    peak = np.abs(made.after - made.before).max()
+    assert worst["int8"] <= 0.51 * peak / 127
+    assert worst["int4"] <= 0.51 * peak / 7
+
+
+def test_bf16_rounds_to_the_nearest():
+    import torch
+
+    values = np.random.default_rng(0).normal(0, 100, 20_000).astype(np.float32)
+    data, _ = value_codecs.encode(values, "bf16")
+    expected = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
+    assert np.array_equal(value_codecs.decode(data, len(values), "bf16"), expected)
+
+
+def test_values_too_large_are_clamped_and_counted():
+    values = np.array([1e9, -1e9, 1.0, 65504.0], dtype=np.float32)
+    data, clamped = value_codecs.encode(values, "fp16")
+    assert clamped == 2
+    assert value_codecs.decode(data, 4, "fp16").tolist() == [65504.0, -65504.0, 1.0, 65504.0]
+    assert value_codecs.encode(np.array([3.4e38], dtype=np.float32), "bf16")[1] == 1
+
+
+def test_weights_that_are_not_finite_are_not_sent():
+    made = change(100, 100)
+    made.after[3] = np.nan
+    with pytest.raises(WireError, match="finite"):
+        delta.encode(made, layout(100), Format())
+
+
+@pytest.mark.parametrize("values", ["int8", "int4"])
+def test_error_feedback_sends_what_was_lost(values):
+    rng = np.random.default_rng(1)
+    size, every = 256, np.ones(256, dtype=bool)
+    target = rng.normal(0, 0.1, size).astype(np.float32)
+    held, residual = np.zeros(size, dtype=np.float32), None
+    for version in range(1, 7):  # the wanted vector stays; only the residual moves the copy closer
+        wanted = target if version == 1 else held
+        sent = delta.encode(Change(held, wanted, every, version, version - 1), layout(size), Format(values), residual)
+        held, residual = sent.vector, sent.residual
+    assert np.abs(held - target).max() < 1e-5
+    assert np.allclose(held + residual, target, atol=1e-6)
+
+
+def test_sizes_meet_the_bounds():
+    size, count, masks = 200_000, 10_000, 20
+    bits = {codec: 0.0 for codec in CODECS}
+    for seed in range(masks):
+        index = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
+        for codec in CODECS:
+            bits[codec] += 8 * len(mask_codecs.encode(index, size, codec)) / masks
+    bound = mask_bound_bits(size, count)
+    assert all(value >= bound for value in bits.values())
+    assert bits["rice"] <= 1.02 * bound + 64
+    assert bits["gaps"] <= 1.06 * bound
+    assert 1.15 <= bits["gzip"] / bound <= 1.45
+
+
+def test_rice_follows_the_density_of_each_layer():
+    rng = np.random.default_rng(0)
+    densities = (0.3, 0.002, 0.05)
+    mask = np.concatenate([rng.random(100_000) < density for density in densities])
+    bound = sum(mask_bound_bits(100_000, int(part.sum())) for part in np.split(mask, 3))
+    assert 8 * len(mask_codecs.encode(np.flatnonzero(mask), len(mask), "rice")) <= 1.04 * bound
+
+
+def test_messages_meet_the_goals():
+    size, count = 400_000, 20_000
+    made = change(size, count)
+    sizes = {form: len(delta.encode(made, layout(size), Format(*form)).data) for form in
+             (("fp16", "rice"), ("fp16", "gzip"), ("int4", "rice"))}  # fmt: skip
+    assert sizes["fp16", "rice"] <= 1.03 * (mask_bound_bits(size, count) / 8 + 2 * count)
+    assert sizes["int4", "rice"] <= 0.5 * sizes["fp16", "gzip"]
+
+
+def test_the_same_change_gives_the_same_bytes():
+    for mask in CODECS:
+        first, second = (delta.encode(change(5000, 250), layout(5000), Format("fp16", mask)).data for _ in range(2))
+        assert first == second
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed():
+    made = change(300, 40)
+    data = delta.encode(made, layout(300), Format("int8", "rice")).data
+    for bit in range(8 * len(data)):
+        bent = bytearray(data)
+        bent[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WireError):
+            delta.apply(bytes(bent), made.before, layout(300), base=0)
+    for length in range(len(data)):
+        with pytest.raises(WireError, match="torn|foreign"):
+            delta.apply(data[:length], made.before, layout(300), base=0)
+    with pytest.raises(WireError, match="torn"):
+        delta.apply(data + b"\0", made.before, layout(300), base=0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_mask_of_garbage_is_refused(codec):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        data = rng.bytes(int(rng.integers(0, 60)))
+        with pytest.raises(WireError):
+            mask_codecs.decode(data, 1003, 700, codec)
+
+
+def test_messages_that_do_not_belong_are_refused():
+    made = change(100, 10, version=5, base=4)
+    data = delta.encode(made, layout(100), Format()).data
+    with pytest.raises(WireError, match="replayed"):
+        delta.apply(data, made.before, layout(100), base=5)
+    with pytest.raises(WireError, match="out of order"):
+        delta.apply(data, made.before, layout(100), base=3)
+    with pytest.raises(WireError, match="foreign"):
+        delta.apply(data, made.before, layout(100, "v"), base=4)
+    with pytest.raises(WireError, match="foreign"):
+        delta.apply(b"GIF8" + data[4:], made.before, layout(100), base=4)
+
+
+def test_a_lost_message_leads_to_a_resync_and_equal_copies():
+    form, place = Format("fp16", "rice"), layout(1000)
+    server = active = shadow = change(1000, 0).before
+    held, refused = 0, 0
+    for version in range(1, 6):
+        step = change(1000, 50, seed=version)
+        after = np.where(step.changed, server + step.after - step.before, server).astype(np.float32)
+        sent = delta.encode(Change(server, after, step.changed, version, version - 1), place, form)
+        server = sent.vector
+        if version == 3:
+            continue  # lost on the way
+        try:
+            active = delta.apply(sent.data, active, place, base=held).vector
+            shadow = delta.apply(sent.data, shadow, place, base=held).vector
+        except WireError:
+            refused += 1
+            alone = delta.encode(Change(server, server, None, version, None), place, Format("fp32"))
+            active = delta.apply(alone.data, active, place, base=held).vector
+            shadow = delta.apply(alone.data, shadow, place, base=held).vector
+        held = version
+        assert server.tobytes() == active.tobytes() == shadow.tobytes()
+    assert refused == 1
+
+
+def test_a_message_that_stands_alone_carries_everything():
+    made = change(100, 10, base=None)
+    for values in VALUES:
+        sent = delta.encode(made, layout(100), Format(values))
+        anything = np.full(100, 7, dtype=np.float32)
+        assert delta.apply(sent.data, anything, layout(100), base=0).vector.tobytes() == sent.vector.tobytes()
+    with pytest.raises(ValueError, match="every weight"):
+        delta.encode(Change(made.before, made.after, np.zeros(100, dtype=bool), 1, None), layout(100), Format())
