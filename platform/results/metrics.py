@@ -39,8 +39,9 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     if np.any((predicted[counted] < 0) | (predicted[counted] >= classes)):
         raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
     cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
-    counts: Counts = np.bincount(cell[counted], minlength=frames * classes * classes).astype(np.int64, copy=False)
-    return counts.reshape(frames, classes, classes)
+    counts = np.bincount(cell[counted], minlength=frames * classes * classes)
+    matrices: Counts = counts.astype(np.int64, copy=False).reshape(frames, classes, classes)
+    return matrices
 
 
 def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlab.platform.core.records import Columns, Reply, Rows
-from driftlab.platform.results.schema import TABLES, version_of
+from driftlab.platform.results.schema import SCHEMA_VERSION, TABLES, version_of
 
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 
@@ -67,8 +67,10 @@ def read_file(file: Path, table: str) -> pa.Table:
     """Read one file whole, its checksums included, and insist on the table's schema (else OSError, ArrowException)."""
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
         found = parquet.schema_arrow
-        if not found.equals(TABLES[table]):
-            raise pa.ArrowInvalid(f"it holds schema version {version_of(found)} of another shape than table '{table}'")
+        if version_of(found) != str(SCHEMA_VERSION) or not found.equals(TABLES[table]):
+            raise pa.ArrowInvalid(
+                f"schema version {version_of(found)}, this is {SCHEMA_VERSION}, or not a '{table}' table"
+            )
         return parquet.read().replace_schema_metadata(TABLES[table].metadata)
 
 

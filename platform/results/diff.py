@@ -1,0 +1,72 @@
+"""Compare two runs bit by bit, apart from what the host happened to do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from driftlab.platform.results.read import Run, open_run
+from driftlab.platform.results.schema import TABLES, host_columns
+
+# How a run is carried out and where it goes; by the determinism promise none of it reaches a table.
+IRRELEVANT = frozenset(
+    {"backend", "workers", "address", "clock", "out", "resume", "rack", "racks", "packing", "faults"}
+)
+
+
+def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
+    """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row."""
+    left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
+    lines = list(_of_specs(left.spec, right.spec))
+    cells = [set(run.table("runs")["cell"].to_pylist()) for run in (left, right)]
+    lines += [f"cell '{cell}': only in {left.path}" for cell in sorted(cells[0] - cells[1])]
+    lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
+    for name in TABLES:
+        tables = [run.table(name).drop_columns(sorted(host_columns(name))) for run in (left, right)]
+        for cell in sorted(cells[0] & cells[1]):
+            ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
+            lines += [f"table '{name}', cell '{cell}', {line}" for line in _of_tables(ours, theirs)]
+    return lines
+
+
+def _of_specs(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted(set(a) | set(b), key=str):
+        if not prefix and key in IRRELEVANT:
+            continue
+        ours, theirs = a.get(key), b.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            yield from _of_specs(ours, theirs, f"{prefix}{key}.")
+        elif ours != theirs:
+            yield f"spec '{prefix}{key}': {ours!r} vs {theirs!r}"
+
+
+def _of_tables(a: pa.Table, b: pa.Table) -> Iterator[str]:
+    if len(a) != len(b):
+        yield f"{len(a)} rows vs {len(b)} rows"
+        return
+    for column in a.column_names:
+        ours, theirs = (_bits(table[column].combine_chunks()) for table in (a, b))
+        unequal = pc.or_(
+            pc.fill_null(pc.not_equal(ours, theirs), False),
+            pc.xor(pc.is_null(ours), pc.is_null(theirs)),
+        )
+        row = pc.index(unequal, True).as_py()
+        if row >= 0:
+            values = " vs ".join(_shown(table[column][row].as_py()) for table in (a, b))
+            yield f"column '{column}', row {row}: {values} ({pc.sum(unequal)} of {len(a)} rows differ)"
+
+
+def _bits(array: pa.Array) -> pa.Array:
+    """See a float as its bits, so that -0.0 differs from 0.0 and NaN equals itself."""
+    return array.view(pa.int64()) if pa.types.is_float64(array.type) else array
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes ({hashlib.sha256(value).hexdigest()[:8]})"
+    return "null" if value is None else repr(value)

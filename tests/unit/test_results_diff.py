@@ -1,0 +1,84 @@
+"""Comparing runs: equal ones give no line, and each kind of difference names its place."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from driftlab.platform.results.diff import differences
+from driftlab.platform.results.recorder import Recorder
+
+spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+CELL = "one_time/w/two-phones/0"
+
+
+@pytest.fixture
+def pair(tmp_path):
+    first = factory.make_run(tmp_path / "a", systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
+    shutil.copytree(first, tmp_path / "b")
+    return first, tmp_path / "b"
+
+
+def rewrite(folder, change):
+    rows = factory.rows("one_time", "w", 0, 120.0, 2.0, True)
+    change(rows)
+    Recorder(str(folder)).write(CELL, rows)
+
+
+def test_equal_runs_do_not_differ(pair):
+    assert differences(*pair) == []
+
+
+def test_what_the_host_did_does_not_count(pair):
+    rewrite(pair[1], lambda rows: rows["runs"][0].update(host_seconds=99.0))
+    settings = yaml.safe_load((pair[1] / "spec.yaml").read_text()) | {"backend": "ray", "workers": 2, "out": "x"}
+    (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))
+    assert differences(*pair) == []
+
+
+def test_one_bit_is_found_with_its_place(pair):
+    def flip(rows):
+        values = rows["frames"][1]["miou_frame"]
+        values[7] += 1e-16
+
+    rewrite(pair[1], flip)
+    (line,) = differences(*pair)
+    assert line.startswith(f"table 'frames', cell '{CELL}', column 'miou_frame', row 247: 0.")
+    assert line.endswith("(1 of 480 rows differ)")
+
+
+@pytest.mark.parametrize(("ours", "theirs", "shown"), [(0.0, -0.0, "0.0 vs -0.0"), (None, 0.0, "null vs 0.0")])
+def test_signed_zero_and_null_are_values_of_their_own(pair, ours, theirs, shown):
+    rewrite(pair[0], lambda rows: rows["updates"][0].update(phi=ours))
+    rewrite(pair[1], lambda rows: rows["updates"][0].update(phi=theirs))
+    (line,) = differences(*pair)
+    assert f"column 'phi', row 0: {shown}" in line
+
+
+def test_nulls_in_the_same_places_are_equal(pair):
+    for folder in pair:
+        rewrite(folder, lambda rows: rows["updates"][0].update(phi=None, loss_last=float("nan")))
+    assert differences(*pair) == []
+
+
+def test_rows_cells_pictures_and_spec(pair):
+    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
+    shutil.rmtree(pair[1] / "tables/runs")
+    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
+    settings = yaml.safe_load((pair[1] / "spec.yaml").read_text())
+    settings["fleet"]["devices"] = 3
+    (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))
+    lines = differences(*pair)
+    assert lines[0] == "spec 'fleet.devices': 2 vs 3"
+    assert lines[1] == f"cell 'no_custom/w/two-phones/0': only in {pair[0]}"
+    assert lines[2] == f"table 'devices', cell '{CELL}', 2 rows vs 1 rows"
+    assert "column 'image', row 0: " in lines[3]
+    assert "5 bytes" in lines[3]
+    assert len(lines) == 4
