@@ -18,7 +18,7 @@ class Frozen(Adaptation):
     needs_labels = False
 
     def prepare(self, model: nn.Module) -> None:
-        model.requires_grad_(False)
+        return None
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         return Adapted(state)

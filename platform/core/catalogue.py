@@ -37,6 +37,11 @@ class Member:
     name: str
     params: tuple[tuple[str, Any], ...] = ()
 
+    def __str__(self) -> str:
+        """Show the name, and in brackets what differs from the defaults."""
+        params = ", ".join(f"{key}={value}" for key, value in self.params)
+        return f"{self.name}({params})" if params else self.name
+
     def make(self) -> Any:
         """Build the member; a wrong parameter is refused with all faults at once."""
         cls = member_class(self.family, self.name)

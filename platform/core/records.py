@@ -55,6 +55,7 @@ class Captured:
     """A device has seen the frames of one window."""
 
     frames: int
+    has_truth: bool
 
 
 @dataclass(frozen=True)
@@ -93,20 +94,27 @@ class Trained:
     loss_first: float | None
     loss_last: float | None
     skipped: str  # why there is no update; empty when there is one
+    host_seconds: float
 
 
 @dataclass(frozen=True)
 class Applied:
     """An application has taken an update, or refused it with a reason."""
 
+    version: int  # of the newest model it holds
     accepted: bool
-    reason: str
+    reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Watched:
     """An application has run its model over one window."""
 
     frames: int
     processed: int
     busy_s: float
+    energy_j: float
+    scored: int  # frames with a truth to compare with
+    frame_score_sum: float
+    window_score_sum: float
+    confusion: npt.NDArray[np.int64] | None  # over the whole window; None where nothing was scored

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Stored
+from driftlab.platform.core.records import Stored, Trained
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Sampling:
 
     times_s: tuple[float, ...]
     send_s: float
-    codec: str = "jpeg"
+    next_s: float | None = None  # when to plan again; None means as soon as this buffer has left
+    codec: str = "jpeg"  # a name of streaming/codec.py
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Answer:
 
     state: Any
     phase: Phase | None
-    horizon_s: float = float("inf")  # older samples leave the trainer's buffer
+    oldest_s: float = float("-inf")  # samples captured before this leave the trainer's buffer
     dense: bool = False  # send every weight rather than those that changed
 
 
@@ -41,7 +42,7 @@ class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 
     brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a trainer
-    free_link: ClassVar[bool] = False  # a bound: nothing it sends takes time or counts
+    free: ClassVar[bool] = False  # a bound: links and servers take no time
 
     @abstractmethod
     def start(self, session: Session) -> Any:
@@ -54,3 +55,7 @@ class Streaming(ABC):
     @abstractmethod
     def plan_downlink(self, state: Any, session: Session, stored: Stored, now_s: float) -> Answer:
         """Choose what to do with an upload that the teacher has labelled, and what to send back."""
+
+    def learn(self, state: Any, trained: Trained) -> Any:
+        """Take what a training phase found into the state; most members have no use for it."""
+        return state

@@ -1,0 +1,194 @@
+"""`driftlab run` and `driftlab demo`: an experiment from its name to its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from driftlab.cli.output import print_columns, print_json, say
+from driftlab.cli.progress import shown
+from driftlab.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from driftlab.platform.lab.backend import Backend
+    from driftlab.platform.lab.experiment import Experiment
+    from driftlab.platform.lab.grid import Outcome
+
+Experiments = Annotated[str | None, typer.Argument(metavar="EXPERIMENT|FILE.yaml", show_default=False)]
+Systems = Annotated[str | None, typer.Option("--system", help="Only these systems: a,b.", show_default=False)]
+Workloads = Annotated[str | None, typer.Option("--workload", help="Only these workloads: w,v.", show_default=False)]
+Seeds = Annotated[str | None, typer.Option("--seed", help="Only these seeds: 0,1,2 or 0..4.", show_default=False)]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the experiment.")]
+BackendName = Annotated[Literal["ray", "inline"], typer.Option("--backend", help="Ray actors, or this process alone.")]
+Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(min=1, help="Actors of a kind at work at once.  [default: the cores]")]
+Rack = Annotated[int | None, typer.Option(min=1, help="At most so many devices per actor.", show_default=False)]
+Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard and print its address.")]
+Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual time, or a second per second.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
+Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="Run an experiment.")(run)
+    app.command(short_help="Run the main job on built-in data.")(demo)
+
+
+def run(
+    experiment: Experiments = None,
+    system: Systems = None,
+    workload: Workloads = None,
+    seed: Seeds = None,
+    set_: Sets = None,
+    backend: BackendName = "ray",
+    address: Address = None,
+    workers: Workers = None,
+    rack: Rack = None,
+    dashboard: Dashboard = False,
+    clock: Clock = None,
+    out: Out = None,
+    resume: Resume = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Run every system of an experiment on every workload, fleet and seed; write tables and a report.
+
+    EXPERIMENT is one of `driftlab list experiments`, or a YAML file of your own.
+    """
+    from driftlab.platform.lab.experiment import load
+
+    place = _Place(backend, address, workers, rack, dashboard)
+    overrides = [*(set_ or []), *([f"clock={clock}"] if clock else [])]
+    narrowed = bool(system or workload or seed or overrides)
+    if resume is not None:
+        if experiment or narrowed or out:
+            raise RequestError(
+                "--resume continues a run as it was asked for; give it alone, without an experiment or changes."
+            )
+        _resume(resume, place, as_json)
+    elif experiment is None:
+        raise RequestError("Name an experiment, such as `driftlab run quick`, or a run to continue with --resume DIR.")
+    else:
+        spec = load(experiment, overrides, _choice(system, workload, seed))
+        if dry_run:
+            _plan(spec, as_json)
+        else:
+            _start(spec, out, place, as_json)
+
+
+def demo(out: Out = None, backend: BackendName = "ray", as_json: Json = False) -> None:
+    """Run the main job on built-in data; ends with its table and the path of the report."""
+    from driftlab.platform.lab.experiment import load
+
+    _start(load("demo"), out, _Place(backend, None, None, None, False), as_json)
+
+
+class _Place:
+    """Where a run happens, as the command line asks for it."""
+
+    def __init__(
+        self, backend: str, address: str | None, workers: int | None, rack: int | None, dashboard: bool
+    ) -> None:
+        given = {"--address": address, "--workers": workers, "--rack": rack, "--dashboard": dashboard or None}
+        if backend == "inline" and (extra := [name for name, value in given.items() if value is not None]):
+            raise RequestError(
+                f"{', '.join(extra)}: only Ray has that, and --backend is inline; leave one of them out."
+            )
+        self.backend, self.address, self.workers, self.rack, self.dashboard = backend, address, workers, rack, dashboard
+
+    def opener(self, spec: Experiment) -> Callable[[], Backend]:
+        """Return what opens the backend; nothing is started before it is called."""
+        if self.backend == "inline":
+            from driftlab.platform.lab.inline import InlineBackend
+
+            return InlineBackend
+        from driftlab.actors.backend import RayBackend
+        from driftlab.actors.cluster import ClusterConfig
+
+        config = ClusterConfig(
+            address=self.address,
+            workers=self.workers,
+            rack=self.rack,
+            dashboard=self.dashboard,
+            gpus_per_actor=spec.compute.gpus_per_actor,
+        )
+        return lambda: RayBackend(config)
+
+
+def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
+    from driftlab.platform.lab.experiment import Choice
+
+    if not (system or workload or seed):
+        return None
+    return Choice(_split(system), _split(workload), tuple(number for part in _split(seed) for number in _seeds(part)))
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _seeds(part: str) -> list[int]:
+    first, dots, last = part.partition("..")
+    if not first.isdigit() or (dots and not last.isdigit()):
+        raise RequestError(f"--seed '{part}' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4.")
+    return list(range(int(first), int(last if dots else first) + 1))
+
+
+def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.lab import run as lab
+
+    opener = place.opener(spec)
+    directory = lab.prepare(spec, out)
+    with shown() as progress:
+        outcome = lab.work(spec, directory, opener, progress)
+    _conclude(outcome, as_json)
+
+
+def _resume(path: Path, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.lab import run as lab
+
+    spec, directory = lab.found(path)
+    with shown() as progress:
+        outcome = lab.work(spec, directory, place.opener(spec), progress)
+    _conclude(outcome, as_json)
+
+
+def _plan(spec: Experiment, as_json: bool) -> None:
+    """List the cells and what they amount to."""
+    from driftlab.platform.lab.cells import cells_of
+
+    cells = cells_of(spec)
+    rows = [(cell.id, f"{len(cell.devices)} devices", f"{cell.duration_s:g} s") for cell in cells]
+    if as_json:
+        print_json(
+            {"experiment": spec.name, "cells": [cell.id for cell in cells], "spec": spec.model_dump(mode="json")}
+        )
+        return
+    print_columns(rows)
+    frames = sum(cell.duration_s * sum(device.stream.fps for device in cell.devices) for cell in cells)
+    say(f"{len(cells)} cells, {frames:.0f} frames; nothing was run.")
+
+
+def _conclude(outcome: Outcome, as_json: bool) -> None:
+    """End with the table and the path of the report; a failed cell is exit code 1."""
+    from driftlab.platform.results.read import open_run
+    from driftlab.platform.results.report import summary_rows, write_report
+
+    report = write_report(outcome.directory)
+    if as_json:
+        print_json({**vars(outcome), "report": report})
+    else:
+        print_columns(summary_rows(open_run(outcome.directory)))
+        say()
+        for cell, reason in outcome.failed:
+            say(f"FAILED {cell}: {reason}")
+        say(f"run     {outcome.directory}")
+        say(f"report  {report}")
+    raise typer.Exit(1 if outcome.failed else 0)

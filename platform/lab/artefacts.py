@@ -1,0 +1,78 @@
+"""The networks that a run needs, built before its cells begin, each once and all at the same time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.lab.backend import Backend, NodeId, Session
+from driftlab.platform.lab.cells import CLASSES
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.world import hardware
+from driftlab.platform.world.cost import inference_s
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.experiment import Experiment, WorkloadPart
+
+
+def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, Setting]:
+    """Build what the workloads need and put each workload's setting together."""
+    wanted = [recipe for workload in experiment.workloads for recipe in _recipes(experiment, workload)]
+    built = _build(list(dict.fromkeys(wanted)), backend.open("artefacts"), progress)
+    return {workload.label: _setting(experiment, workload, built) for workload in experiment.workloads}
+
+
+def _recipes(experiment: Experiment, workload: WorkloadPart) -> list[Recipe]:
+    """List the student's recipe and, where a network teaches, the teacher's."""
+    student, teacher = experiment.student, experiment.teacher
+    size = {"height": workload.height, "width": workload.width}
+    recipes = [Recipe(network=student.network, steps=student.pretrain_steps, **size)]
+    if teacher.kind == "network":
+        recipes.append(Recipe(network=teacher.network, steps=teacher.pretrain_steps, **size))
+    return recipes
+
+
+def _build(recipes: list[Recipe], session: Session, progress: Progress) -> dict[Recipe, Network]:
+    """Start every build, then wait for each; builders differ so that they may run side by side."""
+    jobs = []
+    for number, recipe in enumerate(recipes):
+        builder = NodeId("builder", f"builder-{number}")
+        session.place(builder)
+        jobs.append(session.call(builder, "build", recipe))
+    networks = {}
+    for done, (recipe, job) in enumerate(zip(recipes, jobs, strict=True), start=1):
+        facts = session.result(job).facts
+        networks[recipe] = Network(recipe.network, facts.cost, facts.digest, job)
+        progress.built(f"{recipe.network} {recipe.height}x{recipe.width}", done, len(recipes))
+    return networks
+
+
+def _setting(experiment: Experiment, workload: WorkloadPart, built: dict[Recipe, Network]) -> Setting:
+    student, *teachers = (built[recipe] for recipe in _recipes(experiment, workload))
+    teacher = teachers[0] if teachers else None
+    part = experiment.server
+    server = Server(hardware.find(part.hardware), part.gpus, part.label_s, part.step_s)
+    label_s = part.label_s
+    if label_s is None:
+        label_s = inference_s((teacher or student).cost, server.hardware)
+    return Setting(
+        experiment=experiment.name,
+        clock=experiment.clock,
+        window_s=experiment.window_s,
+        pictures=experiment.pictures,
+        student=student,
+        teacher=teacher,
+        teacher_spec=TeacherSpec(
+            kind=experiment.teacher.kind,
+            network=experiment.teacher.network,
+            classes=CLASSES,
+            border_noise=experiment.teacher.border_noise,
+            torch_device=experiment.compute.torch_device,
+        ),
+        label_s=label_s,
+        server=server,
+        classes=CLASSES,
+        torch_device=experiment.compute.torch_device,
+    )

@@ -1,0 +1,149 @@
+"""The cells of a grid: one system on one workload with one fleet and one seed is one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.seeding import seed_for
+from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.systems.system import System
+from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.world import hardware, link
+from driftlab.platform.world.hardware import Hardware
+from driftlab.platform.world.link import LinkProfile
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.experiment import Experiment, FleetPart, SystemPart, WorkloadPart
+
+CLASSES = 8  # those of the streets, which every student is built for
+FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
+
+
+@dataclass(frozen=True)
+class EdgeSpec:
+    """One device of a fleet."""
+
+    name: str
+    hardware: Hardware
+    link: LinkProfile
+    stream: StreamSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: everything it needs besides the experiment's common settings."""
+
+    id: str
+    system: System
+    workload: str
+    fleet: str
+    devices: tuple[EdgeSpec, ...]
+    seed: int
+    duration_s: float
+
+
+def cells_of(experiment: Experiment) -> list[Cell]:
+    """Lay out the grid, seed by seed, so that every system has its first result early."""
+    systems = [system_of(part) for part in experiment.systems]
+    present = {system.bound for system in systems}
+    if experiment.bounds:
+        systems += [row for row in SYSTEMS.values() if row.bound and row.bound not in present]
+    return [
+        _cell(system, workload, fleet, seed)
+        for seed in experiment.seeds
+        for fleet in experiment.fleets
+        for workload in experiment.workloads
+        for system in systems
+    ]
+
+
+def _cell(system: System, workload: WorkloadPart, fleet: FleetPart, seed: int) -> Cell:
+    devices = tuple(
+        EdgeSpec(f"device-{index:04d}", machine, wire, _stream(workload, seed, index))
+        for index, (machine, wire) in enumerate(fleet_of(fleet))
+    )
+    cell_id = f"{system.name}/{workload.label}/{fleet.name}/seed-{seed}"
+    return Cell(cell_id, system, workload.label, fleet.name, devices, seed, devices[0].stream.duration_s)
+
+
+def _stream(workload: WorkloadPart, seed: int, index: int) -> StreamSpec:
+    """Give each device a world of its own, the same one whatever system runs on it."""
+    return replace(stream_of(workload), seed=seed_for(seed, "stream", workload.name, index))
+
+
+def stream_of(workload: WorkloadPart) -> StreamSpec:
+    """Open a workload once: what is wrong with it shows, and a file tells its length."""
+    stream = open_stream(
+        workload.name,
+        seed=0,
+        height=workload.height,
+        width=workload.width,
+        fps=workload.fps,
+        duration_s=workload.duration_s,
+        **workload.params,
+    )
+    if len(stream.classes) != CLASSES:
+        raise RequestError(
+            f"workload '{workload.name}' has {len(stream.classes)} classes, students are built for {CLASSES}"
+        )
+    return StreamSpec(
+        workload=workload.name,
+        seed=0,
+        height=workload.height,
+        width=workload.width,
+        fps=workload.fps,
+        duration_s=stream.duration_s,
+        params=tuple(workload.params.items()),
+    )
+
+
+def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile]]:
+    """List the machine and the link of every device."""
+    return [
+        (_described(hardware, part.hardware), _described(link, part.link))
+        for part in fleet.devices
+        for _ in range(part.count)
+    ]
+
+
+def _described(module: Any, given: Any) -> Any:
+    return module.find(given) if isinstance(given, str) else module.from_mapping(given)
+
+
+def system_of(part: str | SystemPart) -> System:
+    """Resolve a system: a row of the table, or a row with some slots changed."""
+    if isinstance(part, str):
+        return _row(part)
+    base = _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
+    slots = {family: _slot(family, getattr(part, family)) for family in FAMILIES if getattr(part, family) is not None}
+    system = replace(base, name=part.name, **slots, bound=None if slots else base.bound)
+    faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
+    if faults:
+        raise RequestError("; ".join(faults))
+    return system
+
+
+def _row(name: str) -> System:
+    if name not in SYSTEMS:
+        raise unknown_name("system", name, SYSTEMS)
+    return SYSTEMS[name]
+
+
+def _slot(family: str, given: str | dict[str, Any]) -> Member:
+    if isinstance(given, str):
+        return Member(family, given)
+    if "name" not in given:
+        raise RequestError(f"{family} is {given!r}: it has no 'name', such as {{name: local}}")
+    return Member(family, str(given["name"]), tuple((key, value) for key, value in given.items() if key != "name"))
+
+
+def _member_faults(member: Member) -> list[str]:
+    try:
+        member.make()
+    except RequestError as error:
+        return [str(error)]
+    return []

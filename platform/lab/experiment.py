@@ -1,0 +1,210 @@
+"""An experiment as data: what runs against what, strictly validated, with every fault named at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.lab.check import faults_of, report, shape_faults
+from driftlab.platform.lab.overrides import apply_overrides, merged
+
+FOLDER = Path(__file__).parent / "experiments"
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SystemPart(_Part):
+    """A system of the table with some slots or parameters changed."""
+
+    name: str
+    base: str | None = Field(None, description="the system of the table to start from; the name itself by default")
+    streaming: str | dict[str, Any] | None = None
+    adaptation: str | dict[str, Any] | None = None
+    scaling: str | dict[str, Any] | None = None
+    scheduling: str | dict[str, Any] | None = None
+
+
+class WorkloadPart(_Part):
+    """A stream and how it is read."""
+
+    name: str
+    duration_s: Positive | None = 60.0  # none: as long as the file is
+    fps: Positive = 4.0
+    height: Annotated[int, Field(ge=16, le=4096)] = 64
+    width: Annotated[int, Field(ge=16, le=4096)] = 96
+    params: dict[str, Any] = {}
+    alias: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")] | None = None
+
+    @property
+    def label(self) -> str:
+        """How tables and plots call it."""
+        return self.alias or self.name.removeprefix("streets/").replace("/", "-")
+
+
+class DevicePart(_Part):
+    """Devices of one kind."""
+
+    hardware: str | dict[str, Any] = "jetson-nx"
+    link: str | dict[str, Any] = "lte"
+    count: Count = 1
+
+
+class FleetPart(_Part):
+    """The devices of one cell."""
+
+    name: str = "one"
+    devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, strict=False)] = (DevicePart(),)
+
+
+class StudentPart(_Part):
+    """The network on every device, and how the generic one was made."""
+
+    network: str = "tiny"
+    pretrain_steps: Annotated[int, Field(ge=0)] = 400
+
+
+class ServerPart(_Part):
+    """The machine that labels and trains; null times are computed from its profile."""
+
+    hardware: str = "server-v100"
+    gpus: Count = 1
+    label_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.2
+    step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.02
+
+
+class TeacherPart(_Part):
+    """Who says what the frames show."""
+
+    kind: Literal["oracle", "network"] = "oracle"
+    network: str = "teacher"
+    pretrain_steps: Annotated[int, Field(ge=1)] = 300
+    border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class ComputePart(_Part):
+    """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
+
+    torch_device: str = "cpu"
+    gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Experiment(_Part):
+    """A grid: every system on every workload, every fleet, every seed."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    summary: str = ""
+    systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
+    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, strict=False)]
+    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, strict=False)] = (FleetPart(),)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)] = (0,)
+    window_s: Positive = 10.0
+    pictures: Annotated[int, Field(ge=0)] = 4
+    bounds: bool = True
+    clock: Literal["virtual", "wall"] = "virtual"
+    student: StudentPart = StudentPart()
+    teacher: TeacherPart = TeacherPart()
+    server: ServerPart = ServerPart()
+    compute: ComputePart = ComputePart()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Part of a grid, as the command line asks for it; an empty choice leaves the grid as it is."""
+
+    systems: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def of(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Narrow a complete document; a name that it does not list is added, like its first workload or by its name."""
+        chosen = dict(document)
+        if self.systems:
+            known = {part["name"]: part for part in document["systems"] if isinstance(part, dict)}
+            chosen["systems"] = [known.get(name, name) for name in self.systems]
+            chosen["bounds"] = False
+        if self.workloads:
+            parts = {part["name"]: part for part in document["workloads"]}
+            first = document["workloads"][0]
+            chosen["workloads"] = [parts.get(name, {**first, "name": name, "alias": None}) for name in self.workloads]
+        if self.seeds:
+            chosen["seeds"] = list(self.seeds)
+        return chosen
+
+
+def names() -> list[str]:
+    """List the built-in experiments."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find(request: str) -> Path:
+    """Locate an experiment by name or by path."""
+    if request.endswith((".yaml", ".yml")):
+        path = Path(request)
+        if not path.is_file():
+            raise RequestError(f"There is no experiment file '{request}'. Built-in experiments: {', '.join(names())}.")
+        return path
+    if request not in names():
+        raise unknown_name("experiment", request, names())
+    return FOLDER / f"{request}.yaml"
+
+
+def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = None) -> Experiment:
+    """Read an experiment by name or path, apply its size and the overrides, and validate it."""
+    path = find(request)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is not readable as YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
+    return parse(document, overrides, choice, source=str(request))
+
+
+def parse(
+    document: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    choice: Choice | None = None,
+    *,
+    source: str = "experiment",
+) -> Experiment:
+    """Validate a document; every fault is named with its place, its value and what is allowed."""
+    sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
+    others = [override for override in overrides if not override.startswith("size=")]
+    experiment = _validated(_sized(dict(document), sizes, source), source)
+    if others or choice:
+        complete = experiment.model_dump(mode="json")
+        chosen = choice.of(complete) if choice else complete
+        experiment = _validated(apply_overrides(chosen, others), source)
+    faults = faults_of(experiment)
+    if faults:
+        raise RequestError(report(source, faults))
+    return experiment
+
+
+def _validated(document: Mapping[str, Any], source: str) -> Experiment:
+    try:
+        return Experiment.model_validate(document)
+    except ValidationError as error:
+        raise RequestError(report(source, shape_faults(error, Experiment))) from None
+
+
+def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
+    """Choose among the sizes that a document offers: `sizes: {small: {...}, full: {...}}` and `size: small`."""
+    sizes = document.pop("sizes", {})
+    default = document.pop("size", None)
+    size = requested[-1] if requested else default
+    if size is None:
+        return document
+    if size not in sizes:
+        raise RequestError(f"{source}: {unknown_name('size', str(size), sizes)}")
+    return merged(document, sizes[size])

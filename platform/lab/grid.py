@@ -1,0 +1,103 @@
+"""A grid of cells: built, run side by side as far as the machine allows, recorded one by one, never lost together."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftlab.errors import DriftlabError
+from driftlab.platform.core.records import Rows
+from driftlab.platform.lab.artefacts import settings_of
+from driftlab.platform.lab.backend import Backend, NodeId
+from driftlab.platform.lab.cells import Cell, cells_of
+from driftlab.platform.lab.experiment import Experiment
+from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.rows import failed_rows
+from driftlab.platform.lab.setting import Setting
+from driftlab.platform.results.recorder import finished
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a grid ended."""
+
+    directory: Path
+    done: int
+    kept: int  # cells that an earlier run of this folder had finished
+    failed: tuple[tuple[str, str], ...]  # cell, reason
+
+
+def run_grid(experiment: Experiment, backend: Backend, directory: Path, progress: Progress) -> Outcome:
+    """Run every cell that the folder does not hold yet; a cell that fails leaves its reason and the others alone."""
+    cells = cells_of(experiment)
+    have = finished(str(directory))
+    todo = [cell for cell in cells if cell.id not in have]
+    progress.begins(len(todo), len(cells) - len(todo), sum(cell.duration_s * len(cell.devices) for cell in todo))
+    failed: tuple[tuple[str, str], ...] = ()
+    if todo:
+        work = Work(settings_of(experiment, backend, progress), backend, directory, progress)
+        failed = _run_cells(todo, work)
+    return Outcome(directory, len(todo) - len(failed), len(cells) - len(todo), failed)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every cell of a grid is run with."""
+
+    settings: Mapping[str, Setting]  # by workload
+    backend: Backend
+    directory: Path
+    progress: Progress
+
+
+def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
+    """Run cells side by side, each in a thread that mostly waits for the backend."""
+    failed = []
+    with ThreadPoolExecutor(work.backend.concurrency, thread_name_prefix="cell") as pool:
+        running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
+        try:
+            for future in as_completed(running):
+                cell, reason = running[future], future.result()
+                work.progress.finished(cell.id, reason)
+                if reason:
+                    failed.append((cell.id, reason))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return tuple(failed)
+
+
+def _run_cell(cell: Cell, work: Work) -> str:
+    """Run and record one cell; return why it failed, or nothing."""
+    started = time.perf_counter()
+    setting = work.settings[cell.workload]
+    session = work.backend.open(cell.id)
+    try:
+        loop = Loop(cell, setting, session, work.progress.advanced)
+        loop.run()
+        rows, reason = _with_host(loop.ledger.rows, started), ""
+    except Exception as error:  # whatever went wrong in this cell is its own: it is reported, and the others go on
+        log.debug("cell %s failed", cell.id, exc_info=True)
+        reason = str(error) if isinstance(error, DriftlabError) else f"{type(error).__name__}: {error}"
+        rows = failed_rows(cell, setting.experiment, reason)
+    recorder = NodeId("recorder", "recorder")
+    session.place(recorder, str(work.directory))
+    session.result(session.call(recorder, "write", cell.id, rows))
+    session.close()
+    return reason
+
+
+def _with_host(rows: Rows, started: float) -> Rows:
+    """Add what this machine happened to need."""
+    (run,) = rows["runs"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    host = {"host_seconds": [time.perf_counter() - started], "host_peak_memory_bytes": [peak]}
+    return {**rows, "runs": [{**run, **host}]}

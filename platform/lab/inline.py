@@ -1,0 +1,74 @@
+"""The backend in this process: the debugger, and what the others must agree with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from driftlab.platform.core.records import Reply
+from driftlab.platform.lab.backend import Kind, NodeId
+
+NODE_CLASSES: Mapping[Kind, str] = {
+    "device": "driftlab.platform.nodes.device:Device",
+    "application": "driftlab.platform.nodes.application:Application",
+    "teacher": "driftlab.platform.nodes.teacher:Teacher",
+    "trainer": "driftlab.platform.nodes.trainer:Trainer",
+    "builder": "driftlab.platform.nodes.builder:Builder",
+    "recorder": "driftlab.platform.results.recorder:Recorder",
+}
+
+
+def node_class(kind: Kind) -> type[Any]:
+    """Import the plain class behind a kind of node; every backend runs the same ones."""
+    module, _, name = NODE_CLASSES[kind].partition(":")
+    return cast("type[Any]", getattr(importlib.import_module(module), name))
+
+
+@dataclass(eq=False)
+class InlineJob:
+    """Work that is already done."""
+
+    node: NodeId
+    verb: str
+    reply: Reply
+
+
+@dataclass(eq=False)
+class InlineSession:
+    """Nodes as plain objects, calls as plain calls."""
+
+    nodes: dict[NodeId, Any] = field(default_factory=dict)
+
+    def place(self, node: NodeId, *args: Any) -> None:
+        self.nodes[node] = node_class(node.kind)(*map(_payload, args))
+
+    def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
+        return InlineJob(node, verb, getattr(self.nodes[node], verb)(*map(_payload, args)))
+
+    def result(self, job: InlineJob) -> Reply:
+        return Reply(job.reply.facts, job.reply.rows)
+
+    def checkpoint(self) -> None:
+        """Do nothing: nodes and loop live and die together."""
+
+    def close(self) -> None:
+        self.nodes.clear()
+
+
+class InlineBackend:
+    """Everything here and now, one call after another."""
+
+    name = "inline"
+    concurrency = 1
+
+    def open(self, session: str) -> InlineSession:
+        return InlineSession()
+
+    def close(self) -> None:
+        """Do nothing: no process was started."""
+
+
+def _payload(argument: Any) -> Any:
+    return argument.reply.payload if isinstance(argument, InlineJob) else argument

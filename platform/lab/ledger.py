@@ -1,0 +1,103 @@
+"""What a cell's rows are made of, in the order of virtual time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.platform.core.records import Columns, Rows, Watched
+from driftlab.platform.results.metrics import miou
+from driftlab.platform.world.link import Transfer
+
+
+@dataclass
+class Account:
+    """Sums over one device, or over all devices of a cell."""
+
+    frames: int = 0
+    processed: int = 0
+    busy_s: float = 0.0
+    energy_j: float = 0.0
+    scored: int = 0
+    frame_scores: float = 0.0
+    window_scores: float = 0.0
+    up_bytes: int = 0
+    down_bytes: int = 0
+    updates: int = 0
+    confusion: npt.NDArray[np.int64] | None = None
+
+    def watched(self, seen: Watched) -> None:
+        """Add one window."""
+        self.frames += seen.frames
+        self.processed += seen.processed
+        self.busy_s += seen.busy_s
+        self.energy_j += seen.energy_j
+        self.scored += seen.scored
+        self.frame_scores += seen.frame_score_sum
+        self.window_scores += seen.window_score_sum
+        self.confusion = _sum(self.confusion, seen.confusion)
+
+    def sent(self, direction: str, transfer: Transfer) -> None:
+        """Add one message."""
+        if direction == "up":
+            self.up_bytes += transfer.wire_bytes
+        else:
+            self.down_bytes += transfer.wire_bytes
+
+    @property
+    def score(self) -> float | None:
+        """Mean over frames of the mIoU of the last ten seconds; None where nothing could be compared."""
+        return self.window_scores / self.scored if self.scored else None
+
+    @property
+    def score_frame(self) -> float | None:
+        return self.frame_scores / self.scored if self.scored else None
+
+    @property
+    def score_global(self) -> float | None:
+        return float(miou(self.confusion)) if self.scored and self.confusion is not None else None
+
+
+def total(accounts: Sequence[Account]) -> Account:
+    """Sum the accounts of a cell's devices."""
+    whole = Account()
+    for account in accounts:
+        for field_ in fields(Account):
+            mine, theirs = getattr(whole, field_.name), getattr(account, field_.name)
+            setattr(whole, field_.name, _sum(mine, theirs))
+    return whole
+
+
+def _sum(mine: Any, theirs: Any) -> Any:
+    """Add two sums, either of which may not have begun."""
+    return theirs if mine is None else mine if theirs is None else mine + theirs
+
+
+@dataclass
+class Ledger:
+    """Takes every row of a cell; nothing else writes."""
+
+    _chunks: dict[str, list[Columns]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Add one chunk; a single row is a chunk of scalars in lists."""
+        self._chunks[table].append(columns)
+
+    def row(self, table: str, **values: Any) -> None:
+        """Add one row."""
+        self.add(table, {name: [value] for name, value in values.items()})
+
+    def take(self, rows: Rows) -> None:
+        """Add what a node has yielded."""
+        for table, chunks in rows.items():
+            for columns in chunks:
+                self.add(table, columns)
+
+    @property
+    def rows(self) -> Rows:
+        return dict(self._chunks)

@@ -1,0 +1,69 @@
+"""Overrides `a.b.0.c=value`: they reach any depth, must meet something that exists, and keep types."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from driftlab.errors import RequestError
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one mapping over another; mappings merge, everything else is replaced."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply overrides in order to a complete document, so that every key that may be set is there to be met."""
+    result: dict[str, Any] = copy.deepcopy(dict(document))
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or not path:
+            raise RequestError(f"--set '{override}' is not KEY=VALUE, such as --set workloads.0.duration_s=30.")
+        _set(result, path.split("."), _value(text), override)
+    return result
+
+
+def _value(text: str) -> Any:
+    """Read a value as YAML would, but take 1e-3 for the number that it is."""
+    try:
+        return float(text) if _is_exponent(text) else yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _is_exponent(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "e" in text.lower()
+
+
+def _set(document: Any, path: list[str], value: Any, override: str) -> None:
+    *parents, last = path
+    here = document
+    for depth, key in enumerate(parents):
+        here = here[_position(here, key, override)] if isinstance(here, list) else here.setdefault(key, {})
+        if not isinstance(here, dict | list):
+            place = ".".join(path[: depth + 1])
+            raise RequestError(f"--set '{override}': {place} is {here!r}, which has nothing below it.")
+    if isinstance(here, list):
+        here[_position(here, last, override)] = value
+    else:
+        here[last] = value
+
+
+def _position(items: list[Any], key: str, override: str) -> int:
+    if not key.isdigit() or int(key) >= len(items):
+        raise RequestError(
+            f"--set '{override}': '{key}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
+        )
+    return int(key)

@@ -1,0 +1,54 @@
+"""What a run tells those who wait for it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+
+class Progress:
+    """Hears what happens and says nothing; every listener is one of these."""
+
+    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
+        """The grid begins: so many cells to run, so many already there, so many device-seconds to simulate."""
+
+    def built(self, network: str, done: int, of: int) -> None:
+        """A network is ready."""
+
+    def advanced(self, virtual_s: float) -> None:
+        """Some cell has come this many device-seconds further."""
+
+    def finished(self, cell: str, reason: str) -> None:
+        """A cell has ended; the reason is empty unless it failed."""
+
+
+class Log(Progress):
+    """Writes what happened into the run's log and passes it on."""
+
+    def __init__(self, file: TextIO, listener: Progress) -> None:
+        self._file, self._listener = file, listener
+
+    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
+        self._write("begins", cells=cells, kept=kept, virtual_s=virtual_s)
+        self._listener.begins(cells, kept, virtual_s)
+
+    def built(self, network: str, done: int, of: int) -> None:
+        self._write("built", network=network, done=done, of=of)
+        self._listener.built(network, done, of)
+
+    def advanced(self, virtual_s: float) -> None:
+        self._listener.advanced(virtual_s)
+
+    def finished(self, cell: str, reason: str) -> None:
+        self._write("finished", cell=cell, reason=reason)
+        self._listener.finished(cell, reason)
+
+    def _write(self, event: str, **facts: Any) -> None:
+        self._file.write(json.dumps({"time": now(), "event": event, **facts}) + "\n")
+        self._file.flush()
+
+
+def now() -> str:
+    """Tell the host's time; it stands in logs and provenance only."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,81 @@
+"""The rows that sum a cell up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from driftlab.platform.core.records import Rows
+from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.ledger import Account, total
+from driftlab.platform.lab.setting import Setting
+from driftlab.platform.results.metrics import kbps
+
+
+def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
+    """What a row of `runs` says of the request alone."""
+    system = cell.system
+    return {
+        "experiment": experiment,
+        "system": system.name,
+        "streaming": str(system.streaming),
+        "adaptation": str(system.adaptation),
+        "scaling": str(system.scaling),
+        "scheduling": str(system.scheduling),
+        "workload": cell.workload,
+        "fleet": cell.fleet,
+        "devices": len(cell.devices),
+        "seed": cell.seed,
+        "bound": system.bound,
+    }
+
+
+def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
+    """Sum a finished cell up."""
+    whole = total(accounts)
+    seconds = cell.duration_s * len(accounts)
+    return {
+        **asked_for(cell, setting.experiment),
+        "status": "done",
+        "duration_s": cell.duration_s,
+        "frames": whole.frames,
+        "score": whole.score,
+        "score_frame": whole.score_frame,
+        "score_global": whole.score_global,
+        "uplink_bytes": whole.up_bytes,
+        "downlink_bytes": whole.down_bytes,
+        "uplink_kbps": kbps(whole.up_bytes, seconds),
+        "downlink_kbps": kbps(whole.down_bytes, seconds),
+        "energy_j": whole.energy_j,
+        "updates": whole.updates,
+        "student": setting.student.name,
+        "teacher": setting.teacher_name if cell.system.uses_teacher else None,
+        "weights_digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16],
+        "parameters": setting.student.cost.parameters,
+        "macs": setting.student.cost.macs,
+    }
+
+
+def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
+    """Keep a place for a cell that failed, with its reason."""
+    return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
+
+
+def device_row(spec: EdgeSpec, account: Account, setting: Setting) -> Mapping[str, Any]:
+    """Sum one device up."""
+    cost = setting.student.cost
+    return {
+        "device": spec.name,
+        "hardware": spec.hardware.name,
+        "link": spec.link.name,
+        "stream_seed": spec.stream.seed,
+        "frames": account.frames,
+        "processed": account.processed,
+        "busy_s": account.busy_s,
+        "energy_j": account.energy_j,
+        "memory_bytes": 2 * cost.weight_bytes + cost.activation_bytes,  # one copy runs while the other is patched
+        "uplink_bytes": account.up_bytes,
+        "downlink_bytes": account.down_bytes,
+        "score": account.score,
+    }

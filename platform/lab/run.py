@@ -1,0 +1,99 @@
+"""Run an experiment: what the command line and the public function have in common."""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.backend import Backend
+from driftlab.platform.lab.experiment import Experiment, load, parse
+from driftlab.platform.lab.grid import Outcome, run_grid
+from driftlab.platform.lab.inline import InlineBackend
+from driftlab.platform.lab.progress import Log, Progress, now
+
+PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
+
+
+def run(
+    experiment: str | dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    open_backend: Callable[[], Backend] = InlineBackend,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
+    spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
+    return work(spec, prepare(spec, None if out is None else Path(out)), open_backend, progress or Progress())
+
+
+def resume(
+    directory: str | Path,
+    *,
+    open_backend: Callable[[], Backend] = InlineBackend,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Continue a run that was interrupted: cells it has finished stay, all others are run."""
+    spec, path = found(Path(directory))
+    return work(spec, path, open_backend, progress or Progress())
+
+
+def prepare(spec: Experiment, out: Path | None) -> Path:
+    """Make the folder of a new run."""
+    return paths.new_run(out, spec.name, spec.model_dump(mode="json"), provenance())
+
+
+def found(path: Path) -> tuple[Experiment, Path]:
+    """Read what a run folder was asked to run."""
+    return parse(paths.existing_run(path), source=str(path / paths.SPEC)), path.resolve()
+
+
+def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
+    """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
+    with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file:
+        backend = open_backend()
+        try:
+            return run_grid(spec, backend, directory, Log(file, progress))
+        finally:
+            backend.close()
+
+
+def provenance() -> dict[str, Any]:
+    """Say what ran, on what, and when: everything that may explain a difference between two machines."""
+    return {
+        "started": now(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "python": host.python_version(),
+        "machine": host.machine(),
+        "system": f"{host.system()} {host.release()}",
+        "cores": os.cpu_count(),
+        "torch_threads": 1,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_changed": bool(_git("status", "--porcelain")),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    """Ask git about the code that is running; None where it is not a checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

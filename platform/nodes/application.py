@@ -1,0 +1,192 @@
+"""An application: one vision task on one device, its model, and what the model sees."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.datasets.sheet import PALETTE
+from driftlab.errors import WireError
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.core.records import Applied, Columns, Reply, Watched, Weights
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.models import delta, vector
+from driftlab.platform.models.account import account
+from driftlab.platform.models.predict import predict
+from driftlab.platform.nodes import student
+from driftlab.platform.nodes.scorer import Scorer, Scores
+from driftlab.platform.nodes.specs import AppSpec
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.world.cost import inference_j, inference_s
+
+Labels = npt.NDArray[np.uint8]
+Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The weights that are in use from a time on."""
+
+    number: int
+    since_s: float
+    vector: vector.Vector
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the application makes of one window."""
+
+    frames: Frames
+    truth: Labels | None
+    processed: Flags
+    numbers: npt.NDArray[np.int32]  # version in use per frame
+    predicted: Labels
+    scores: Scores | None
+
+
+class Application:
+    """Runs its model on every frame it has time for; swaps weights only between two frames."""
+
+    def __init__(self, spec: AppSpec, weights: Weights) -> None:
+        self._spec = spec
+        model = student.make(spec.student, weights)
+        self._adaptation = spec.student.adaptation.make()
+        self._scaling = spec.student.scaling.make()
+        self._state = self._adaptation.prepare(model)
+        self._family = self._scaling.build(model)
+        self._model = self._scaling.select(self._family, Budget())
+        self._cost = account(self._model, spec.student.height, spec.student.width)
+        self._layout = vector.layout_of(self._model)
+        self._versions = [Version(0, float("-inf"), vector.read(self._model))]
+        self._loaded = 0  # number of the version that the model holds
+        self._busy_until_s = float("-inf")
+        self._last: Labels | None = None
+        self._scorer = Scorer(spec.student.classes)
+        self._seen = 0
+
+    def apply(self, update: bytes, arrive_s: float) -> Reply:
+        """Take an update into the shadow copy; frames shown from its arrival on use it."""
+        newest = self._versions[-1]
+        try:
+            changed = delta.apply(update, newest.vector, self._layout, base=newest.number)
+        except WireError as error:
+            return Reply(Applied(newest.number, accepted=False, reason=str(error)))
+        self._versions.append(Version(changed.version, arrive_s, changed.vector))
+        return Reply(Applied(changed.version, accepted=True))
+
+    def watch(self, frames: Frames, labels: Labels | None, share: float) -> Reply:
+        """Run the model over one window; where labels are given they are the truth, else the frames carry it."""
+        truth = frames.labels if labels is None else labels
+        latency_s = inference_s(self._cost, self._spec.hardware, share=share)
+        processed = self._schedule(frames, latency_s)
+        versions = self._versions_at(frames)
+        predicted = self._predict(frames, processed, versions)
+        scores = None if truth is None else self._scorer.score(frames.times_s, predicted, truth)
+        view = View(frames, truth, processed, self._numbers()[versions], predicted, scores)
+        rows = {"frames": [self._frame_rows(view, latency_s)], "pictures": self._pictures(view)}
+        self._seen += len(frames)
+        self._versions = self._versions[int(versions[-1]) :]
+        return Reply(self._facts(view, latency_s), rows)
+
+    def finish(self) -> Reply:
+        """Tell which weights it ended with."""
+        return Reply(hashlib.sha256(self._versions[-1].vector.tobytes()).hexdigest()[:16])
+
+    def _schedule(self, frames: Frames, latency_s: float) -> Flags:
+        """Choose the frames the device has time for; a frame that comes while it is busy is skipped."""
+        processed = np.zeros(len(frames), dtype=bool)
+        for index, time_s in enumerate(frames.times_s):
+            if time_s >= self._busy_until_s - 1e-9:
+                processed[index] = True
+                self._busy_until_s = float(time_s) + latency_s
+        return processed
+
+    def _versions_at(self, frames: Frames) -> Indices:
+        """Position in the list of versions of the newest one that had arrived when each frame was shown."""
+        since = np.array([version.since_s for version in self._versions])
+        return np.searchsorted(since, frames.times_s, side="right") - 1
+
+    def _numbers(self) -> npt.NDArray[np.int32]:
+        return np.array([version.number for version in self._versions], dtype=np.int32)
+
+    def _predict(self, frames: Frames, processed: Flags, versions: Indices) -> Labels:
+        """Predict the processed frames version by version; a skipped frame shows the last prediction."""
+        predicted = np.empty(frames.images.shape[:3], dtype=np.uint8)
+        for position in np.unique(versions[processed]):
+            mine = np.flatnonzero(processed & (versions == position))
+            self._use(self._versions[position])
+            predicted[mine] = self._infer(frames.images[mine])
+        for index in np.flatnonzero(~processed):
+            predicted[index] = predicted[index - 1] if index else self._last
+        self._last = predicted[-1]
+        return predicted
+
+    def _use(self, version: Version) -> None:
+        if version.number != self._loaded:
+            vector.write(self._model, version.vector)
+            self._loaded = version.number
+
+    def _infer(self, images: npt.NDArray[np.uint8]) -> Labels:
+        """Let the model follow the frames where its adaptation learns on the device, and predict them."""
+        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._seen)
+        self._state = self._adaptation.adapt(self._model, self._state, Batch(images, None, rng), Phase()).state
+        return predict(self._model, images, device=self._spec.student.torch_device)
+
+    def _facts(self, view: View, latency_s: float) -> Watched:
+        processed = int(view.processed.sum())
+        scores = view.scores
+        return Watched(
+            frames=len(view.frames),
+            processed=processed,
+            busy_s=processed * latency_s,
+            energy_j=processed * inference_j(self._cost, self._spec.hardware),
+            scored=0 if scores is None else len(view.frames),
+            frame_score_sum=0.0 if scores is None else float(scores.miou_frame.sum()),
+            window_score_sum=0.0 if scores is None else float(scores.miou_window.sum()),
+            confusion=None if scores is None else scores.matrix,
+        )
+
+    def _frame_rows(self, view: View, latency_s: float) -> Columns:
+        frames, scores = view.frames, view.scores
+        return {
+            "device": self._spec.device,
+            "app": self._spec.app,
+            "frame": np.arange(self._seen, self._seen + len(frames), dtype=np.int32),
+            "time_s": frames.times_s,
+            "scene": frames.scenes,
+            "version": view.numbers,
+            "processed": view.processed,
+            "latency_ms": np.where(view.processed, latency_s * 1e3, np.nan),
+            "miou_frame": None if scores is None else scores.miou_frame,
+            "miou_window": None if scores is None else scores.miou_window,
+            "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
+        }
+
+    def _pictures(self, view: View) -> list[Columns]:
+        """Keep the frames that the report will show."""
+        frames = view.frames
+        wanted = np.isclose(frames.times_s[:, None], np.array(self._spec.picture_times_s)[None, :], atol=1e-6)
+        return [
+            {
+                "device": self._spec.device,
+                "time_s": [float(frames.times_s[i])],
+                "scene": [int(frames.scenes[i])],
+                "height": frames.images.shape[1],
+                "width": frames.images.shape[2],
+                "image": [_png(frames.images[i])],
+                "truth": [None if view.truth is None else _png(PALETTE[view.truth[i]])],
+                "prediction": [_png(PALETTE[view.predicted[i]])],
+            }
+            for i in np.flatnonzero(wanted.any(axis=1))
+        ]
+
+
+def _png(image: npt.NDArray[np.uint8]) -> bytes:
+    _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
+    return encoded.tobytes()

@@ -1,0 +1,58 @@
+"""What nodes are made from: plain values that can be sent anywhere, and that the driver can make without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.world.hardware import Hardware
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """What a device looks at: enough to open the same stream anywhere."""
+
+    workload: str
+    seed: int
+    height: int
+    width: int
+    fps: float
+    duration_s: float
+    params: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class StudentSpec:
+    """A student network, and how it is adapted and scaled where it lives."""
+
+    network: str
+    classes: int
+    height: int
+    width: int
+    adaptation: Member
+    scaling: Member
+    seed: int
+    torch_device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class AppSpec:
+    """An application on a device."""
+
+    device: str
+    app: str
+    student: StudentSpec
+    hardware: Hardware
+    picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
+
+
+@dataclass(frozen=True)
+class TeacherSpec:
+    """Which teacher: the truth itself after a virtual cost, or a real network."""
+
+    kind: Literal["oracle", "network"] = "oracle"
+    network: str = "teacher"
+    classes: int = 8
+    border_noise: float = 0.0  # oracle: chance that a pixel at a class border carries its neighbour's label
+    torch_device: str = "cpu"

@@ -1,0 +1,65 @@
+"""A teacher: says what the frames show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import Labelled, Reply, Weights
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.nodes.specs import TeacherSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Labels = npt.NDArray[np.uint8]
+
+
+class Teacher:
+    """Labels batches; the same frames get the same labels whoever asks and whenever."""
+
+    def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
+        self._spec = spec
+        self._network = None if weights is None else _network(spec, weights)
+
+    def label(self, frames: Frames) -> Reply:
+        """Label every frame."""
+        if self._network is None:
+            labels = np.stack([self._truth(frames[i]) for i in range(len(frames))])
+        else:
+            from driftlab.platform.models.predict import predict
+
+            labels = predict(self._network, frames.images, device=self._spec.torch_device)
+        return Reply(Labelled(len(frames)), payload=labels)
+
+    def _truth(self, frame: Frames) -> Labels:
+        if frame.labels is None:
+            raise RequestError(
+                "The oracle teacher was asked about frames without truth; use teacher kind 'network' or give label maps."
+            )
+        truth: Labels = frame.labels[0]
+        if not self._spec.border_noise:
+            return truth
+        return blur_borders(truth, self._spec.border_noise, seed=int(round(float(frame.times_s[0]) * 1e6)))
+
+
+def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:
+    """Give pixels that touch another class that class's label with some chance, as human annotators do."""
+    rng = rng_for(seed, "border")
+    shift_y, shift_x = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(rng.integers(4))]
+    neighbour = np.roll(labels, (shift_y, shift_x), axis=(0, 1))
+    flip = (neighbour != labels) & (neighbour != IGNORE) & (labels != IGNORE) & (rng.random(labels.shape) < chance)
+    return np.where(flip, neighbour, labels).astype(np.uint8)
+
+
+def _network(spec: TeacherSpec, weights: Weights) -> nn.Module:
+    from driftlab.platform.models.predict import load
+    from driftlab.platform.models.zoo import build
+
+    model = build(spec.network, spec.classes, seed=0)
+    load(model, weights)
+    return model.eval().to(spec.torch_device)

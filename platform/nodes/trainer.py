@@ -1,0 +1,93 @@
+"""A trainer: a copy of one device's model on the server, what it may learn from, and what goes back."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import Adapted, Batch
+from driftlab.platform.core.records import Reply, Stored, Trained, Weights
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.models import delta, vector
+from driftlab.platform.nodes import student
+from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.results.metrics import confusion, miou
+from driftlab.platform.streaming.base import Answer
+
+Labels = npt.NDArray[np.uint8]
+
+
+class Trainer:
+    """Follows one device: stores what its teacher labelled, trains on it, packs what changed."""
+
+    def __init__(self, spec: StudentSpec, weights: Weights) -> None:
+        self._spec = spec
+        self._model = student.make(spec, weights)
+        self._adaptation = spec.adaptation.make()
+        self._state = self._adaptation.prepare(self._model)
+        self._layout = vector.layout_of(self._model)
+        self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
+        self._residual: vector.Vector | None = None
+        self._version = 0
+        self._phases = 0
+        self._times_s = np.empty(0)
+        self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
+        self._labels = np.empty((0, spec.height, spec.width), dtype=np.uint8)
+
+    def store(self, frames: Frames, labels: Labels) -> Reply:
+        """Put labelled frames into the buffer, and tell how much the labels changed from each to the next."""
+        history = [*self._labels[-1:], *labels]
+        phis = tuple(
+            _change(before, after, self._spec.classes) for before, after in zip(history, history[1:], strict=False)
+        )
+        self._times_s = np.concatenate([self._times_s, frames.times_s])
+        self._images = np.concatenate([self._images, frames.images])
+        self._labels = np.concatenate([self._labels, labels])
+        return Reply(Stored(len(frames), len(self._times_s), phis))
+
+    def train(self, answer: Answer) -> Reply:
+        """Train one phase over what the buffer still holds, and pack the change for the device."""
+        started = time.perf_counter()
+        self._drop_before(answer.oldest_s)
+        assert answer.phase is not None
+        rng = rng_for(self._spec.seed, "train", self._phases)
+        batch = Batch(self._images, self._labels, rng)
+        adapted = self._adaptation.adapt(self._model, self._state, batch, answer.phase)
+        self._state, self._phases = adapted.state, self._phases + 1
+        update = None if adapted.skipped else self._pack(adapted, answer.dense)
+        facts = Trained(
+            iterations=adapted.iterations,
+            bytes=len(update.data) if update else 0,
+            values=update.values if update else 0,
+            loss_first=adapted.losses[0] if adapted.losses else None,
+            loss_last=adapted.losses[-1] if adapted.losses else None,
+            skipped=adapted.skipped,
+            host_seconds=time.perf_counter() - started,
+        )
+        return Reply(facts, payload=update.data if update else None)
+
+    def _drop_before(self, oldest_s: float) -> None:
+        kept = self._times_s >= oldest_s
+        self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
+
+    def _pack(self, adapted: Adapted, dense: bool) -> delta.Encoded:
+        """Encode the change, and go on from exactly the weights that the device will have."""
+        change = delta.Change(
+            before=self._vector,
+            after=vector.read(self._model),
+            changed=None if dense else adapted.changed,
+            version=self._version + 1,
+            base=None if dense else self._version,
+        )
+        update = delta.encode(change, self._layout, delta.Format(), self._residual)
+        vector.write(self._model, update.vector)
+        self._vector, self._version = update.vector, self._version + 1
+        return update
+
+
+def _change(before: Labels, after: Labels, classes: int) -> float:
+    score = float(miou(confusion(after, before, classes)))
+    return 0.0 if np.isnan(score) else 1.0 - score

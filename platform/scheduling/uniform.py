@@ -1,0 +1,15 @@
+"""Uniform: every application gets the same share (the null member)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+
+
+@dataclass(frozen=True)
+class Uniform(Scheduling):
+    """Divide the machine evenly among those who ask."""
+
+    def allocate(self, window: Window) -> Allocation:
+        return Allocation(tuple(1.0 / len(window.demands) for _ in window.demands))

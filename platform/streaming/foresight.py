@@ -1,0 +1,47 @@
+"""Foresight: the bounds that no real system can have, labels of frames before they are seen.
+
+`span="stream"` trains once on frames of the whole stream: the best static choice. `span="window"` trains before each
+window on that window alone: the per-window oracle. Both over links and servers that take no time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Stored
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.sampling import spread
+
+
+@dataclass(frozen=True)
+class Foresight(Streaming):
+    """Train on what is to come, before it comes."""
+
+    span: Literal["stream", "window"] = "window"
+    window_s: float = 10.0
+    rate_fps: float = 1.0
+    iterations: int = 60
+
+    brings_labels = True
+    free = True
+
+    def faults(self) -> list[str]:
+        positive = {"window_s": self.window_s, "rate_fps": self.rate_fps, "iterations": self.iterations}
+        return [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
+
+    def start(self, session: Session) -> None:
+        return None
+
+    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+        """Look at frames from now on; the next plan is asked for when this one's frames have been shown."""
+        if self.span == "stream" and now_s > 0:
+            return None
+        stop_s = session.duration_s if self.span == "stream" else min(now_s + self.window_s, session.duration_s)
+        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png")
+
+    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
+        """Train on this upload alone: an oracle of a window knows that window only."""
+        return Answer(state, Phase(self.iterations), oldest_s=now_s, dense=True)

@@ -1,0 +1,24 @@
+"""Local: nothing crosses the link (the null member)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.core.records import Stored
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+
+
+@dataclass(frozen=True)
+class Local(Streaming):
+    """Keep the device alone with its model."""
+
+    brings_labels = False
+
+    def start(self, session: Session) -> None:
+        return None
+
+    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+        return None
+
+    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
+        return Answer(state, phase=None)

@@ -1,0 +1,40 @@
+"""One-Time: specialise once on the first minute, then never again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Stored
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.sampling import spread
+
+
+@dataclass(frozen=True)
+class OneTime(Streaming):
+    """Send frames of the first `sample_s` seconds at `rate_fps`, train once, send every weight back."""
+
+    sample_s: float = 60.0
+    rate_fps: float = 1.0
+    iterations: int = 200
+    codec: str = "jpeg"
+
+    brings_labels = True
+
+    def faults(self) -> list[str]:
+        positive = {"sample_s": self.sample_s, "rate_fps": self.rate_fps, "iterations": self.iterations}
+        return [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
+
+    def start(self, session: Session) -> bool:
+        return False
+
+    def plan_uplink(self, state: bool, session: Session, now_s: float) -> Sampling | None:
+        """Plan the only upload at the start; it leaves when its last frame has been seen."""
+        if now_s > 0:
+            return None
+        stop_s = min(self.sample_s, session.duration_s)
+        times_s = spread(0.0, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        return Sampling(times_s, send_s=stop_s, codec=self.codec)
+
+    def plan_downlink(self, state: bool, session: Session, stored: Stored, now_s: float) -> Answer:
+        return Answer(True, Phase(self.iterations), dense=True)

@@ -1,0 +1,18 @@
+"""Which frames of an interval to send: evenly spaced, the newest included, never none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
+    """Choose about rate x interval of the frames shown in [start, stop), ending with the newest."""
+    first = math.ceil(start_s * fps - 1e-9)
+    count = math.ceil(stop_s * fps - 1e-9) - first
+    if count <= 0:
+        return ()
+    chosen = min(count, max(1, round(count * rate_fps / fps)))
+    index = np.rint(np.linspace(-1, count - 1, chosen + 1)).astype(int)[1:]
+    return tuple(float((first + i) / fps) for i in index)

@@ -1,0 +1,36 @@
+"""The table of contents: every system as one row of four slots; a slot not named is its family's null member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.systems.system import System
+
+_ALL_WEIGHTS = Member("adaptation", "distill", (("fraction", 1.0),))
+
+_ROWS = (
+    System("no_custom", "The generic student as it was built.", bound="do_nothing"),
+    System(
+        "one_time",
+        "Specialise once on the first minute, then never again.",
+        streaming=Member("streaming", "one_time"),
+        adaptation=_ALL_WEIGHTS,
+    ),
+    System(
+        "best_static",
+        "One model trained on the whole stream before it begins: the best choice that never changes.",
+        streaming=Member("streaming", "foresight", (("span", "stream"), ("iterations", 300))),
+        adaptation=_ALL_WEIGHTS,
+        bound="best_static",
+    ),
+    System(
+        "oracle",
+        "A model trained on each window before it is seen, over a link that takes no time.",
+        streaming=Member("streaming", "foresight", (("span", "window"),)),
+        adaptation=_ALL_WEIGHTS,
+        bound="oracle",
+    ),
+)
+
+SYSTEMS: Mapping[str, System] = {system.name: system for system in _ROWS}
