@@ -67,7 +67,7 @@ class Distill(Adaptation):
             "fraction": (0 < self.fraction <= 1, "in (0, 1]"),
             "iterations": (self.iterations >= 1, "at least 1"),
             "batch": (self.batch >= 1, "at least 1"),
-            "learning_rate": (0 < self.learning_rate < math.inf, "positive"),
+            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
             "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
             "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
             "epsilon": (0 < self.epsilon < math.inf, "positive"),
@@ -86,15 +86,13 @@ class Distill(Adaptation):
         return self.prepare(model)
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.models.vector import bind, release
+        from driftlab.platform.models.vector import bound
 
         if batch.labels is None or not len(batch.images):
             return Adapted(state, skipped="no labels" if batch.labels is None else "no frames")
         model.eval()
-        try:
-            return self._phase(model, bind(model), state, batch, phase)
-        finally:
-            release(model)
+        with bound(model) as flat:
+            return self._phase(model, flat, state, batch, phase)
 
     def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then walk; a walk that leaves the finite numbers never happened."""

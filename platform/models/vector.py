@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,10 +90,12 @@ def write(model: nn.Module, vector: Vector) -> None:
             shared[0].copy_(part.view(shared[0].shape))
 
 
-def bind(model: nn.Module) -> Flat:
-    """Move the model's trainable parameters into one vector and give them views of one gradient vector.
+@contextmanager
+def bound(model: nn.Module) -> Iterator[Flat]:
+    """Make the model's trainable parameters and their gradients views of two vectors for a while.
 
-    The gradients accumulate until the caller zeroes them; `release` takes them away again.
+    Gradients accumulate until the caller zeroes them. Afterwards there are none, and every parameter owns its storage
+    again: a view would drag the whole vector along wherever it is pickled.
     """
     layout = layout_of(model)
     groups = _trainable(model)
@@ -101,18 +104,16 @@ def bind(model: nn.Module) -> Flat:
     with torch.no_grad():
         weights = torch.cat([shared[0].reshape(-1) for shared in groups.values()])
     gradients = torch.zeros_like(weights)
-    for name, shared in groups.items():
-        span = layout.spans[name]
-        for parameter in shared:
-            parameter.data = weights[span].view(parameter.shape)
-            parameter.grad = gradients[span].view(parameter.shape)
-    return Flat(layout, weights, gradients)
-
-
-def release(model: nn.Module) -> None:
-    """Take the gradients away; the parameters keep their values."""
-    for parameter in model.parameters():
-        parameter.grad = None
+    for name, parameter in _members(groups):
+        parameter.data = weights[layout.spans[name]].view(parameter.shape)
+        parameter.grad = gradients[layout.spans[name]].view(parameter.shape)
+    try:
+        yield Flat(layout, weights, gradients)
+    finally:
+        own = {name: shared[0].detach().clone() for name, shared in groups.items()}
+        for name, parameter in _members(groups):
+            parameter.data = own[name]
+            parameter.grad = None
 
 
 def running_order(model: nn.Module, layout: Layout, sample: Tensor) -> list[str]:
@@ -137,11 +138,13 @@ def _trainable(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Group the trainable parameters by storage, under the name that comes first."""
     groups: dict[str, list[nn.Parameter]] = {}
     first_name: dict[int, str] = {}
-    for name, parameter in _named(model):
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         key = first_name.setdefault(parameter.data_ptr() or id(parameter), name)
         groups.setdefault(key, []).append(parameter)
     return groups
 
 
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+def _members(groups: dict[str, list[nn.Parameter]]) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, shared in groups.items() for parameter in shared)

@@ -63,9 +63,7 @@ def test_both_ends_hold_the_same_bits(values, mask):
 
 def test_fp32_loses_nothing_and_the_others_little():
     made = change(10_000, 500)
-    worst = {
-        codec: float(np.abs(delta.encode(made, layout(10_000), Format(codec)).residual).max()) for codec in VALUES
-    }
+    worst = {codec: float(np.abs(delta.encode(made, layout(10_000), Format(codec)).residual).max()) for codec in VALUES}
     assert worst["fp32"] == 0
     assert worst["fp16"] <= 2**-11 * np.abs(made.after).max()
     assert worst["bf16"] <= 2**-8 * np.abs(made.after).max()
@@ -114,7 +112,7 @@ def test_error_feedback_sends_what_was_lost(values):
 
 def test_sizes_meet_the_bounds():
     size, count, masks = 200_000, 10_000, 20
-    bits = {codec: 0.0 for codec in CODECS}
+    bits = dict.fromkeys(CODECS, 0.0)
     for seed in range(masks):
         index = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
         for codec in CODECS:
@@ -158,7 +156,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed():
         with pytest.raises(WireError):
             delta.apply(bytes(bent), made.before, layout(300), base=0)
     for length in range(len(data)):
-        with pytest.raises(WireError, match="torn|foreign"):
+        with pytest.raises(WireError, match=r"torn|foreign"):
             delta.apply(data[:length], made.before, layout(300), base=0)
     with pytest.raises(WireError, match="torn"):
         delta.apply(data + b"\0", made.before, layout(300), base=0)

@@ -1,0 +1,267 @@
+"""Masked Adam and the choice of coordinates, against torch's own optimisers and brute force."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.datasets.frames import IGNORE
+from driftlab.errors import RequestError
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.distill import Distill, draw
+from driftlab.platform.models import masks, vector
+from driftlab.platform.models.descent import Adam, Descent, Momentum
+from driftlab.platform.models.predict import to_input
+from driftlab.platform.models.zoo import build
+
+STRATEGIES = ("gradient_guided", "random", "first", "last", "first_last", "probe", "full")
+
+
+def batch(seed: int = 0, frames: int = 5) -> Batch:
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (frames, 16, 24, 3), dtype=np.uint8)
+    return Batch(images, rng.integers(0, 4, (frames, 16, 24), dtype=np.uint8), rng)
+
+
+def walk(rule, size: int, mask=None, weights=None) -> Descent:
+    weights = torch.zeros(size) if weights is None else weights
+    made = Descent(rule, weights, tuple(np.zeros(size, dtype=np.float32) for _ in range(rule.moments)), 0)
+    if mask is not None:
+        made.restrict(mask)
+    return made
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_adam_is_torch_adam_bit_for_bit_over_two_phases(foreach):
+    """Odd sizes on purpose: no tensor begins or ends where the processor's vectors do."""
+    torch.manual_seed(0)
+    shapes = [(7, 3), (13,), (5, 5, 3), (1,), (101,)]
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    theirs = torch.optim.Adam(parameters, lr=3e-3, foreach=foreach)
+    rule = Adam(3e-3)
+    ours = walk(rule, len(flat), np.ones(len(flat), dtype=bool), flat)
+    for step in range(200):
+        if step == 100:  # the state goes through a checkpoint between the phases
+            moments, steps = pickle.loads(pickle.dumps((ours.moments(), ours.steps)))
+            ours = Descent(rule, flat, moments, steps)
+        gradients = [torch.randn_like(p) * 10.0 ** (step % 5 - 3) for p in parameters]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        theirs.step()
+        ours.step(torch.cat([g.reshape(-1) for g in gradients]))
+        assert torch.equal(torch.cat([p.detach().reshape(-1) for p in parameters]), flat), step
+
+
+def test_momentum_is_torch_sgd_bit_for_bit():
+    parameter = nn.Parameter(torch.randn(1003))
+    flat = parameter.detach().clone()
+    theirs = torch.optim.SGD([parameter], lr=0.01, momentum=0.9)
+    ours = walk(Momentum(0.01), 1003, weights=flat)
+    for _ in range(50):
+        parameter.grad = torch.randn(1003)
+        theirs.step()
+        ours.step(parameter.grad)
+    assert torch.equal(parameter.detach(), flat)
+
+
+@pytest.mark.parametrize("phases", [1, 2])
+def test_a_phase_at_fraction_1_is_torch_adam_on_the_model(phases):
+    ours, theirs = build("half", 4, seed=0).eval(), build("half", 4, seed=0).eval()
+    member = Distill(fraction=1.0, iterations=6)
+    state = member.prepare(ours)
+    optimiser = torch.optim.Adam(theirs.parameters(), lr=3e-3)
+    for number in range(phases):
+        given = batch(number)
+        state = member.adapt(ours, state, given, Phase()).state
+        mirror = batch(number)
+        for _ in range(6):
+            images, labels = draw(mirror, 4)
+            optimiser.zero_grad()
+            F.cross_entropy(theirs(to_input(images)), torch.tensor(labels).long(), ignore_index=IGNORE).backward()
+            optimiser.step()
+    assert vector.read(ours).tobytes() == vector.read(theirs).tobytes()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_what_was_chosen_changes_while_the_moments_follow_everything(strategy):
+    model = build("half", 4, seed=0)
+    member = Distill(fraction=0.05, strategy=strategy, iterations=3)
+    state, size = member.prepare(model), vector.layout_of(model).size
+    for number in range(2):
+        before = vector.read(model)
+        done = member.adapt(model, state, batch(number), Phase())
+        after = vector.read(model)
+        assert (after[~done.changed].tobytes()) == before[~done.changed].tobytes()
+        assert np.any(after != before)
+        if strategy not in ("probe", "full"):
+            assert done.changed.sum() == round(0.05 * size)
+            for old, new in zip(state.moments, done.state.moments, strict=True):
+                assert np.mean(old[~done.changed] != new[~done.changed]) > 0.9
+        state = done.state
+
+
+def test_the_second_phase_takes_what_the_first_would_have_moved_most():
+    model = build("half", 4, seed=0)
+    member = Distill(fraction=0.05, iterations=3)
+    first = member.adapt(model, member.prepare(model), batch(), Phase())
+    second = member.adapt(model, first.state, batch(1), Phase())
+    by_sort = np.argsort(-np.abs(first.state.update), kind="stable")[: int(second.changed.sum())]
+    assert np.array_equal(np.flatnonzero(second.changed), np.sort(by_sort))
+    assert not np.array_equal(first.changed, second.changed)
+
+
+def test_the_update_is_what_full_adam_would_have_done():
+    torch.manual_seed(0)
+    free, held = torch.zeros(500), torch.zeros(500)
+    mask = masks.uniform(500, 25, np.random.default_rng(0))
+    full, masked = walk(Adam(1e-3), 500, weights=free), walk(Adam(1e-3), 500, mask, held)
+    for _ in range(10):
+        before = free.clone()
+        gradient = torch.randn(500)
+        full.step(gradient)
+        masked.step(gradient)
+    assert np.allclose(masked.update(), (before - free).numpy(), atol=1e-9)
+    assert torch.equal(held[torch.from_numpy(mask)], free[torch.from_numpy(mask)])
+    assert held[torch.from_numpy(~mask)].abs().max() == 0
+
+
+def test_a_constant_gradient_hides_its_size_from_adam_but_not_from_momentum():
+    """Adam moves every coordinate by about the step size then, so only the count and the non-zero ones are certain."""
+    gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    gradient[:900] *= 0  # dead coordinates
+    chosen = {}
+    for name, rule in (("adam", Adam(1e-3)), ("momentum", Momentum(1e-3, momentum=0.0))):
+        made = walk(rule, 1000)
+        for _ in range(20):
+            made.step(gradient)
+        chosen[name] = masks.largest(made.update(), 50)
+        assert np.array_equal(chosen[name], masks.largest(made.update(), 50))
+    assert chosen["adam"].sum() == 50
+    assert not chosen["adam"][:900].any()
+    assert np.array_equal(np.flatnonzero(chosen["momentum"]), np.sort(np.argsort(-gradient.abs().numpy())[:50]))
+
+
+def test_dead_coordinates_are_chosen_only_when_nothing_else_is_left():
+    values = np.array([0, 0, 3, 0, -5, 0], dtype=np.float32)
+    assert np.flatnonzero(masks.largest(values, 2)).tolist() == [2, 4]
+    assert np.flatnonzero(masks.largest(values, 4)).tolist() == [0, 1, 2, 4]  # among equals the lower index
+
+
+def test_largest_is_a_stable_sort():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values = rng.integers(-4, 5, 30).astype(np.float32)
+        count = int(rng.integers(1, 31))
+        expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
+        assert np.array_equal(np.flatnonzero(masks.largest(values, count)), expected)
+
+
+def test_ends_follow_the_order_in_which_layers_run():
+    order = np.array([4, 5, 0, 1, 2, 3])
+    chosen = {where: np.flatnonzero(masks.ends(order, 3, where)).tolist() for where in ("first", "last", "first_last")}
+    assert chosen == {"first": [0, 4, 5], "last": [1, 2, 3], "first_last": [3, 4, 5]}
+    assert masks.budget(0.05, 10) == 1
+    assert masks.budget(0.001, 10) == 1
+    assert masks.budget(1.0, 10) == 10
+
+
+def test_where_epsilon_stands_matters():
+    def weights(mode: str, epsilon: float) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        made = walk(Adam(1e-3, epsilon=epsilon, epsilon_mode=mode), 200)
+        for _ in range(50):
+            made.step(torch.randn(200, generator=generator) * torch.logspace(-3, 0, 200))
+        return made.weights
+
+    reference = weights("torch", 1e-8)
+    assert (weights("paper", 1e-16) - reference).abs().max() < 1e-6
+    assert (weights("paper", 1e-8) - reference).abs().max() > 1e-4
+    assert 1e-6 < (weights("tf", 1e-8) - reference).abs().max() < 1e-2
+
+
+def test_ignored_pixels_and_labels_outside_the_class_list_do_not_count():
+    learned = []
+    for hidden in (IGNORE, 77):
+        model, given = build("half", 4, seed=0), batch()
+        given.labels[:, :8] = hidden
+        member = Distill(iterations=3)
+        member.adapt(model, member.prepare(model), given, Phase())
+        learned.append(vector.read(model))
+    assert learned[0].tobytes() == learned[1].tobytes()
+
+
+def test_a_phase_without_a_single_label_is_skipped():
+    model, given = build("half", 4, seed=0), batch()
+    given.labels[:] = IGNORE
+    before, member = vector.read(model), Distill(iterations=3)
+    state = member.prepare(model)
+    done = member.adapt(model, state, given, Phase())
+    assert (done.skipped, done.iterations, done.changed) == ("no label counts", 0, None)
+    assert done.state.steps == 0
+    assert vector.read(model).tobytes() == before.tobytes()
+    empty = Batch(given.images[:0], given.labels[:0], given.rng)
+    assert member.adapt(model, state, empty, Phase()).skipped == "no frames"
+    assert member.adapt(model, state, Batch(given.images, None, given.rng), Phase()).skipped == "no labels"
+
+
+def test_a_phase_that_leaves_the_finite_numbers_is_undone():
+    model = build("half", 4, seed=0)
+    before, member = vector.read(model), Distill(fraction=1.0, learning_rate=1e30, iterations=20)
+    state = member.prepare(model)
+    done = member.adapt(model, state, batch(), Phase())
+    assert "not finite" in done.skipped
+    assert done.state is state
+    assert done.changed is None
+    assert vector.read(model).tobytes() == before.tobytes()
+
+
+def test_a_nan_in_the_model_is_noticed_and_not_made_worse():
+    model, member = build("half", 4, seed=0), Distill(iterations=3)
+    with torch.no_grad():
+        model.head.bias[0] = float("nan")
+    before = vector.read(model)
+    done = member.adapt(model, member.prepare(model), batch(), Phase())
+    assert "loss nan" in done.skipped
+    assert vector.read(model).tobytes() == before.tobytes()
+
+
+def test_a_phase_stops_at_its_score():
+    model, member = build("half", 4, seed=0), Distill(fraction=1.0, batch=1, learning_rate=0.01)
+    given = batch(frames=1)
+    given.labels[:] = 1
+    state = member.prepare(model)
+    reached = member.adapt(model, state, given, Phase(iterations=100, stop_score=0.9))
+    assert 0 < reached.iterations < 100
+    assert reached.score >= 0.9
+    again = member.adapt(model, reached.state, given, Phase(iterations=100, stop_score=0.9))
+    assert (again.iterations, again.skipped, again.state) == (0, "good enough", reached.state)
+    assert member.adapt(model, state, given, Phase(iterations=4, stop_score=1.01)).iterations == 4
+    assert member.adapt(model, state, given, Phase(iterations=4, stop_score=0.0)).iterations == 0
+
+
+def test_batch_norm_keeps_its_statistics_and_trains_its_scale():
+    model, member = build("half", 4, seed=0).train(), Distill(fraction=1.0, iterations=3)
+    state = member.prepare(model)
+    kept = {name: value.clone() for name, value in model.named_buffers()}
+    scale = model.first[1].weight.detach().clone()
+    member.adapt(model, state, batch(), Phase())
+    assert all(torch.equal(value, kept[name]) for name, value in model.named_buffers())
+    assert not torch.equal(scale, model.first[1].weight)
+
+
+def test_the_state_of_another_model_is_refused():
+    member = Distill(iterations=1)
+    with pytest.raises(RequestError, match="another model"):
+        member.adapt(build("tiny", 4, seed=0), member.prepare(build("half", 4, seed=0)), batch(), Phase())
+
+
+def test_parameters_outside_their_range_are_all_named():
+    faults = Distill(fraction=0.0, iterations=0, beta2=1.0, learning_rate=-1.0).faults()
+    assert [fault.split("'")[1] for fault in faults] == ["fraction", "iterations", "learning_rate", "beta2"]
+    assert Distill().faults() == []
