@@ -76,7 +76,7 @@ def _print_entry(entry: Entry) -> None:
             say(part)
     if entry.facts:
         say()
-        print_columns([entry.facts[0].keys(), *(fact.values() for fact in entry.facts)], indent="  ")
+        print_columns([tuple(entry.facts[0]), *(tuple(fact.values()) for fact in entry.facts)], indent="  ")
     if entry.page:
         say()
         say(f"More: {entry.page}")

@@ -1,9 +1,48 @@
-"""`driftlab report`, `claims` and `diff`: what a finished run says."""
+"""`driftlab report`, `claims` and `diff`: what finished runs say."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from driftlab.cli.output import print_json, say
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+SHOWN = 20  # differences told one by one; the first ones say where to look
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command(short_help="Write report.html and report.md from a run's tables.")(report)
+    app.command(short_help="Say whether two runs have the same tables.")(diff)
+
+
+def report(run: Folder, as_json: Json = False) -> None:
+    """Write report.html, one self-contained file with plots, and report.md from a run's tables."""
+    from driftlab.platform.results.report import write_report
+
+    path = write_report(run)
+    if as_json:
+        print_json({"report": path})
+    else:
+        say(str(path))
+
+
+def diff(first: Folder, second: Folder, as_json: Json = False) -> None:
+    """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where."""
+    from driftlab.platform.results.diff import differences
+
+    found = differences(first, second)
+    if as_json:
+        print_json({"identical": not found, "differences": found})
+    elif found:
+        for line in found[:SHOWN]:
+            say(line)
+        if len(found) > SHOWN:
+            say(f"and {len(found) - SHOWN} more")
+    else:
+        say("No difference.")
+    raise typer.Exit(1 if found else 0)

@@ -1,0 +1,59 @@
+"""What every test relies on: one thread, a cache of its own, and no Ray where none belongs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.pop("RAY_ADDRESS", None)  # tests start what they need and join nothing
+
+TESTS = Path(__file__).resolve().parent
+WITHOUT_RAY = ("unit", "contract")
+_CACHE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session one cache of built artefacts; parallel workers inherit it."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_CACHE] = os.environ["DRIFTLAB_CACHE"] = tempfile.mkdtemp(prefix="driftlab-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the cache that this session made."""
+    cache = config.stash.get(_CACHE, None)
+    if cache is not None:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep everything that starts Ray on one worker: two clusters on two cores only slow each other down."""
+    for item in items:
+        if _folder(item) in ("ray", "serve"):
+            item.add_marker(pytest.mark.ray)
+        if item.get_closest_marker("ray") is not None:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Refuse ray.init in unit and contract tests."""
+    if _folder(request.node) in WITHOUT_RAY:
+        import ray
+
+        def refuse(*args: object, **kwargs: object) -> None:
+            pytest.fail("a unit or contract test called ray.init")
+
+        monkeypatch.setattr(ray, "init", refuse)
+    yield
+
+
+def _folder(item: pytest.Item) -> str:
+    parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ("",)
+    return parts[0]
