@@ -105,6 +105,10 @@ class _Place:
 
     def opener(self, spec: Experiment) -> Callable[[], Backend]:
         """Return what opens the backend; nothing is started before it is called."""
+        from driftlab.platform.lab.machine import check_torch_device
+
+        if self.address is None:
+            check_torch_device(spec.compute.torch_device)
         if self.backend == "inline":
             from driftlab.platform.lab.inline import InlineBackend
 

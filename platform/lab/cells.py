@@ -119,7 +119,8 @@ def system_of(part: str | SystemPart) -> System:
     if isinstance(part, str):
         return _row(part)
     base = _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
-    slots = {family: _slot(family, getattr(part, family)) for family in FAMILIES if getattr(part, family) is not None}
+    given = {family: getattr(part, family) for family in FAMILIES}
+    slots: dict[str, Any] = {family: _slot(family, slot) for family, slot in given.items() if slot is not None}
     system = replace(base, name=part.name, **slots, bound=None if slots else base.bound)
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
     if faults:

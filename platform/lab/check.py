@@ -48,10 +48,10 @@ def _is_union_tag(part: Any) -> bool:
 
 def _fields(schema: type[BaseModel], path: Sequence[Any]) -> list[str]:
     """List what may stand at a place of the schema."""
-    here: Any = schema
+    here = schema
     for part in path:
-        if isinstance(part, str) and isinstance(here, type) and part in getattr(here, "model_fields", {}):
-            here = next(iter(_models(here.model_fields[part].annotation)), here)
+        if part in here.model_fields:
+            here = next(_models(here.model_fields[part].annotation), here)
     return list(here.model_fields)
 
 

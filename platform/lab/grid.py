@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,18 +61,24 @@ class Work:
 def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
     """Run cells side by side, each in a thread that mostly waits for the backend."""
     failed = []
-    with ThreadPoolExecutor(work.backend.concurrency, thread_name_prefix="cell") as pool:
-        running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
-        try:
-            for future in as_completed(running):
-                cell, reason = running[future], future.result()
-                work.progress.finished(cell.id, reason)
-                if reason:
-                    failed.append((cell.id, reason))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for cell, reason in _ended(cells, work):
+        work.progress.finished(cell.id, reason)
+        if reason:
+            failed.append((cell.id, reason))
     return tuple(failed)
+
+
+def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
+    """Yield each cell as it ends; where only one may run at a time it runs here, so that it can be interrupted."""
+    if work.backend.concurrency == 1:
+        yield from ((cell, _run_cell(cell, work)) for cell in cells)
+        return
+    pool = ThreadPoolExecutor(work.backend.concurrency, thread_name_prefix="cell")
+    try:
+        running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
+        yield from ((running[future], future.result()) for future in as_completed(running))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # on an interrupt, closing the backend ends what still waits
 
 
 def _run_cell(cell: Cell, work: Work) -> str:

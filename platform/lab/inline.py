@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import Kind, NodeId
+from driftlab.platform.lab.backend import Job, Kind, NodeId
+from driftlab.platform.lab.machine import use_one_thread
 
 NODE_CLASSES: Mapping[Kind, str] = {
     "device": "driftlab.platform.nodes.device:Device",
@@ -47,7 +48,8 @@ class InlineSession:
     def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
         return InlineJob(node, verb, getattr(self.nodes[node], verb)(*map(_payload, args)))
 
-    def result(self, job: InlineJob) -> Reply:
+    def result(self, job: Job) -> Reply:
+        assert isinstance(job, InlineJob)
         return Reply(job.reply.facts, job.reply.rows)
 
     def checkpoint(self) -> None:
@@ -62,6 +64,9 @@ class InlineBackend:
 
     name = "inline"
     concurrency = 1
+
+    def __init__(self) -> None:
+        use_one_thread()
 
     def open(self, session: str) -> InlineSession:
         return InlineSession()

@@ -16,6 +16,7 @@ from driftlab.platform.lab.backend import Backend
 from driftlab.platform.lab.experiment import Experiment, load, parse
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.inline import InlineBackend
+from driftlab.platform.lab.machine import check_torch_device
 from driftlab.platform.lab.progress import Log, Progress, now
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
@@ -31,6 +32,7 @@ def run(
 ) -> Outcome:
     """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
     spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
+    check_torch_device(spec.compute.torch_device)
     return work(spec, prepare(spec, None if out is None else Path(out)), open_backend, progress or Progress())
 
 

@@ -122,9 +122,12 @@ class Application:
             mine = np.flatnonzero(processed & (versions == position))
             self._use(self._versions[position])
             predicted[mine] = self._infer(frames.images[mine])
-        for index in np.flatnonzero(~processed):
-            predicted[index] = predicted[index - 1] if index else self._last
-        self._last = predicted[-1]
+        last = self._last
+        for index in range(len(frames)):
+            if not processed[index] and last is not None:  # the first frame of all is never skipped
+                predicted[index] = last
+            last = predicted[index]
+        self._last = last
         return predicted
 
     def _use(self, version: Version) -> None:

@@ -48,7 +48,7 @@ class Device:
         return Reply(Captured(len(frames), self.stream.has_truth), payload=frames)
 
     def upload(self, sampling: Sampling) -> Reply:
-        """Pack the sampled frames for the link; the payload is what the server decodes, with the truth for its oracle."""
+        """Pack the sampled frames; the payload is what the server decodes, and the truth for an oracle."""
         frames = self.stream.at(np.asarray(sampling.times_s, dtype=np.float64))
         packed = pack(frames.images, sampling.codec)
         facts = Uploaded(len(frames), packed.net_bytes, frames.images.nbytes, float(frames.times_s[-1]))

@@ -39,12 +39,12 @@ class Teacher:
     def _truth(self, frame: Frames) -> Labels:
         if frame.labels is None:
             raise RequestError(
-                "The oracle teacher was asked about frames without truth; use teacher kind 'network' or give label maps."
+                "The oracle teacher was asked about frames without truth; set teacher.kind=network or give label maps."
             )
         truth: Labels = frame.labels[0]
         if not self._spec.border_noise:
             return truth
-        return blur_borders(truth, self._spec.border_noise, seed=int(round(float(frame.times_s[0]) * 1e6)))
+        return blur_borders(truth, self._spec.border_noise, seed=round(float(frame.times_s[0]) * 1e6))
 
 
 def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:

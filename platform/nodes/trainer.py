@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -40,9 +41,7 @@ class Trainer:
     def store(self, frames: Frames, labels: Labels) -> Reply:
         """Put labelled frames into the buffer, and tell how much the labels changed from each to the next."""
         history = [*self._labels[-1:], *labels]
-        phis = tuple(
-            _change(before, after, self._spec.classes) for before, after in zip(history, history[1:], strict=False)
-        )
+        phis = tuple(_change(before, after, self._spec.classes) for before, after in itertools.pairwise(history))
         self._times_s = np.concatenate([self._times_s, frames.times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, labels])
