@@ -121,7 +121,9 @@ def system_of(part: str | SystemPart) -> System:
     base = _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
     given = {family: getattr(part, family) for family in FAMILIES}
     slots: dict[str, Any] = {family: _slot(family, slot) for family, slot in given.items() if slot is not None}
-    system = replace(base, name=part.name, **slots, bound=None if slots else base.bound)
+    system = replace(base, name=part.name, **slots)
+    if [member.name for member in system.members] != [member.name for member in base.members]:
+        system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
     if faults:
         raise RequestError("; ".join(faults))

@@ -6,7 +6,7 @@ from driftlab.errors import RequestError
 
 
 def use_one_thread() -> None:
-    """Compute with one thread in this process: parallelism is across nodes, and the count of threads changes results."""
+    """Compute with one thread here: parallelism is across nodes, and the number of threads changes results."""
     import cv2
     import torch
 
