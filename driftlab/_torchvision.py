@@ -112,7 +112,9 @@ def state() -> Literal["absent", "works", "mended"]:
     """Import torchvision and say how that went."""
     try:
         import torchvision
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != _PACKAGE:  # it is there, and something that it needs is not
+            raise
         return "absent"
     spec = torchvision.__spec__
     return "mended" if spec is not None and isinstance(spec.loader, _Mending) else "works"

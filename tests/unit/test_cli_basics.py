@@ -1,0 +1,151 @@
+"""The command line's contract: exit codes, one message for a wrong request, one JSON document for --json."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from driftlab import __version__
+from driftlab.cli import app as front
+from driftlab.cli.kinds import KINDS
+from driftlab.errors import DriftlabError, RequestError
+
+
+def call(*words: str):
+    return CliRunner().invoke(front.build_app(), list(words))
+
+
+def driftlab(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "driftlab", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "110"})
+
+
+def test_version():
+    assert call("--version").stdout == f"driftlab {__version__}\n"
+
+
+def test_help_names_every_command():
+    output = call("--help").output
+    assert call("-h").output == output
+    for command in ("doctor", "list", "show", "run", "demo", "report", "diff"):
+        assert f"\n  {command} " in output
+
+
+@pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "diff"])
+def test_every_command_explains_itself(command: str):
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lst",), "Did you mean 'list'?"),
+        (("list", "--jsn"), "--json"),
+        (("list", "sytems"), "Did you mean 'systems'?"),
+        (("show", "systems/no_costum"), "Did you mean 'no_custom'?"),
+        (("show", "adaptation/nothing"), "Known: "),
+        (("show", "no_custom"), "KIND/NAME"),
+        (("show", "systems/no_custom", "--image", "a.png"), "--image draws workloads"),
+        (("diff", "nowhere", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_wrong_request_is_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
+    done = driftlab(*words)
+    assert done.returncode == front.WRONG_REQUEST
+    assert said in done.stderr
+    assert done.stderr.count("Error") == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(RequestError("asked wrongly"), 2), (DriftlabError("went wrong"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_errors_become_exit_codes(monkeypatch, capsys, error: BaseException, code: int):
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(front.catalogue, "kind_of", fail)
+    monkeypatch.setattr(sys, "argv", ["driftlab", "list"])
+    with pytest.raises(SystemExit) as end:
+        front.main()
+    assert end.value.code == code
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert (str(error) or "Interrupted") in shown.err
+    assert shown.out == ""
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(front.catalogue, "kind_of", fail)
+    monkeypatch.setattr(sys, "argv", ["driftlab", "list"])
+    with pytest.raises(ZeroDivisionError):
+        front.main()
+
+
+def test_ctrl_c_ends_with_one_line():
+    code = """
+import os, signal, sys
+from driftlab.cli import app
+app.catalogue.kind_of = lambda name: os.kill(os.getpid(), signal.SIGINT)
+sys.argv[1:] = ["list"]
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr == "Interrupted.\n"
+
+
+def test_a_reader_that_leaves_early_is_no_traceback():
+    code = f"{sys.executable} -m driftlab list --json | head -n 1"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_name_that_is_listed_can_be_shown(kind: str):
+    listed = json.loads(call("list", kind, "--json").stdout)[kind]
+    assert [entry["name"] for entry in listed] == [line.split()[0] for line in call("list", kind).stdout.splitlines()]
+    for entry in listed:
+        shown = json.loads(call("show", f"{kind}/{entry['name']}", "--json").stdout)
+        assert shown["kind"] == kind
+        assert shown["name"] == entry["name"]
+        assert entry["name"] in call("show", f"{kind}/{entry['name']}").stdout
+
+
+def test_a_member_lists_its_parameters_with_defaults():
+    facts = json.loads(call("show", "adaptation/distill", "--json").stdout)["facts"]
+    assert {"parameter": "fraction", "default": 0.05, "type": "float"} in facts
+
+
+def test_everything_is_listed_by_kind():
+    assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
+    assert "systems:\n  no_custom" in call("list").stdout
+
+
+def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
+    image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "sheet.png"
+    result = call("show", "workloads/streets/driving_la", "--image", str(path))
+    assert result.exit_code == 0, result.output
+    with image.open(path) as sheet:
+        assert len(sheet.convert("RGB").getcolors(2**24)) > 1000  # textured frames, not a blank page
+
+
+def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
+    result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
+    assert isinstance(result.exception, RequestError)

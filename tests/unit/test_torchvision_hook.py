@@ -1,0 +1,160 @@
+"""torchvision imports beside a torch it was not built for, and is left alone beside one it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from driftlab._torchvision import library_loads, non_maximum_suppression
+
+FAKE_INIT = """
+import torch
+from pathlib import Path
+from torchvision.ops import boxes
+compiled = Path(__file__).with_name("_C.so")
+if compiled.exists():
+    try:
+        torch.ops.load_library(compiled)
+        boxes.loaded = True
+    except OSError:
+        pass
+if not boxes.loaded:  # what the real package does: describe an operator, which fails where nothing defined it
+    torch.library.register_fake("torchvision::nms")(lambda dets, scores, threshold: scores.new_empty(0))
+"""
+FAKE_BOXES = """
+loaded = False
+def _assert_has_ops():
+    if not loaded:
+        raise RuntimeError("no compiled operators")
+"""
+REPORT = """
+import driftlab, sys
+finders = len(sys.meta_path)
+assert "torch" not in sys.modules
+import torch, torchvision
+from driftlab import _torchvision
+from torchvision.ops import boxes
+print(_torchvision.state(), boxes._assert_has_ops.__module__, hasattr(torch.ops.torchvision, "nms"))
+print(len(sys.meta_path) - finders)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    """A package that fails at import as torchvision does when its library cannot load."""
+    package = tmp_path / "site" / "torchvision"
+    (package / "ops").mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE_INIT)
+    (package / "ops" / "__init__.py").write_text("")
+    (package / "ops" / "boxes.py").write_text(FAKE_BOXES)
+    return package
+
+
+def python(code: str, path: Path) -> list[str]:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def loadable_library() -> Path:
+    """Some shared library of this interpreter: torch opens it as it would open torchvision's own."""
+    found = importlib.util.find_spec("_ctypes")
+    if found is None or found.origin is None or not found.origin.endswith(".so"):
+        pytest.skip("this interpreter has no extension module in a file of its own")
+    return Path(found.origin)
+
+
+def test_a_broken_torchvision_is_mended(fake: Path):
+    (fake / "_C.so").write_bytes(b"not a library")
+    assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True", "-1"]
+
+
+def test_a_torchvision_without_library_is_mended(fake: Path):
+    assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True", "-1"]
+
+
+def test_a_working_torchvision_is_left_alone(fake: Path):
+    (fake / "_C.so").symlink_to(loadable_library())
+    assert python(REPORT, fake.parent) == ["works torchvision.ops.boxes False", "-1"]
+
+
+def test_an_absent_torchvision_stays_absent(tmp_path: Path):
+    hide = """
+import importlib.machinery
+class Hide(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        return None if fullname == "torchvision" else super().find_spec(fullname, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hide
+import driftlab
+from driftlab import _torchvision
+import driftlab.platform.models.zoo
+print(_torchvision.state())
+"""
+    assert python(hide, tmp_path) == ["absent"]
+
+
+def test_the_hook_is_set_once():
+    code = "import driftlab\nbefore = sys.meta_path[:]\ndriftlab._torchvision.hook()\nprint(sys.meta_path == before)"
+    assert python(code, Path()) == ["True"]
+
+
+@pytest.mark.slow
+def test_the_installed_torchvision_imports():
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None:
+        pytest.skip("torchvision is not installed")
+    code = """
+import driftlab, torch
+from driftlab import _torchvision
+from torchvision.ops import batched_nms
+from torchvision.models import mobilenet_v3_small
+boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [50, 50, 60, 60]])
+kept = batched_nms(boxes, torch.tensor([0.5, 0.9, 0.1]), torch.tensor([0, 0, 0]), 0.5)
+scores = mobilenet_v3_small(num_classes=3).eval()(torch.zeros(1, 3, 32, 32))
+print(_torchvision.state(), kept.tolist(), tuple(scores.shape))
+"""
+    state = "works" if library_loads(spec) else "mended"
+    assert python(code, Path()) == [f"{state} [1, 2] (1, 3)"]
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    shared = float(max(width, 0) * max(height, 0))
+    both = float((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]))
+    return shared / (both - shared)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_suppression_keeps_what_greedy_choice_keeps(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    boxes = torch.rand(60, 4, generator=generator) * 10
+    boxes[:, 2:] += boxes[:, :2] + 1
+    scores = torch.rand(60, generator=generator)
+    kept: list[int] = []
+    for index in scores.argsort(descending=True).tolist():
+        if all(overlap(boxes[index], boxes[other]) <= 0.3 for other in kept):
+            kept.append(index)
+    found = non_maximum_suppression(boxes, scores, 0.3).tolist()
+    assert found == kept
+    assert 1 < len(found) < 60
+    assert all(overlap(boxes[a], boxes[b]) <= 0.3 for a, b in combinations(found, 2))
+
+
+def test_suppression_of_nothing_keeps_nothing():
+    kept = non_maximum_suppression(torch.zeros(0, 4), torch.zeros(0), 0.5)
+    assert kept.shape == (0,)
+    assert kept.dtype == torch.int64
+
+
+def test_boxes_without_area_suppress_nothing():
+    point = torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5]])
+    assert sorted(non_maximum_suppression(point, torch.tensor([0.2, 0.1]), 0.5).tolist()) == [0, 1]
