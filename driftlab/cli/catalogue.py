@@ -12,6 +12,7 @@ from driftlab.cli.kinds import KINDS, Entry, kind_of
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import RequestError
 
+SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -62,9 +63,13 @@ def show(
 def _draw(entry: Entry, image: Path, seed: int) -> None:
     if entry.kind != "workloads":
         raise RequestError(f"--image draws workloads; {entry.kind}/{entry.name} has nothing to draw.")
-    from driftlab.cli.sheet import draw_sheet
+    from driftlab.datasets.catalogue import find_workload, open_stream
+    from driftlab.datasets.sheet import contact_sheet, save_png
 
-    draw_sheet(entry.name, seed, image)
+    span_s = None if find_workload(entry.name).own_length else SHEET_S
+    stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s)
+    times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
+    save_png(contact_sheet(stream, times_s), image)
     remark(f"Drawn to {image}")
 
 

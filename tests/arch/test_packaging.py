@@ -1,0 +1,97 @@
+"""The wheel holds every module and every file that the package reads, and works far from the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+
+FOLDERS = ("driftlab", "datasets", "platform", "actors", "serve_apps", "tune_spaces")
+BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+IGNORED = ("__pycache__", ".DS_Store")
+
+
+def expected(root: Path) -> set[str]:
+    """Every file that belongs into the wheel, by its name there; the links in driftlab/ are met as folders."""
+    found = set()
+    for folder, subfolders, files in os.walk(root / "driftlab", followlinks=True):
+        subfolders[:] = [name for name in subfolders if name not in IGNORED]
+        found |= {str((Path(folder) / name).relative_to(root)) for name in files if not name.endswith(".pyc")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build from a copy: building leaves folders behind that a later wheel would take in."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in FOLDERS:
+        shutil.copytree(root / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED))
+    for name in BESIDE:
+        shutil.copy(root / name, copy / name)
+    out = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-qq",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(out),
+        str(copy),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("driftlab-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_the_wheel_holds_every_file(root: Path, wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == expected(root)
+
+
+def test_what_must_not_be_missing_is_expected(root: Path):
+    names = expected(root)
+    assert {"driftlab/py.typed", "driftlab/errors.py", "driftlab/platform/core/records.py"} <= names
+    assert any(name.endswith(".yaml") for name in names)
+    assert any("/templates/" in name for name in names)
+
+
+def test_the_wheel_carries_its_licence(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        licence = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
+        assert b"Apache License" in archive.read(licence[0])
+
+
+def test_the_unpacked_wheel_works_elsewhere(unpacked: Path, tmp_path: Path):
+    code = """
+import driftlab, platform
+from driftlab.cli.app import build_app
+from driftlab.platform.lab import experiment
+assert platform.python_version()
+print(driftlab.__file__, *experiment.names())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    file, *experiments = done.stdout.split()
+    assert Path(file).is_relative_to(unpacked)
+    assert "quick" in experiments
