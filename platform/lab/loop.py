@@ -42,7 +42,9 @@ class Edge:
     plan: Plan
     up: Link
     down: Link
-    state: Any  # the streaming member's state, as far as it is known on this side
+    server_state: Any  # the streaming member's state at the server
+    device_state: Any  # and as the device last heard of it
+    turn: simpy.Resource  # uploads of one device are served one after another, however many GPUs there are
     has_trainer: bool = False
     uploads: int = 0
     version: int = 0
@@ -147,25 +149,34 @@ class Loop:
         """Ask for the next plan; what would leave when the stream is over is not sent."""
         if self.clock.now >= edge.plan.duration_s:
             return None
-        sampling: Sampling | None = self.streaming.plan_uplink(edge.state, edge.plan, self.clock.now)
+        sampling: Sampling | None = self.streaming.plan_uplink(edge.device_state, edge.plan, self.clock.now)
         return None if sampling is None or sampling.send_s >= edge.plan.duration_s else sampling
 
     def _serve(self, edge: Edge, packing: Job) -> Process:
         """Carry an upload to the server, learn from it there, and carry the change back."""
         sent: Uploaded = self.session.result(packing).facts
         yield from self._carry(edge, "up", "samples", sent.bytes)
-        with self.gpu.request() as turn:
+        with edge.turn.request() as turn:
             yield turn
-            visit = Visit(edge, sent, teach_start_s=self.clock.now)
-            answer = yield from self._teach(visit, packing)
-            training = yield from self._train(visit, answer)
-        edge.state = answer.state if visit.trained is None else self.streaming.learn(answer.state, visit.trained)
+            visit, training = yield from self._visit(edge, sent, packing)
         if visit.trained is not None and not visit.trained.skipped:
             yield from self._return(visit, training)
+            edge.device_state = edge.server_state
         else:
             self._record(
                 visit, arrive_s=None, accepted=False, reason=visit.trained.skipped if visit.trained else "stored"
             )
+
+    def _visit(self, edge: Edge, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
+        """Hold a GPU for one whole step of a device: label, then train."""
+        with self.gpu.request() as gpu:
+            yield gpu
+            visit = Visit(edge, sent, teach_start_s=self.clock.now)
+            answer = yield from self._teach(visit, packing)
+            training = yield from self._train(visit, answer)
+        learned = answer.state if visit.trained is None else self.streaming.learn(answer.state, visit.trained)
+        edge.server_state = learned
+        return visit, training
 
     def _teach(self, visit: Visit, packing: Job) -> Generator[simpy.Event, Any, Answer]:
         """Label what has arrived and put it into the trainer's buffer."""
@@ -176,7 +187,7 @@ class Loop:
         storing = self.session.call(edge.node("trainer"), "store", packing, labelling)
         yield self._busy(visit.sent.frames * self.setting.label_s)
         visit.stored, visit.teach_end_s = self.session.result(storing).facts, self.clock.now
-        answer: Answer = self.streaming.plan_downlink(edge.state, edge.plan, visit.stored, self.clock.now)
+        answer: Answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
         return answer
 
     def _train(self, visit: Visit, answer: Answer) -> Generator[simpy.Event, Any, Job | None]:
@@ -228,7 +239,8 @@ class Loop:
             open_link(self.clock, rng_for(self.cell.seed, "link", spec.name, way))
             for way, open_link in (("up", profile.up), ("down", profile.down))
         )
-        return Edge(spec, plan, up, down, self.streaming.start(plan))
+        state = self.streaming.start(plan)
+        return Edge(spec, plan, up, down, state, state, simpy.Resource(self.clock))
 
     def _place(self, edge: Edge) -> None:
         self.session.place(edge.node("device"), edge.spec.stream)
