@@ -202,9 +202,9 @@ def opencv() -> Finding:
 
 def cache() -> Finding:
     """Whether built artefacts can be kept."""
-    chosen = os.environ.get("DRIFTLAB_CACHE")
-    path = Path(chosen) if chosen else Path.home() / ".cache" / "driftlab"
-    return _folder("cache", path.absolute(), "set DRIFTLAB_CACHE to a folder that can be written")
+    from driftlab.platform.models.artifacts import FOLDER_VARIABLE, cache_folder
+
+    return _folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a folder that can be written")
 
 
 def runs() -> Finding:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
@@ -59,6 +63,39 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[str]]) -> set[str]:
+    """What a module imports from elsewhere without the package asking for it."""
+    type_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if node not in type_only]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    tops = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"driftlab"}
+    return {top for top in tops if not declared & {home.lower() for home in homes.get(top, [top])}}
+
+
+@pytest.fixture(scope="module")
+def declared() -> set[str]:
+    """What driftlab asks for, development aside."""
+    asked = [Requirement(line) for line in metadata.requires("driftlab") or ()]
+    return {one.name.lower() for one in asked if one.marker is None or "dev" not in str(one.marker)}
+
+
+def test_what_is_imported_is_declared(sources, declared: set[str]):
+    homes = metadata.packages_distributions()
+    found = {str(source.path): undeclared(source.tree, declared, homes) for source in sources}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_an_undeclared_import_is_caught(declared: set[str]):
+    tree = ast.parse("import numpy, pytest\nfrom no.such import thing")
+    assert undeclared(tree, declared, metadata.packages_distributions()) == {"pytest", "no"}
 
 
 def test_the_wheel_holds_every_file(root: Path, wheel: Path):
