@@ -58,6 +58,20 @@ class Run:
                 raise RequestError(f"The query cannot be answered: {error}") from error
 
 
+class Tables:
+    """A run's tables as pandas frames, each read once: what reports and claims compute from."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Read a table, or give what was read before; nobody may change it."""
+        if name not in self._frames:
+            self._frames[name] = self.run.frame(name)
+        return self._frames[name]
+
+
 def open_run(path: str | Path) -> Run:
     """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
     folder = Path(path).expanduser().absolute()

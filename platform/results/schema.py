@@ -152,13 +152,12 @@ _DEVICES = _table(
 
 _PICTURES = _table(
     "pictures",
-    "What a model saw at a few moments. Label maps are 8-bit grey PNGs whose values are class numbers (255: unknown).",
+    "What a model saw at a few moments; the two label maps are drawn in one colour per class.",
     _column("device", TEXT, "which device"),
     _column("time_s", REAL, "when the frame was shown", "s"),
     _column("scene", INDEX, "which scene it shows"),
     _column("height", INDEX, "height of the frame", "px"),
     _column("width", INDEX, "width of the frame", "px"),
-    _column("classes", TEXT, "names of the classes in the order of their numbers, comma-separated", null="not known"),
     _column("image", PNG, "the frame", "PNG"),
     _column("truth", PNG, "true label map", "PNG", null=_NO_TRUTH),
     _column("prediction", PNG, "predicted label map", "PNG"),

@@ -13,13 +13,17 @@ from PIL import Image
 from driftlab.platform.results.recorder import Recorder
 
 SLOTS = {
-    "no_custom": ("local", "frozen", None),
+    "no_custom": ("local", "frozen", "do_nothing"),
     "one_time": ("one_time", "distill", None),
     "best_static": ("local", "distill", "best_static"),
     "oracle": ("foresight", "distill", "oracle"),
 }
 LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8}
-CLASSES = "road,sidewalk,building,vegetation,sky,person,car,terrain"
+PALETTE = np.array(
+    [(128, 64, 128), (244, 35, 232), (90, 90, 90), (107, 142, 35), (70, 130, 180), (220, 20, 60), (0, 0, 142)]
+    + [(0, 0, 0)] * 249,
+    np.uint8,
+)
 DEVICES = ("cam-0", "cam-1")
 CHANGES_S = (40.0, 80.0)
 
@@ -40,31 +44,28 @@ def make_run(
     folder.mkdir(parents=True, exist_ok=True)
     spec = {
         "name": "demo",
-        "systems": list(systems),
-        "workloads": list(workloads),
+        "summary": "Two streets, specialised once.",
+        "systems": [name for name in systems if SLOTS[name][2] in (None, "do_nothing")],
+        "workloads": [{"name": name, "duration_s": duration_s, "fps": fps} for name in workloads],
+        "fleets": [{"name": "two-phones", "devices": [{"hardware": "phone-hi", "link": "lte", "count": len(DEVICES)}]}],
         "seeds": list(seeds),
-        "fleet": {"name": "two phones", "devices": len(DEVICES)},
-        "backend": "inline",
-        "workers": 1,
-        "out": str(folder),
     }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    (folder / "run.json").write_text(
-        json.dumps(
-            {
-                "created": "2026-01-02T03:04:05Z",
-                "command": "driftlab run demo --seed 0,1,2",
-                "git": "0123abc",
-                "versions": {"driftlab": "0.1.0", "torch": "2.13.0", "pyarrow": "26.0.1"},
-                "host": {"cpus": 2},
-            }
-        )
-    )
+    info = {
+        "started": "2026-01-02T03:04:05Z",
+        "command": ["driftlab", "run", "demo", "--seed", "0,1,2", "--set", "student.network=tiny wide"],
+        "git_commit": "0123abcdef",
+        "git_changed": False,
+        "packages": {"driftlab": "0.1.0", "torch": "2.13.0", "pyarrow": "26.0.1", "torchvision": None},
+        "machine": "x86_64",
+        "cores": 2,
+    }
+    (folder / "run.json").write_text(json.dumps(info))
     recorder = Recorder(str(folder))
     for system in systems:
         for workload in workloads:
             for seed in seeds:
-                cell = f"{system}/{workload}/two-phones/{seed}"
+                cell = f"{system}/{workload}/two-phones/seed-{seed}"
                 if (system, workload, seed) in failed:
                     recorder.write(cell, {"runs": [identity(system, workload, seed) | failure()]})
                 else:
@@ -82,7 +83,7 @@ def identity(system, workload, seed):
         "scaling": "fixed",
         "scheduling": "uniform",
         "workload": workload,
-        "fleet": "two phones",
+        "fleet": "two-phones",
         "devices": len(DEVICES),
         "seed": seed,
         "bound": bound,
@@ -231,10 +232,9 @@ def picture(time_s, rng, accuracy, height=48, width=96):
         "scene": 0,
         "height": height,
         "width": width,
-        "classes": CLASSES,
         "image": png(np.clip(image[truth] + rng.normal(0, 12, (height, width, 3)), 0, 255).astype(np.uint8)),
-        "truth": png(truth),
-        "prediction": png(np.where(holes | (truth == 255), np.uint8(2), truth)),
+        "truth": png(PALETTE[truth]),
+        "prediction": png(PALETTE[np.where(holes | (truth == 255), np.uint8(2), truth)]),
     }
 
 

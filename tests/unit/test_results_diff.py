@@ -16,7 +16,7 @@ spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).
 factory = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(factory)
 
-CELL = "one_time/w/two-phones/0"
+CELL = "one_time/w/two-phones/seed-0"
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_rows_cells_pictures_and_spec(pair):
     shutil.rmtree(pair[1] / "tables/runs")
     rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
     settings = yaml.safe_load((pair[1] / "spec.yaml").read_text())
-    settings["fleet"]["devices"] = 3
+    settings["student"] = {"network": "wide"}
     (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))
     lines = differences(*pair)
-    assert lines[0] == "spec 'fleet.devices': 2 vs 3"
-    assert lines[1] == f"cell 'no_custom/w/two-phones/0': only in {pair[0]}"
+    assert lines[0] == "spec 'student': None vs {'network': 'wide'}"
+    assert lines[1] == f"cell 'no_custom/w/two-phones/seed-0': only in {pair[0]}"
     assert lines[2] == f"table 'devices', cell '{CELL}', 2 rows vs 1 rows"
     assert "column 'image', row 0: " in lines[3]
     assert "5 bytes" in lines[3]

@@ -104,7 +104,7 @@ def test_rows_come_back_as_written(run):
     frames = opened.table("frames")
     assert len(frames) == 4 * 2 * 240
     expected = factory.rows("one_time", "streets/driving_la", 1, 120.0, 2.0, False)["frames"][1]["miou_window"]
-    ours = opened.frame("frames").query("cell == 'one_time/streets/driving_la/two-phones/1' and device == 'cam-1'")
+    ours = opened.frame("frames").query("cell == 'one_time/streets/driving_la/two-phones/seed-1' and device == 'cam-1'")
     assert np.array_equal(ours["miou_window"].to_numpy(), expected)
     assert Recorder(str(run)).write("z", {"runs": [runs_row()]}).facts["runs"] == 1
 
@@ -152,7 +152,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         with monkeypatch.context() as patch:
             patch.setattr(module, "_write_whole", stop)
             with pytest.raises(Killed):
-                Recorder(str(folder)).write("one_time/w/two-phones/0", {"runs": [runs_row("failed")]})
+                Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
             with pytest.raises(Killed):
                 written.clear()
                 Recorder(str(folder)).write("new", {"runs": [runs_row()]})
@@ -160,13 +160,13 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         assert len(open_run(folder).table("frames")) == 0
         assert finished(str(folder)) == set()
         recorder = Recorder(str(folder))
-        recorder.write("one_time/w/two-phones/0", factory.rows("one_time", "w", 0, 120.0, 2.0, True))
+        recorder.write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 120.0, 2.0, True))
         assert open_run(folder).table("frames").equals(before)
-        assert finished(str(folder)) == {"one_time/w/two-phones/0"}
+        assert finished(str(folder)) == {"one_time/w/two-phones/seed-0"}
 
 
 def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
-    cell = "one_time/streets/driving_la/two-phones/0"
+    cell = "one_time/streets/driving_la/two-phones/seed-0"
     Recorder(str(run)).write(cell, {"runs": [runs_row("failed") | {"error": "broken"}]})
     opened = open_run(run)
     assert cell not in opened.table("frames")["cell"].to_pylist()

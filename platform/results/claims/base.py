@@ -1,0 +1,178 @@
+"""What a claim is, how it is judged, and how verdicts are shown. One file per source; each has a tuple `CLAIMS`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from driftlab.errors import unknown_name
+from driftlab.platform.results.metrics import Interval
+from driftlab.platform.results.read import Run, Tables
+
+REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
+INFORMATION = "information"  # the rule `info` compares nothing
+Word = Literal["reproduced", "not reproduced", "not testable here", "information"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the tables say about a claim."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 1
+    note: str = ""
+
+    @classmethod
+    def of(cls, found: Interval, note: str = "") -> Measured:
+        """Take a mean with its interval."""
+        return cls(found.mean, found.low, found.high, found.n, note)
+
+
+@dataclass(frozen=True)
+class Untestable:
+    """Why these tables cannot say anything about a claim."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that tables can support or contradict.
+
+    The rule is `exact`, `abs<=x`, `rel<=x`, `sign`, `ge`, `le` or `info`, and compares with the paper's value. A rule
+    that asks for a side (`sign`, `ge`, `le`) wants the whole interval on it: a mean alone may have got there by luck.
+    """
+
+    id: str
+    source: str
+    sentence: str
+    paper: float | None
+    unit: str
+    rule: str
+    measure: Callable[[Tables], Measured | Untestable]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside what was measured."""
+
+    claim: Claim
+    word: Word
+    measured: Measured | None
+    note: str
+
+
+def every_claim() -> dict[str, Claim]:
+    """Collect the claims of every file in this folder."""
+    package = importlib.import_module(__package__)
+    found: dict[str, Claim] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        for claim in getattr(importlib.import_module(f"{__package__}.{module.name}"), "CLAIMS", ()):
+            assert claim.id not in found, f"two claims are called '{claim.id}'"
+            found[claim.id] = claim
+    return found
+
+
+def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None) -> list[Verdict]:
+    """Judge all claims, or those asked for, by the tables of a run."""
+    known = every_claim()
+    wanted = list(only)
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("claim", name, known)
+    source = tables or Tables(run)
+    return [judge(known[name], known[name].measure(source)) for name in wanted or known]
+
+
+def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:
+    """Apply a claim's rule."""
+    if isinstance(measured, Untestable):
+        return Verdict(claim, NOT_TESTABLE, None, measured.reason)
+    if claim.rule == "info":
+        return Verdict(claim, INFORMATION, measured, measured.note)
+    assert claim.paper is not None, f"rule '{claim.rule}' of claim '{claim.id}' needs a value to compare with"
+    holds = _holds(claim.rule, claim.paper, measured)
+    note = measured.note
+    if measured.low is None and claim.rule in ("sign", "ge", "le"):
+        note = "; ".join(filter(None, [note, "one pair, no interval"]))
+    return Verdict(claim, REPRODUCED if holds else NOT_REPRODUCED, measured, note)
+
+
+def _holds(rule: str, paper: float, measured: Measured) -> bool:
+    low = measured.value if measured.low is None else measured.low
+    high = measured.value if measured.high is None else measured.high
+    if rule == "exact":
+        return measured.value == paper
+    if rule == "ge":
+        return low >= paper
+    if rule == "le":
+        return high <= paper
+    if rule == "sign":
+        return low > 0 if paper > 0 else high < 0 if paper < 0 else measured.value == 0
+    match = re.fullmatch(r"(abs|rel)<=([\d.]+)", rule)
+    assert match, f"no rule is written '{rule}'"
+    scale = 1.0 if match[1] == "abs" else abs(paper)
+    return abs(measured.value - paper) <= float(match[2]) * scale
+
+
+def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Write verdicts as plain data, for JSON."""
+    return [
+        {
+            "id": verdict.claim.id,
+            "source": verdict.claim.source,
+            "claim": verdict.claim.sentence,
+            "paper": verdict.claim.paper,
+            "ours": verdict.measured.value if verdict.measured else None,
+            "low": verdict.measured.low if verdict.measured else None,
+            "high": verdict.measured.high if verdict.measured else None,
+            "n": verdict.measured.n if verdict.measured else 0,
+            "unit": verdict.claim.unit,
+            "rule": verdict.claim.rule,
+            "verdict": verdict.word,
+            "note": verdict.note,
+        }
+        for verdict in verdicts
+    ]
+
+
+def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]:
+    """Write verdicts as the columns claim, paper, ours, 95 % CI, verdict; a dash where there is no number."""
+    return [
+        (
+            f"{verdict.claim.id}: {verdict.claim.sentence}",
+            _value(verdict.claim.paper, verdict.claim),
+            _value(verdict.measured.value if verdict.measured else None, verdict.claim),
+            _span(verdict.measured),
+            verdict.word + (f" ({verdict.note})" if verdict.note else ""),
+        )
+        for verdict in verdicts
+    ]
+
+
+def as_text(verdicts: Sequence[Verdict]) -> str:
+    """Write verdicts as the lines of a table, ready for a terminal."""
+    rows = [("claim", "paper", "ours", "95 % CI", "verdict"), *as_rows(verdicts)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join(
+        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _value(value: float | None, claim: Claim) -> str:
+    if value is None:
+        return "–"
+    bare = f"{value:+.3f}" if claim.rule == "sign" else f"{value:.4g}"
+    return f"{bare} {claim.unit}".strip()
+
+
+def _span(measured: Measured | None) -> str:
+    if measured is None or measured.low is None or measured.high is None:
+        return "–"
+    return f"{measured.low:+.3f} to {measured.high:+.3f}, n={measured.n}"

@@ -1,0 +1,106 @@
+"""Claims about specialising once: it pays while the scene stays, and what it learned expires with the scene."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.metrics import interval
+from driftlab.platform.results.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STREAM = ["workload", "fleet", "seed", "device", "app", "time_s"]  # the same frame, whatever system runs
+CELL = ["workload", "fleet", "seed"]
+NEEDS = "needs 'one_time' and 'no_custom' on the same workload and seed, with truth"
+
+
+def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
+    """Compare whole sessions in which no stream ever changes its scene."""
+    pairs = _pairs(tables)
+    if pairs.empty:
+        return Untestable(NEEDS)
+    still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
+    if still.empty:
+        return Untestable("every stream changes its scene")
+    return _over_cells(still)
+
+
+def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
+    """Compare frames of scenes that began after the samples were taken, from the arrival of the update on."""
+    pairs = _after_the_update(_pairs(tables), tables.frame("updates"))
+    if pairs.empty:
+        return Untestable(NEEDS + ", and an update that arrived")
+    strange = pairs[~pairs["familiar"]]
+    return Untestable("no new scene after the update") if strange.empty else _over_cells(strange)
+
+
+def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
+    """Subtract, cell by cell, the gain on scenes seen before the update from the gain on those seen only later."""
+    pairs = _after_the_update(_pairs(tables), tables.frame("updates"))
+    if pairs.empty:
+        return Untestable(NEEDS + ", and an update that arrived")
+    gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
+    if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
+        return Untestable("needs both known and new scenes after the update")
+    found = interval(both[False] - both[True])
+    assert found is not None
+    return Measured.of(found, f"{len(both)} cells")
+
+
+def _pairs(tables: Tables) -> pd.DataFrame:
+    """Join the frames of both systems: one row per frame with the gain and how often its stream changes scene."""
+    runs = tables.frame("runs")
+    named = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["miou_frame"])
+    once, never = (named[named["system"] == system] for system in ("one_time", "no_custom"))
+    pairs = once.merge(never[[*STREAM, "miou_frame"]], on=STREAM, suffixes=("", "_never"))
+    scenes = pairs.groupby([*CELL, "device", "app"])["scene"]
+    return pairs.assign(gain=pairs["miou_frame"] - pairs["miou_frame_never"], changes=scenes.transform("nunique") - 1)
+
+
+def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFrame:
+    """Keep frames shown with the update, and say of each whether its scene had been on when sampling ended."""
+    first = updates[updates["version"] == 1][["cell", "device", "teach_start_s"]].dropna()
+    known = pairs.merge(first, on=["cell", "device"])
+    began_s = known.groupby([*STREAM[:-1], "scene"])["time_s"].transform("min")
+    known = known.assign(familiar=began_s < known["teach_start_s"])
+    return known[known["version"] > 0]
+
+
+def _over_cells(pairs: pd.DataFrame) -> Measured:
+    gains = pairs.groupby(CELL)["gain"].mean()
+    found = interval(gains)
+    assert found is not None
+    return Measured.of(found, f"{len(gains)} cells")
+
+
+CLAIMS = (
+    Claim(
+        id="ONCE-1",
+        source="AMS, Table 2: Interview, 71.91 to 87.40 %",
+        sentence="specialising once helps where the scene does not change",
+        paper=0.1549,
+        unit="mIoU",
+        rule="sign",
+        measure=gain_on_a_still_scene,
+    ),
+    Claim(
+        id="ONCE-2",
+        source="AMS, Table 1: A2D2, 62.05 to 50.78 %",
+        sentence="specialising once hurts on scenes that were not in its samples",
+        paper=-0.1127,
+        unit="mIoU",
+        rule="sign",
+        measure=gain_after_the_scene_changed,
+    ),
+    Claim(
+        id="ONCE-3",
+        source="driftlab: what ONCE-1 and ONCE-2 say together",
+        sentence="what specialising once gains is smaller on new scenes than on known ones (difference at most 0)",
+        paper=0.0,
+        unit="mIoU",
+        rule="le",
+        measure=gain_lost_with_the_scene,
+    ),
+)

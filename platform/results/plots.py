@@ -1,0 +1,189 @@
+"""Plots of a run, each on one matplotlib axis, so that the report and a notebook draw the same thing.
+
+Every function takes pandas frames of one panel: the rows of `runs`, and of other tables, that belong to one setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.results.metrics import interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+INK, QUIET, RULE = "#1b1f24", "#6a717b", "#dde1e6"
+COLOURS = ("#2660c4", "#c4491b", "#15795a", "#7a46bd", "#96700a", "#b52d5c", "#127a8a", "#7c5734")
+GREYS = {"do_nothing": "#80868f", "best_static": "#6b7179", "oracle": "#565b63"}
+DASHES: Mapping[str, Any] = {"do_nothing": (0, (1, 1.6)), "best_static": (0, (6, 2, 1, 2)), "oracle": (0, (5, 2))}
+POINTS = 240  # a line on a page shows no more than this many
+MARKS = 60  # and more scene changes than this would hide it
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one system looks in every plot."""
+
+    colour: str
+    dash: Any = "-"
+
+
+def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
+    """Give each system one look: methods a colour in the order asked for, bounds a grey dash, and bounds come last."""
+    bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
+    present = sorted(set(runs["system"]))
+    asked = [name for name in dict.fromkeys(order) if name in present]
+    methods = [name for name in [*asked, *(name for name in present if name not in asked)] if name not in bounds]
+    looks = {
+        name: Style(COLOURS[k % len(COLOURS)], "-" if k < len(COLOURS) else (0, (3, 1)))
+        for k, name in enumerate(methods)
+    }
+    for bound in GREYS:
+        looks |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
+    return looks
+
+
+def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Name the panel each run belongs to: its workload, and its fleet where there are several."""
+    several = runs["fleet"].nunique() > 1
+    setting = runs["workload"] + " · " + runs["fleet"] if several else runs["workload"]
+    return runs.assign(setting=setting)
+
+
+def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw accuracy over time: a line per system, a thin one per seed, and a rule where the scene changes."""
+    mark_changes(axis, frames)
+    lines = timeline(runs, frames)
+    for system, look in looks.items():
+        own = lines[lines["system"] == system]
+        if own.empty:
+            continue
+        if own["seed"].nunique() > 1:
+            for _, line in own.groupby("seed"):
+                axis.plot(line["time_s"], line["miou_window"], color=look.colour, linewidth=0.6, alpha=0.35)
+        mean = own.groupby("bin")[["time_s", "miou_window"]].mean()
+        axis.plot(
+            mean["time_s"], mean["miou_window"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=system
+        )
+    axis.set_xlabel("time, s")
+    axis.set_ylabel("mIoU")
+    axis.margins(x=0.01)
+    tidy(axis)
+
+
+def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
+    """Average windowed mIoU over devices and applications: one row per system, seed and bin of time."""
+    known = frames.dropna(subset=["miou_window"])[["cell", "time_s", "miou_window"]]
+    joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
+    times = np.unique(joined["time_s"].to_numpy())
+    edges = times[:: max(1, -(-len(times) // POINTS))]
+    joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
+    grouped = joined.groupby(["system", "seed", "bin"], as_index=False)
+    return grouped[["time_s", "miou_window"]].mean()
+
+
+def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:
+    """List when scenes change, and the share of streams whose scene changes then (systems see the same streams)."""
+    ordered = frames[["cell", "device", "app", "time_s", "scene"]].sort_values(["cell", "device", "app", "time_s"])
+    same = ordered["cell"].eq(ordered["cell"].shift()) & ordered["device"].eq(ordered["device"].shift())
+    same &= ordered["app"].eq(ordered["app"].shift())
+    changed = ordered[same & ordered["scene"].ne(ordered["scene"].shift())]
+    streams = max(1, len(ordered[["cell", "device", "app"]].drop_duplicates()))
+    counts = changed.groupby("time_s").size()
+    return counts.div(streams).rename("share").reset_index()
+
+
+def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
+    """Rule where every stream changes; where they change at different times, tick the foot of the axis instead."""
+    for time_s, share in scene_changes(frames).nlargest(MARKS, "share").sort_values("time_s").itertuples(index=False):
+        top = 1.0 if share > 0.5 else 0.06
+        axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.7, alpha=0.75, zorder=0)
+
+
+def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
+    for row, (system, look) in enumerate(looks.items()):
+        values = runs[runs["system"] == system]["score"].dropna()
+        found = interval(values)
+        if found is None:
+            continue
+        axis.plot(values, [row] * len(values), "|", color=look.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
+        if found.low is not None:
+            axis.plot([found.low, found.high], [row, row], color=look.colour, linewidth=2.2, alpha=0.45)
+        axis.plot([found.mean], [row], "o", color=look.colour, markersize=5.5)
+        axis.annotate(
+            f"{found.mean:.3f}",
+            (found.mean, row),
+            (0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=INK,
+        )
+    name_rows(axis, looks)
+    axis.set_xlabel("mIoU")
+    axis.margins(x=0.12)
+    tidy(axis)
+    axis.grid(axis="y", visible=False)
+
+
+def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw what each device's link carries: down to the left, up to the right, as means over seeds."""
+    sides = {"downlink_kbps": -1, "uplink_kbps": 1}
+    means = runs.groupby("system")[list(sides)].mean()
+    reach = max(float(np.nanmax(means.to_numpy(), initial=0.0)), 1e-9)
+    for row, (system, look) in enumerate(looks.items()):
+        if system not in means.index:
+            continue
+        for column, side in sides.items():
+            value = float(means.loc[system, column])
+            if np.isnan(value):
+                continue
+            axis.barh(row, side * value, height=0.56, color=look.colour, alpha=1.0 if side > 0 else 0.55)
+            axis.annotate(
+                short(value),
+                (side * value, row),
+                (side * 4, 0),
+                textcoords="offset points",
+                ha="left" if side > 0 else "right",
+                va="center",
+                fontsize=9,
+                color=INK,
+            )
+    name_rows(axis, looks)
+    axis.axvline(0, color=QUIET, linewidth=0.8)
+    axis.set_xlim(-1.45 * reach, 1.45 * reach)
+    axis.set_xticks([])
+    axis.set_xlabel("← down · kbit/s per device · up →")
+    tidy(axis)
+    axis.grid(visible=False)
+
+
+def name_rows(axis: Axes, looks: Mapping[str, Style]) -> None:
+    """Write the systems' names beside their rows, the first on top."""
+    axis.set_yticks(range(len(looks)), list(looks))
+    axis.set_ylim(len(looks) - 0.45, -0.7)
+    axis.tick_params(axis="y", length=0)
+
+
+def tidy(axis: Axes) -> None:
+    """Leave only the ink that carries data."""
+    axis.set_axisbelow(True)
+    axis.grid(color=RULE, linewidth=0.7)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(RULE)
+    axis.tick_params(colors=QUIET, length=0, labelsize=9.5)
+    axis.tick_params(axis="y", labelcolor=INK)
+    axis.xaxis.label.set(color=QUIET, fontsize=9.5)
+    axis.yaxis.label.set(color=QUIET, fontsize=9.5)
+
+
+def short(value: float) -> str:
+    """Write a number with three digits, and thousands in full."""
+    return f"{value:,.0f}".replace(",", "\u202f") if abs(value) >= 100 or value == 0 else f"{value:.3g}"
