@@ -90,4 +90,4 @@ def _unpack(data: bytes, count: int, codec: ValueCodec) -> npt.NDArray[np.int8]:
         return np.frombuffer(data, dtype=np.int8)
     pairs = np.frombuffer(data, dtype=np.uint8)
     nibbles = np.stack([pairs >> 4, pairs & 15], axis=1).ravel()[:count]
-    return nibbles.astype(np.int8) - np.int8(8)
+    return np.asarray(nibbles.astype(np.int8) - np.int8(8))

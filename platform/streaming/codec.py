@@ -1,19 +1,37 @@
-"""How sampled frames are packed for the uplink; the server learns from what the packing leaves of them."""
+"""How sampled frames are packed for the uplink; the server learns from what the packing leaves of them.
+
+A codec is named, with a number where the default does not suit: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import struct
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.errors import RequestError, unknown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from driftlab.errors import RequestError, WireError, unknown_name
+from driftlab.platform.streaming.h264 import H264
 
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+NUMBER = struct.Struct("<I")  # a length or a checksum
+
+
+class Codec(Protocol):
+    """Both directions of one way to pack frames."""
+
+    def encode(self, images: Images) -> tuple[bytes, int]:
+        """Return what is sent, and how many bytes the encoder made before anything was left out."""
+        ...
+
+    def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
+        """Return the frames, or refuse bytes that do not hold frames of this shape."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,44 +40,92 @@ class Packed:
 
     payload: bytes
     frames: Images
-    net_bytes: int  # what counts: the payload without what the encoder says about itself
+    gross_bytes: int  # with what the encoder says about itself, which is not sent
 
     @property
-    def gross_bytes(self) -> int:
+    def net_bytes(self) -> int:
         return len(self.payload)
 
 
+@dataclass(frozen=True)
+class Still:
+    """Every frame as a picture of its own: its length, then the picture."""
+
+    extension: str
+    parameter: str
+    number: int
+
+    def encode(self, images: Images) -> tuple[bytes, int]:
+        import cv2
+
+        options = [getattr(cv2, self.parameter), self.number]
+        pictures = [
+            cv2.imencode(self.extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images
+        ]
+        body = b"".join(NUMBER.pack(len(picture)) + picture.tobytes() for picture in pictures)
+        return body, len(body)
+
+    def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
+        import cv2
+
+        frames, taken = np.empty(shape, dtype=np.uint8), 0
+        for frame in frames:
+            if taken + NUMBER.size > len(body):
+                raise WireError(f"torn: {len(body)} bytes do not hold {len(frames)} pictures")
+            start = taken + NUMBER.size
+            taken = start + NUMBER.unpack_from(body, taken)[0]
+            picture = np.frombuffer(body[start:taken], dtype=np.uint8)
+            decoded = cv2.imdecode(picture, cv2.IMREAD_COLOR) if len(picture) else None
+            if decoded is None or decoded.shape != frame.shape:
+                raise WireError("torn: a picture does not decode to the size of the frames")
+            frame[:] = np.asarray(decoded)[..., ::-1]
+        return frames
+
+
+CODECS: Mapping[str, Codec] = {
+    "jpeg": Still(".jpg", "IMWRITE_JPEG_QUALITY", 75),
+    "png": Still(".png", "IMWRITE_PNG_COMPRESSION", 6),
+    "h264": H264(),
+    "h264_fit": H264(fit=True),
+}
+
+
+def codec_of(text: str) -> Codec:
+    """Find a codec by its name and number."""
+    name, colon, number = text.partition(":")
+    if name not in CODECS:
+        raise unknown_name("uplink codec", name, CODECS)
+    codec = CODECS[name]
+    if not colon:
+        return codec
+    try:
+        if isinstance(codec, Still) and name == "jpeg" and 1 <= int(number) <= 100:
+            return dataclasses.replace(codec, number=int(number))
+        if isinstance(codec, H264) and 0 < float(number) <= 24:
+            return dataclasses.replace(codec, bits_per_pixel=float(number))
+    except ValueError:
+        pass
+    allowed = "jpeg:1 to jpeg:100, png, h264:B and h264_fit:B with B bits per pixel in (0, 24]"
+    raise RequestError(f"Uplink codec '{text}' has a wrong number. Allowed: {allowed}.")
+
+
 def pack(images: Images, codec: str = "jpeg") -> Packed:
-    """Pack frames by a codec's name; the same frames give the same bytes."""
-    if codec not in CODECS:
-        raise unknown_name("uplink codec", codec, CODECS)
+    """Pack frames; the same frames give the same bytes."""
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
-        raise RequestError(f"frames are uint8 [n, height, width, 3], given {images.dtype} {images.shape}")
+        raise RequestError(f"Frames are uint8 [n, height, width, 3], given {images.dtype} {list(images.shape)}.")
     if not len(images):
+        codec_of(codec)
         return Packed(b"", images, 0)
-    return CODECS[codec](images)
+    body, gross = codec_of(codec).encode(images)
+    payload = body + NUMBER.pack(zlib.crc32(body))
+    return Packed(payload, unpack(payload, images.shape, codec), gross + NUMBER.size)
 
 
-def _still(images: Images, extension: str, options: list[int]) -> Packed:
-    """Pack every frame as a picture of its own."""
-    import cv2
-
-    pictures = [cv2.imencode(extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images]
-    decoded = np.stack([np.asarray(cv2.imdecode(picture, cv2.IMREAD_COLOR))[..., ::-1] for picture in pictures])
-    payload = b"".join(picture.tobytes() for picture in pictures)
-    return Packed(payload, np.asarray(decoded, dtype=np.uint8), len(payload))
-
-
-def _jpeg(images: Images, quality: int = 75) -> Packed:
-    import cv2
-
-    return _still(images, ".jpg", [cv2.IMWRITE_JPEG_QUALITY, quality])
-
-
-def _png(images: Images) -> Packed:
-    import cv2
-
-    return _still(images, ".png", [cv2.IMWRITE_PNG_COMPRESSION, 6])
-
-
-CODECS: dict[str, Callable[[Images], Packed]] = {"jpeg": _jpeg, "png": _png}
+def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Images:
+    """Decode frames of a shape; refuse a payload that is torn."""
+    if not shape[0] and not payload:
+        return np.empty(shape, dtype=np.uint8)
+    body, checksum = payload[: -NUMBER.size], payload[-NUMBER.size :]
+    if len(checksum) < NUMBER.size or zlib.crc32(body) != NUMBER.unpack(checksum)[0]:
+        raise WireError("torn: the checksum of the frames does not match")
+    return codec_of(codec).decode(body, shape)

@@ -1,0 +1,86 @@
+"""How often to sample (ASR) and how often to train (ATR): two controllers, pure functions of state and φ-scores.
+
+ASR raises the sampling rate while the teacher's answers change more than a target from sample to sample, and lowers it
+while they change less. Once it stays low, ATR lengthens the time between updates, step by step, and returns to the
+shortest as soon as the rate has risen.
+
+The paper gives neither the target nor the gain; both are those of its released code. With them the rate never settles
+below about 0.6 frames/s: if answers decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51 and the loop is
+stable only for a gain below 6.5 times that. `scaled` lets the gain follow the rate and settles everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Mode = Literal["tanh", "linear", "scaled"]
+
+
+@dataclass(frozen=True)
+class SamplingControl:
+    """Parameters of ASR."""
+
+    mode: Mode = "tanh"
+    target: float = 0.4  # the φ-score at which the rate is right
+    gain_fps: float = 4.0  # change of the rate per unit of φ, for small differences (`scaled`: per frame/s of rate)
+    most_fps: float = 0.2  # `tanh`: change of the rate in one update at most
+    low_fps: float = 0.1
+    high_fps: float = 1.0
+
+
+@dataclass(frozen=True)
+class TrainingControl:
+    """Parameters of ATR; the two thresholds are shares of the highest sampling rate."""
+
+    shortest_s: float = 10.0
+    longest: float = 6.0  # times the shortest
+    step_s: float = 2.0
+    slow_below: float = 0.25
+    fast_above: float = 0.35
+    window: int = 5  # rates to average; the released code meant five and used none
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Where both controllers stand."""
+
+    fps: float
+    interval_s: float
+    slow: bool = False
+    recent_fps: tuple[float, ...] = ()
+
+
+def start(sampling: SamplingControl, training: TrainingControl) -> Rates:
+    """Begin at the highest rate and the shortest interval."""
+    return Rates(sampling.high_fps, training.shortest_s)
+
+
+def advance(rates: Rates, phis: Sequence[float], sampling: SamplingControl, training: TrainingControl) -> Rates:
+    """Update both controllers with the φ-scores since the last update; without any, nothing is known and both stay."""
+    if not phis:
+        return rates
+    fps = sampled_at(rates.fps, sum(phis) / len(phis), sampling)
+    return trained_every(replace(rates, fps=fps), training, sampling.high_fps)
+
+
+def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
+    """Return the next sampling rate (ASR, equation 1)."""
+    error = phi - sampling.target
+    if sampling.mode == "tanh":
+        change = sampling.most_fps * math.tanh(sampling.gain_fps / sampling.most_fps * error)
+    else:
+        change = sampling.gain_fps * error * (fps if sampling.mode == "scaled" else 1.0)
+    return min(sampling.high_fps, max(sampling.low_fps, fps + change))
+
+
+def trained_every(rates: Rates, training: TrainingControl, high_fps: float) -> Rates:
+    """Return the next training interval (ATR) for the rate that has just been set."""
+    recent = (*rates.recent_fps, rates.fps)[-training.window :]
+    mean = sum(recent) / len(recent)
+    threshold = training.fast_above if rates.slow else training.slow_below
+    slow = mean <= threshold * high_fps if rates.slow else mean < threshold * high_fps
+    longer_s = min(rates.interval_s + training.step_s, training.longest * training.shortest_s)
+    return replace(rates, slow=slow, recent_fps=recent, interval_s=longer_s if slow else training.shortest_s)

@@ -1,0 +1,111 @@
+"""Uplink codecs: the same bytes every time, the same frames at both ends, and no torn picture goes through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RequestError, WireError
+from driftlab.platform.streaming import h264
+from driftlab.platform.streaming.codec import CODECS, codec_of, pack, unpack
+
+
+def clip(frames: int = 6, height: int = 48, width: int = 64) -> np.ndarray:
+    """A smooth picture that drifts, with some noise: what a video codec is for."""
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[:height, :width]
+    waves = [128 + 90 * np.sin((x + 3 * t) / 9 + c) * np.cos(y / 11 - c) for t in range(frames) for c in range(3)]
+    smooth = np.stack(waves).reshape(frames, 3, height, width).transpose(0, 2, 3, 1)
+    return np.clip(smooth + rng.normal(0, 4, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def psnr_db(a: np.ndarray, b: np.ndarray) -> float:
+    return 10 * np.log10(255**2 / np.mean((a.astype(float) - b) ** 2))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+class TestEveryCodec:
+    @pytest.mark.parametrize("shape", [(6, 48, 64), (1, 48, 64), (2, 47, 63), (3, 33, 64)])
+    def test_frames_keep_their_shape_and_look_alike(self, codec, shape):
+        images = clip(*shape)
+        packed = pack(images, codec)
+        assert packed.frames.shape == images.shape
+        assert packed.frames.dtype == np.uint8
+        assert codec == "png" or psnr_db(packed.frames, images) > psnr_db(packed.frames, images[..., ::-1]) + 3
+        assert codec == "png" or psnr_db(packed.frames, images) > 15
+
+    def test_both_ends_see_the_same_frames(self, codec):
+        images = clip()
+        packed = pack(images, codec)
+        assert np.array_equal(unpack(packed.payload, images.shape, codec), packed.frames)
+
+    def test_the_same_frames_give_the_same_bytes(self, codec):
+        assert pack(clip(), codec).payload == pack(clip(), codec).payload
+
+    def test_a_torn_payload_is_refused(self, codec):
+        images = clip(2)
+        payload = pack(images, codec).payload
+        for cut in (0, 3, len(payload) // 2, len(payload) - 1):
+            with pytest.raises(WireError, match="torn"):
+                unpack(payload[:cut], images.shape, codec)
+        for place in range(0, len(payload), max(1, len(payload) // 50)):
+            bent = bytearray(payload)
+            bent[place] ^= 4
+            with pytest.raises(WireError, match="torn"):
+                unpack(bytes(bent), images.shape, codec)
+
+    def test_what_decodes_to_other_frames_is_refused(self, codec):
+        payload = pack(clip(2), codec).payload
+        for shape in ((3, 48, 64, 3), (2, 96, 64, 3)):
+            with pytest.raises(WireError, match="torn"):
+                unpack(payload, shape, codec)
+
+    def test_nothing_costs_nothing(self, codec):
+        packed = pack(clip()[:0], codec)
+        assert (packed.net_bytes, packed.gross_bytes, len(packed.frames)) == (0, 0, 0)
+        assert unpack(b"", packed.frames.shape, codec).shape == packed.frames.shape
+
+
+def test_png_loses_nothing():
+    assert np.array_equal(pack(clip(), "png").frames, clip())
+
+
+def test_a_higher_number_means_more_bytes_and_better_frames():
+    for low, high in (("jpeg:30", "jpeg:95"), ("h264:0.3", "h264:3"), ("h264_fit:0.3", "h264_fit:3")):
+        worse, better = pack(clip(), low), pack(clip(), high)
+        assert worse.net_bytes < better.net_bytes
+        assert psnr_db(worse.frames, clip()) < psnr_db(better.frames, clip())
+
+
+def test_what_x264_says_about_itself_is_left_out_and_the_pictures_stay():
+    images = clip()
+    codec = h264.H264()
+    stream = codec._two_passes(images)
+    kinds = [kind for kind, _ in h264.units(stream)]
+    assert kinds.count(h264.SEI) == 1
+    bare = h264.without_sei(stream)
+    assert b"".join(unit for _, unit in h264.units(stream)) == stream
+    assert np.array_equal(codec.decode(bare, images.shape), codec.decode(stream, images.shape))
+    packed = pack(images, "h264")
+    assert packed.gross_bytes - packed.net_bytes == len(stream) - len(bare) > 600
+
+
+def test_the_fitting_codec_stays_within_its_budget():
+    for frames in (1, 2, 10):
+        images = clip(frames)
+        packed = pack(images, "h264_fit:0.5")
+        assert 0.3 * images[..., 0].size / 8 < packed.net_bytes <= 0.5 * images[..., 0].size / 8 + 4
+
+
+def test_a_clip_too_short_for_its_budget_is_still_sent():
+    assert pack(clip(1), "h264:0.02").frames.shape == clip(1).shape
+
+
+def test_wrong_requests_say_what_is_allowed():
+    for wrong in ("jpeg:0", "jpeg:x", "h264:0", "h264:-1", "png:3", "h264_fit:nan"):
+        with pytest.raises(RequestError, match="Allowed"):
+            codec_of(wrong)
+    with pytest.raises(RequestError, match="Did you mean 'jpeg'"):
+        codec_of("jpg")
+    with pytest.raises(RequestError, match="uint8"):
+        pack(clip().astype(np.float32))

@@ -1,0 +1,135 @@
+"""The φ-score and the two rate controllers, against their closed forms (spec of the paper's equations)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import IGNORE
+from driftlab.platform.streaming import phi
+from driftlab.platform.streaming.rates import (
+    Rates,
+    SamplingControl,
+    TrainingControl,
+    advance,
+    sampled_at,
+    start,
+    trained_every,
+)
+
+
+def settle(c: float, mode: str, updates: int = 400) -> list[float]:
+    """Run the sampler in a world whose answers decorrelate as 1 - exp(-c x time between samples)."""
+    sampling, fps, trace = SamplingControl(mode=mode), 1.0, []
+    for _ in range(updates):
+        fps = sampled_at(fps, 1 - math.exp(-c / fps), sampling)
+        trace.append(fps)
+    return trace
+
+
+def test_phi_of_label_maps():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, (2, 20, 30), dtype=np.uint8)
+    assert phi.segmentation(a, a, 5) == 0
+    assert phi.segmentation(np.zeros_like(a), np.ones_like(a), 5) == 1
+    assert phi.segmentation(a, b, 5) == phi.segmentation(b, a, 5)
+    renamed = np.array([3, 0, 4, 1, 2], dtype=np.uint8)
+    assert phi.segmentation(renamed[a], renamed[b], 5) == pytest.approx(phi.segmentation(a, b, 5))
+    by_hand = np.mean([1 - np.sum((a == c) & (b == c)) / np.sum((a == c) | (b == c)) for c in range(5)])
+    assert phi.segmentation(a, b, 5) == pytest.approx(by_hand)
+
+
+def test_phi_leaves_out_what_either_side_does_not_know():
+    a = np.array([[0, 0, 1, 1]], dtype=np.uint8)
+    assert phi.segmentation(np.array([[0, IGNORE, 1, 1]], dtype=np.uint8), a, 2) == 0
+    assert phi.segmentation(a, np.array([[0, 0, 7, 1]], dtype=np.uint8), 2) == 0
+    assert phi.segmentation(np.full_like(a, IGNORE), a, 2) == 0
+
+
+def test_phi_of_the_other_tasks():
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(4), 2)
+    one, other = np.eye(4)[:2]
+    for score in (phi.soft_classification, phi.soft_segmentation):
+        assert score(p, p) == pytest.approx(0, abs=1e-12)
+        assert score(one, other) == pytest.approx(1)
+        assert score(p, q) == pytest.approx(score(q, p))
+        assert 0 < score(p, q) < 1
+    assert phi.classification(2, 2) == 0
+    assert phi.classification(2, 1) == 1
+    boxes = np.array([[6, 0, 0, 10, 10], [7, 20, 0, 30, 10]], dtype=np.float32)
+    assert phi.detection(boxes, boxes[::-1]) == 0
+    assert phi.detection(boxes, boxes[:1]) == pytest.approx(1 / 3) == phi.detection(boxes[:1], boxes)
+    assert phi.detection(boxes, boxes[:0]) == 1
+    assert phi.detection(boxes[:0], boxes[:0]) == 0
+    assert phi.regression(np.array([1.0, 2.0]), np.array([1.0, 3.0]), scale=5.0) == pytest.approx(0.1)
+    assert phi.regression(np.array([0.0]), np.array([99.0]), scale=5.0) == 1
+
+
+@pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])
+def test_the_rate_stays_at_the_target_and_within_its_bounds(mode):
+    sampling = SamplingControl(mode=mode)
+    assert sampled_at(0.55, 0.4, sampling) == 0.55
+    assert sampled_at(1.0, 1.0, sampling) == 1.0
+    assert sampled_at(0.1, 0.0, sampling) == 0.1
+    assert all(0.1 <= fps <= 1.0 for fps in settle(0.3, mode))
+
+
+def test_the_rate_rises_and_falls_as_fast_as_the_released_code():
+    fps, updates = 0.1, 0
+    while fps < 1.0:
+        fps, updates = sampled_at(fps, 1.0, SamplingControl()), updates + 1
+    assert updates == math.ceil(0.9 / 0.2)
+    assert sampled_at(0.5, 0.41, SamplingControl()) == pytest.approx(0.5 + 0.2 * math.tanh(20 * 0.01))
+    assert sampled_at(0.5, 0.41, SamplingControl(mode="linear")) == pytest.approx(0.54)
+    assert sampled_at(0.5, 0.41, SamplingControl(mode="scaled")) == pytest.approx(0.52)
+    fps = 1.0
+    for _ in range(5):
+        fps = sampled_at(fps, 0.0, SamplingControl())
+    assert fps == 0.1
+
+
+@pytest.mark.parametrize("c", [0.06, 0.1, 0.2, 0.35, 0.5])
+def test_the_scaled_rate_settles_where_the_closed_form_says(c):
+    assert settle(c, "scaled")[-1] == pytest.approx(c / -math.log(0.6), rel=0.01)
+
+
+def test_the_rate_of_the_released_code_swings_where_the_stability_bound_says():
+    for c, swings in ((0.1, True), (0.2, True), (0.4, False)):
+        tail = settle(c, "tanh")[-50:]
+        assert (max(tail) - min(tail) > 0.05) == swings
+        assert max(tail) - min(tail) <= 0.4
+
+
+def test_nothing_is_concluded_from_nothing():
+    rates = Rates(0.5, 14.0, slow=True, recent_fps=(0.2, 0.3))
+    assert advance(rates, (), SamplingControl(), TrainingControl()) is rates
+
+
+def test_training_slows_down_and_comes_back_with_hysteresis():
+    training, rates, trace = TrainingControl(window=1), Rates(1.0, 10.0), []
+    for fps in (0.3, 0.2, 0.3, 0.4):
+        rates = trained_every(Rates(fps, rates.interval_s, rates.slow, rates.recent_fps), training, 1.0)
+        trace.append(rates.interval_s)
+    assert trace == [10, 12, 14, 10]
+
+
+def test_a_static_scene_ends_at_the_longest_interval():
+    rates, trace = start(SamplingControl(), TrainingControl(window=1)), []
+    for _ in range(40):
+        rates = advance(rates, (0.0, 0.0), SamplingControl(), TrainingControl(window=1))
+        trace.append(rates.interval_s)
+    rising = trace[trace.index(12.0) :]
+    assert rising[:25] == [float(s) for s in range(12, 62, 2)]
+    assert set(rising[25:]) == {60.0}
+    assert rates.fps == 0.1
+
+
+def test_thresholds_follow_the_highest_rate_and_the_mean_follows_the_window():
+    training = TrainingControl(window=3)
+    rates = trained_every(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 2.0)
+    assert rates.recent_fps == (0.1, 0.1, 0.9)
+    assert rates.slow  # a mean of 0.37 is below a quarter of 2
+    assert not trained_every(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 1.0).slow
