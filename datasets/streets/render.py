@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from driftlab.datasets.streets.scene import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
 
+Points = npt.NDArray[np.float64]
 FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # how a surface lies: facing the camera, under it, along the street
 _SUBPIXEL_BITS = 4
 _FAR_M = 200.0
 _CRISP_M = 14.0  # textures fade beyond this distance, where they would only flicker
-_LIMIT = 1 << 14  # pixels; what lies further outside is clipped before it is made an integer
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Canvas:
     def __init__(self, camera: Camera) -> None:
         self.camera = camera
         self.surfaces = np.zeros((camera.height, camera.width), np.uint8)
+        self._queue: list[tuple[int, Points, tuple[float, float, float, float]]] = []
         self._rows: list[tuple[float, ...]] = []
         self._objects: list[int] = [0]  # class of each object; number 0 is no object
 
@@ -69,10 +71,23 @@ class Canvas:
             raise AssertionError("more than 255 surfaces in one frame")
         return len(self._rows) - 1
 
-    def fill(self, surface: int, corners: npt.ArrayLike) -> None:
-        """Fill a polygon given by its corners in pixels (column, row)."""
-        points = np.clip(np.asarray(corners, np.float64), -_LIMIT, _LIMIT) * (1 << _SUBPIXEL_BITS)
-        cv2.fillPoly(self.surfaces, [np.rint(points).astype(np.int32)], surface, lineType=8, shift=_SUBPIXEL_BITS)
+    def fill(self, surface: int, outline: Points, scale: float = 1.0, foot: tuple[float, float] = (0.0, 0.0)) -> None:
+        """Fill a polygon later: its corners are (column, row), or (aside, up) around a foot if it has a scale."""
+        up = -scale if scale != 1.0 else 1.0
+        self._queue.append((surface, outline, (scale, up, *foot)))
+
+    def rasterise(self) -> None:
+        """Fill what was asked for, in that order; all corners are placed at once, for speed."""
+        lengths = [len(outline) for _, outline, _ in self._queue]
+        places = np.repeat(np.array([place for _, _, place in self._queue]), lengths, axis=0)
+        corners = np.concatenate([outline for _, outline, _ in self._queue]) * places[:, :2] + places[:, 2:]
+        fixed = (corners * (1 << _SUBPIXEL_BITS)).astype(np.int32)
+        start = 0
+        for (surface, _, _), length in zip(self._queue, lengths, strict=True):
+            polygon = fixed[start : start + length]
+            cv2.fillPoly(self.surfaces, [polygon], surface, lineType=8, shift=_SUBPIXEL_BITS)
+            start += length
+        self._queue.clear()
 
     def labels(self) -> npt.NDArray[np.uint8]:
         """Read the class of every pixel."""
@@ -82,10 +97,12 @@ class Canvas:
     def boxes(self) -> Floats:
         """Find the visible extent of every object: class, x0, y0, x1, y1, the far edges exclusive."""
         owners = np.array([row[6] for row in self._rows], np.uint8)[self.surfaces]
-        found = []
-        for number in np.flatnonzero(np.bincount(owners.ravel(), minlength=len(self._objects))[1:]) + 1:
-            x, y, w, h = cv2.boundingRect((owners == number).view(np.uint8))
-            found.append((self._objects[number], x, y, x + w, y + h))
+        found = [
+            (self._objects[number], columns.start, rows.start, columns.stop, rows.stop)
+            for number, place in enumerate(ndimage.find_objects(owners), start=1)
+            if place is not None
+            for rows, columns in [place]
+        ]
         return np.array(found, np.float32).reshape(-1, 5)
 
     def image(self, look: Look, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
@@ -103,9 +120,8 @@ class Canvas:
         haze = 1 - np.exp(depth_m * np.float32(-1 / look.visibility_m))
         picture += haze[..., None] * (look.haze - picture)
         picture = cv2.GaussianBlur(picture * np.float32(255 * light * look.gain), (3, 3), 0.6)
-        picture += noise * np.float32(255 * look.noise)
-        np.clip(picture, 0, 255, out=picture)
-        return np.rint(picture).astype(np.uint8)
+        grain = noise * np.float32(255 * look.noise)
+        return np.asarray(cv2.add(picture, grain, dtype=cv2.CV_8U))  # rounds and saturates
 
     def _texture_places(self, table: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
         """Find for every pixel its place on its surface's texture, and how far away it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 
 import cv2
@@ -74,7 +75,6 @@ MATERIAL_CLASS = tuple(kind for kind, _ in MATERIALS)
 TILE = 64  # texels along the side of a texture tile
 TEXELS_PER_M = 8.0
 LOTS_M = 320.0  # the street's houses repeat after this length
-WINDOW_M = 64.0  # moving things come back after this length
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +113,7 @@ class Thing:
     phase: float
     lead: bool = False  # keeps its distance to the camera
     pace_hz: float = 1.0
+    window_m: float = 64.0  # leaving this length it comes in again at the other end
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +144,9 @@ def draw_look(rng: np.random.Generator) -> Look:
     return Look(
         colours=np.clip(base[kinds] + spread[:, None] * strays, 0.05, 0.95).astype(np.float32),
         haze=np.clip(rng.uniform(0.35, 0.85) + rng.normal(0, 0.05, 3), 0, 1).astype(np.float32),
-        gain=float(rng.uniform(0.65, 1.15)),
-        visibility_m=float(np.exp(rng.uniform(np.log(40), np.log(400)))),
-        noise=float(rng.uniform(0.01, 0.04)),
+        gain=float(rng.uniform(0.75, 1.1)),
+        visibility_m=float(np.exp(rng.uniform(np.log(70), np.log(500)))),
+        noise=float(rng.uniform(0.01, 0.03)),
         sun=float(rng.uniform(-1, 1)),
     )
 
@@ -170,13 +171,14 @@ def blend_looks(first: Look, second: Look, weight: float) -> Look:
 
 def draw_scene(preset: Preset, seed: int, scene: int, crowd: float) -> Scene:
     """Draw everything the scene with this number keeps, whenever it is shown."""
-    rng = np.random.default_rng([seed, scene, 7])
+    key = zlib.crc32(preset.name.encode())
+    rng = np.random.default_rng([seed, scene, key, 1])
     left, right = rng.uniform(*preset.terrain_m), rng.uniform(*preset.terrain_m)
     road, walk = rng.uniform(*preset.road_m), rng.uniform(*preset.sidewalk_m)
     return Scene(
-        look=draw_look(np.random.default_rng([seed, scene, 8])),
-        tiles=_draw_tiles(np.random.default_rng([seed, scene, 9])),
-        horizon=float(rng.uniform(0.40, 0.54)),
+        look=draw_look(np.random.default_rng([seed, scene, key, 2])),
+        tiles=_draw_tiles(np.random.default_rng([seed, scene, key, 3])),
+        horizon=float(rng.uniform(0.42, 0.52)),
         focal=float(rng.uniform(0.85, 1.1)),
         road_m=float(road),
         sidewalk_m=float(walk),
@@ -200,7 +202,7 @@ def _draw_tiles(rng: np.random.Generator) -> Floats:
         side = TILE * (cells + 4) // cells
         edge = (side - TILE) // 2
         smooth = cv2.resize(ring, (side, side), interpolation=cv2.INTER_LINEAR)
-        tiles[kind] = smooth[edge : edge + TILE, edge : edge + TILE] * rng.uniform(0.05, 0.16)
+        tiles[kind] = smooth[edge : edge + TILE, edge : edge + TILE] * rng.uniform(0.03, 0.1)
     panes = np.zeros((TILE, TILE, 1), np.float32)
     panes[6:22, 6:20] = panes[6:22, 38:52] = panes[38:54, 6:20] = panes[38:54, 38:52] = 1
     tiles[BUILDING] += panes * np.float32(rng.choice([-1, 1]) * rng.uniform(0.05, 0.25))
@@ -242,7 +244,8 @@ def _place_along(
 ) -> Thing:
     road, walk, terrain = widths_m
     side = float(rng.choice([-1, 1]))
-    along_m = WINDOW_M * (order[0] + float(rng.uniform(0, 0.8))) / order[1]
+    window_m = preset.person_depth_m[1] if kind == PERSON else 64.0
+    along_m = window_m * (order[0] + float(rng.uniform(0, 0.8))) / order[1]
     phase, variant = float(rng.uniform(0, 6.28)), int(rng.integers(0, 64))
     if kind == TREE:
         across_m = side * (road + walk * 0.85 + terrain * float(rng.uniform(0.3, 0.9)))
@@ -261,7 +264,15 @@ def _place_along(
     across_m = road * float(rng.uniform(-0.8, 0.8)) if crossing else side * on_walk
     speed_mps = float(rng.choice([-1, 1]) * rng.uniform(0.7, 1.5))
     return Thing(
-        kind, across_m, along_m, speed_mps, rng.uniform(1.6, 1.9), variant, phase, pace_hz=rng.uniform(0.8, 1.1)
+        kind,
+        across_m,
+        along_m,
+        speed_mps,
+        rng.uniform(1.6, 1.9),
+        variant,
+        phase,
+        window_m=window_m,
+        pace_hz=rng.uniform(0.8, 1.1),
     )
 
 

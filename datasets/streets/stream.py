@@ -19,6 +19,7 @@ from driftlab.datasets.streets.script import draw_script, draw_travel
 from driftlab.errors import RequestError
 
 Pixels = npt.NDArray[np.uint8]
+_UNIFORM_TO_STD = math.sqrt(12)  # uniform grain is drawn four times as fast as normal grain
 _SCENES_KEPT = 2  # a thousand streams live in one process
 
 
@@ -93,7 +94,8 @@ class StreetStream:
     def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
         if not 0 <= time_s < self.duration_s:
             raise RequestError(
-                f"Stream '{self.name}' has no frame at {time_s:g} s: it runs from 0 to {self.duration_s:g} s, end excluded."
+                f"Stream '{self.name}' has no frame at {time_s:g} s: "
+                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
             )
         index = math.floor(time_s * self.fps + 1e-6)
         shown_s = index / self.fps
@@ -103,7 +105,9 @@ class StreetStream:
         camera = self._camera(scene, shown_s, rng.standard_normal(2))
         canvas = Canvas(camera)
         paint(canvas, self._preset, scene, shown_s)
-        grain = rng.standard_normal((*self.size, 3), np.float32) * np.float32(self._request.noise)
+        grain = (rng.random((*self.size, 3), np.float32) - np.float32(0.5)) * np.float32(
+            _UNIFORM_TO_STD * self._request.noise
+        )
         light = 1 + self._preset.light_swing * math.sin(2 * math.pi * shown_s / 40 + scene.phase)
         image = canvas.image(self._look(scene, shown_s), scene.tiles, light, grain)
         return image, canvas.labels(), canvas.boxes(), number

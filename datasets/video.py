@@ -1,0 +1,229 @@
+"""Video files as streams: any frame at any time, truth from label maps beside the file."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import av
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from driftlab.datasets.frames import IGNORE, Frames, Times
+from driftlab.datasets.streets.presets import CLASSES
+from driftlab.errors import DataError, RequestError
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+
+Pixels = npt.NDArray[np.uint8]
+_FRAMES_KEPT = 8
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Every frame of a file in the order of showing."""
+
+    stamps: tuple[int, ...]  # presentation time in units of the file's time base
+    starts_s: tuple[float, ...]  # since the first frame
+    keys: tuple[int, ...]  # frame numbers at which decoding can begin
+    length_s: float
+
+
+class VideoStream:
+    """A file that PyAV decodes, shown at a given size and rate."""
+
+    def __init__(self, path: str, size: tuple[int, int], fps: float, duration_s: float) -> None:
+        self._arguments = (path, size, fps, duration_s)
+        self._path = Path(path)
+        self._decoded: OrderedDict[int, Pixels] = OrderedDict()
+        self._frames: Iterator[VideoFrame] | None = None
+        self._next = 0  # number of the frame that the decoder gives next
+        self._container = self._open()
+        self._labels = _find_labels(self._path)
+        self._classes = _read_classes(self._path)
+        self._length_s = duration_s or self._index.length_s
+        self._image(0)  # a file that cannot be decoded is refused here, not in the middle of a run
+
+    def __reduce__(self) -> tuple[type[VideoStream], tuple[str, tuple[int, int], float, float]]:
+        return type(self), self._arguments
+
+    @property
+    def name(self) -> str:
+        return f"video:{self._path}"
+
+    @property
+    def fps(self) -> float:
+        return self._arguments[2]
+
+    @property
+    def duration_s(self) -> float:
+        return self._length_s
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._arguments[1]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names from classes.txt beside the label maps or the file, else those of the streets."""
+        return self._classes
+
+    @property
+    def has_truth(self) -> bool:
+        return self._labels is not None
+
+    def changes_s(self) -> tuple[float, ...]:
+        """A file does not say where its scenes change."""
+        return ()
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Read the frames shown at these times; after the file's last frame that one stays."""
+        times = np.asarray(times_s, np.float64)
+        numbers = [self._number_at(float(time_s)) for time_s in times]
+        images = np.empty((len(times), *self.size, 3), np.uint8)
+        for row in sorted(range(len(times)), key=lambda row: numbers[row]):  # forward is the cheap direction
+            images[row] = self._image(numbers[row])
+        labels = None
+        if self._labels is not None:
+            labels = np.empty((len(times), *self.size), np.uint8)
+            for row, number in enumerate(numbers):
+                labels[row] = self._label(self._labels, number)
+        return Frames(times_s=times, images=images, scenes=np.zeros(len(times), np.int32), labels=labels)
+
+    def _number_at(self, time_s: float) -> int:
+        if not 0 <= time_s < self.duration_s:
+            raise RequestError(
+                f"Stream '{self.name}' has no frame at {time_s:g} s: "
+                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
+            )
+        shown_s = math.floor(time_s * self.fps + 1e-6) / self.fps
+        return max(0, bisect_right(self._index.starts_s, shown_s + 1e-6) - 1)
+
+    def _open(self) -> InputContainer:
+        if not self._path.is_file():
+            raise DataError(f"There is no video file '{self._path}'. Give the path of a file, as in video:clips/a.mp4.")
+        try:
+            container = av.open(str(self._path))
+        except av.FFmpegError as error:
+            raise self._unreadable(str(error)) from error
+        if not container.streams.video:
+            raise self._unreadable("it holds no video")
+        container.streams.video[0].codec_context.thread_count = 1  # parallelism is across streams, not inside one
+        return container
+
+    def _unreadable(self, reason: str) -> DataError:
+        return DataError(
+            f"'{self._path}' cannot be read as a video: {reason}. "
+            "Give a file that ffmpeg decodes, such as H.264 in MP4."
+        )
+
+    @cached_property
+    def _index(self) -> _Index:
+        """List the frames by reading packets, without decoding."""
+        packets: list[tuple[int, bool]] = []
+        with self._open() as container:
+            stream = container.streams.video[0]
+            base_s = float(stream.time_base or 1)
+            rate = float(stream.average_rate or 25)
+            try:
+                for packet in container.demux(stream):
+                    stamp = packet.dts if packet.pts is None else packet.pts
+                    if stamp is not None and packet.size:
+                        packets.append((stamp, packet.is_keyframe))
+            except av.FFmpegError as error:
+                raise self._unreadable(str(error)) from error
+        if not packets:
+            raise self._unreadable("it holds no frame")
+        packets.sort()
+        starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, _ in packets)
+        return _Index(
+            stamps=tuple(stamp for stamp, _ in packets),
+            starts_s=starts_s,
+            keys=tuple(number for number, (_, is_key) in enumerate(packets) if is_key) or (0,),
+            length_s=starts_s[-1] + 1 / rate,
+        )
+
+    def _image(self, number: int) -> Pixels:
+        """Decode a frame, going on from the last one where no key frame lies between."""
+        if number not in self._decoded:
+            key = self._index.keys[max(0, bisect_right(self._index.keys, number) - 1)]
+            if self._frames is None or not key <= self._next <= number:
+                self._seek(key)
+            try:
+                frame = self._decode_to(number)
+            except av.FFmpegError as error:
+                self._frames = None
+                raise self._unreadable(f"frame {number}: {error}") from error
+            height, width = self.size
+            self._decoded[number] = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+            if len(self._decoded) > _FRAMES_KEPT:
+                self._decoded.popitem(last=False)
+        return self._decoded[number]
+
+    def _seek(self, key: int) -> None:
+        stream = self._container.streams.video[0]
+        self._container.seek(self._index.stamps[key], stream=stream, backward=True)
+        self._frames, self._next = self._container.decode(stream), key
+
+    def _decode_to(self, number: int) -> VideoFrame:
+        stamp = self._index.stamps[number]
+        assert self._frames is not None
+        for frame in self._frames:
+            shown = frame.dts if frame.pts is None else frame.pts
+            if shown is not None and shown >= stamp:
+                self._next = number + 1
+                return frame
+        self._frames = None
+        raise self._unreadable(f"frame {number} of {len(self._index.stamps)} is missing")
+
+    def _label(self, folder: Path, number: int) -> Pixels:
+        """Read a frame's label map; a frame without one is unknown everywhere."""
+        height, width = self.size
+        path = folder / f"gt_{number:06d}.png"
+        if not path.is_file():
+            return np.full((height, width), IGNORE, np.uint8)
+        try:
+            with Image.open(path) as picture:
+                values = np.asarray(picture)
+        except (OSError, UnidentifiedImageError) as error:
+            raise DataError(f"Label map '{path}' cannot be read: {error}. Write it again as an 8-bit PNG.") from error
+        if values.ndim != 2 or values.dtype != np.uint8:
+            raise DataError(
+                f"Label map '{path}' is not 8-bit with one value per pixel. Store class numbers, not colours."
+            )
+        foreign = sorted(set(np.unique(values).tolist()) - {*range(len(self._classes)), IGNORE})
+        if foreign:
+            raise DataError(
+                f"Label map '{path}' holds the values {foreign}, known are 0 to {len(self._classes) - 1} "
+                f"and {IGNORE} for unknown. Name all classes in classes.txt, one per line."
+            )
+        return np.asarray(cv2.resize(values, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)
+
+
+def _find_labels(path: Path) -> Path | None:
+    """Find the folder of the label maps: PATH.labels, or the file's own."""
+    for folder in (path.with_name(f"{path.name}.labels"), path.parent):
+        if next(folder.glob("gt_*.png"), None) is not None:
+            return folder
+    return None
+
+
+def _read_classes(path: Path) -> tuple[str, ...]:
+    for folder in (path.with_name(f"{path.name}.labels"), path.parent):
+        file = folder / "classes.txt"
+        if file.is_file():
+            names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+            if not 0 < len(names) < IGNORE:
+                raise DataError(f"'{file}' names {len(names)} classes, allowed are 1 to {IGNORE - 1}, one per line.")
+            return names
+    return CLASSES

@@ -1,0 +1,130 @@
+"""Video files: the right frame at every time, truth from label maps, refusals that say why."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.frames import IGNORE
+from driftlab.errors import DataError
+
+COUNT, RATE, HEIGHT, WIDTH = 60, 10, 48, 80
+
+
+def grey_of(number: int) -> int:
+    return 10 + 4 * number
+
+
+def write_video(path, codec="libx264", options=None):
+    """Write a film whose frame k is grey 10 + 4 k, so that a frame tells its number."""
+    with av.open(str(path), "w") as container:
+        track = container.add_stream(
+            codec, rate=RATE, options=options or {"g": "15", "bf": "2", "crf": "4", "threads": "1"}
+        )
+        track.width, track.height, track.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in range(COUNT):
+            picture = np.full((HEIGHT, WIDTH, 3), grey_of(number), np.uint8)
+            container.mux(track.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(track.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory):
+    return write_video(tmp_path_factory.mktemp("film") / "film.mp4")
+
+
+def show(path, fps=float(RATE), duration_s=0.0, height=24, width=40):
+    return open_stream(f"video:{path}", seed=0, height=height, width=width, fps=fps, duration_s=duration_s)
+
+
+def numbers_of(frames):
+    """Read the numbers back; the way through YUV and back darkens by about two steps of grey."""
+    return np.rint((frames.images.mean(axis=(1, 2, 3)) - 8) / 4).astype(int).tolist()
+
+
+@pytest.mark.parametrize("name, codec", [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.avi", "mpeg4")])
+def test_every_seek_finds_its_frame(tmp_path, name, codec):
+    stream = show(write_video(tmp_path / name, codec, None if codec == "libx264" else {"g": "15", "qmax": "2"}))
+    assert stream.duration_s == pytest.approx(COUNT / RATE, abs=0.02)
+    order = np.random.default_rng(0).permutation(COUNT)
+    assert numbers_of(stream.at(order / RATE)) == order.tolist()
+    for number in order[:20]:
+        assert numbers_of(stream.at([number / RATE])) == [number]
+
+
+def test_another_rate_shows_the_last_frame_before(film):
+    assert numbers_of(show(film, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
+    assert numbers_of(show(film, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_given_length_cuts_or_holds_the_last_frame(film):
+    assert show(film, duration_s=2.0).duration_s == 2.0
+    longer = show(film, duration_s=9.0)
+    assert numbers_of(longer.at([8.9])) == [COUNT - 1]
+    assert open_stream(f"video:{film}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
+
+
+def test_a_film_alone_has_no_truth(film):
+    stream = show(film)
+    frames = stream.at([0.0])
+    assert not stream.has_truth and frames.labels is None and frames.boxes is None and stream.changes_s() == ()
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_label_maps_are_found_by_frame_number(tmp_path, beside):
+    path = write_video(tmp_path / "film.mp4")
+    folder = tmp_path if beside else tmp_path / "film.mp4.labels"
+    folder.mkdir(exist_ok=True)
+    for number in (0, 7):
+        labels = np.full((HEIGHT, WIDTH), number % 3, np.uint8)
+        labels[:, WIDTH // 2 :] = IGNORE
+        picture = Image.fromarray(labels)
+        if number:  # a palette PNG holds class numbers too
+            picture.putpalette(list(range(256)) * 3)
+        picture.save(folder / f"gt_{number:06d}.png")
+    (folder / "classes.txt").write_text("ground\nwall\n\nsky\n", encoding="utf-8")
+    stream = show(path)
+    assert stream.has_truth and stream.classes == ("ground", "wall", "sky")
+    first, unknown, seventh = stream.at([0.0, 0.3, 0.7]).labels
+    assert (first[:, :20] == 0).all() and (first[:, 20:] == IGNORE).all()
+    assert (unknown == IGNORE).all()
+    assert (seventh[:, :20] == 1).all() and (seventh[:, 20:] == IGNORE).all()
+
+
+def test_label_maps_that_do_not_fit_are_refused(tmp_path):
+    path = write_video(tmp_path / "film.mp4")
+    Image.fromarray(np.full((4, 4), 77, np.uint8)).save(tmp_path / "gt_000000.png")
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "gt_000001.png")
+    (tmp_path / "gt_000002.png").write_bytes(b"no picture")
+    stream = show(path)
+    for time_s, reason in ((0.0, r"\[77\].*classes.txt"), (0.1, "one value per pixel"), (0.2, "cannot be read")):
+        with pytest.raises(DataError, match=reason):
+            stream.at([time_s])
+
+
+def test_files_that_are_no_videos_are_refused(tmp_path, film):
+    (tmp_path / "text.mp4").write_text("not a film", encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read as a video"):
+        show(tmp_path / "text.mp4")
+    with pytest.raises(DataError, match="no video file"):
+        show(tmp_path / "absent.mp4")
+    with pytest.raises(DataError, match="no video file"):
+        show(tmp_path)
+    (tmp_path / "torn.mp4").write_bytes(film.read_bytes()[:600])
+    with pytest.raises(DataError, match="cannot be read as a video"):
+        show(tmp_path / "torn.mp4")
+
+
+def test_a_film_without_pictures_is_refused(tmp_path):
+    path = tmp_path / "sound.wav"
+    with av.open(str(path), "w") as container:
+        track = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(track.encode(frame))
+    with pytest.raises(DataError, match="holds no video"):
+        show(path)
