@@ -50,7 +50,8 @@ class Context(nn.Module):
         self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width, 1), nn.Sigmoid())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gate(x)
+        gate: torch.Tensor = self.gate(x)
+        return x * gate
 
 
 class Teacher(nn.Module):

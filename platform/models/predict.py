@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import Weights
+from driftlab.platform.models.digest import digest as digest
 
 Labels = npt.NDArray[np.uint8]
 
@@ -72,13 +72,3 @@ def load(model: nn.Module, weights: Weights) -> None:
         model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     except RuntimeError as error:
         raise RunError(f"Weights do not belong to this {type(model).__name__}: {error}") from error
-
-
-def digest(weights: Weights) -> str:
-    """Tell weights apart by 16 hexadecimal digits over names, types, shapes and bytes."""
-    seen = hashlib.sha256()
-    for name in sorted(weights):
-        value = np.ascontiguousarray(weights[name])
-        seen.update(f"{name}\x1f{value.dtype.str}\x1f{weights[name].shape}\x1f".encode())
-        seen.update(value.tobytes())
-    return seen.hexdigest()[:16]

@@ -27,7 +27,7 @@ def build(name: str, classes: int, *, seed: int) -> nn.Module:
     from driftlab.platform.models import networks
 
     with torch.random.fork_rng(devices=()):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return networks.MAKERS[name](classes)
 
 

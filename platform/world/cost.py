@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.world.hardware import Hardware
 
-BACKWARD_AND_FORWARD = (
-    3  # the gradients by inputs and by weights each take as many multiply-accumulates as the forward pass
-)
+PASSES = 3  # forward, gradients by inputs, gradients by weights: about the same work each
 MOST_LOAD = 0.95  # beyond this a loaded machine would never finish
 
 
@@ -20,7 +18,7 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
 
 def training_s(cost: ModelCost, hardware: Hardware, *, iterations: int, batch: int) -> float:
     """Time training steps of forward and backward passes."""
-    return iterations * BACKWARD_AND_FORWARD * inference_s(cost, hardware, batch=batch)
+    return iterations * PASSES * inference_s(cost, hardware, batch=batch)
 
 
 def inference_j(cost: ModelCost, hardware: Hardware, *, batch: int = 1, paged_bytes: int = 0) -> float:

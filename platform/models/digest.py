@@ -1,0 +1,19 @@
+"""Tell weights apart."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from driftlab.platform.core.records import Weights
+
+
+def digest(weights: Weights) -> str:
+    """Tell weights apart by 16 hexadecimal digits over names, types, shapes and bytes."""
+    seen = hashlib.sha256()
+    for name in sorted(weights):
+        value = np.ascontiguousarray(weights[name])
+        seen.update(f"{name}\x1f{value.dtype.str}\x1f{weights[name].shape}\x1f".encode())
+        seen.update(value.tobytes())
+    return seen.hexdigest()[:16]

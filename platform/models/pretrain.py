@@ -1,0 +1,99 @@
+"""Train the networks that a run starts from: a student that knows streets in general, a teacher that knows them well.
+
+Nothing is downloaded. The lessons are frames of many random scenes, drawn under seeds that no experiment uses, so a
+pre-trained network has never seen the stream that it will be judged on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional as F
+
+from driftlab.datasets.catalogue import WORKLOADS, open_stream
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.platform.core.records import Weights
+from driftlab.platform.core.seeding import rng_for, seed_for
+from driftlab.platform.models.predict import state_of, to_input
+from driftlab.platform.models.zoo import build
+
+if TYPE_CHECKING:
+    from driftlab.platform.models.artifacts import Recipe
+
+FRAMES = 1600  # lessons to draw from: more add rendering time and, for these networks, no score
+FRAMES_OF_A_STREAM = 4
+STREAM_S = 240.0
+WARM_UP = 0.1  # share of the steps in which the rate rises
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """Frames with their truth."""
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.uint8]
+
+
+def pretrain(recipe: Recipe) -> Weights:
+    """Build a network and train it on frames of every workload of its family; the same recipe gives the same bits."""
+    with one_thread():
+        model = build(recipe.network, recipe.classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
+        if recipe.steps:
+            _train(model, recipe, draw_lessons(recipe))
+        return state_of(model)
+
+
+def draw_lessons(recipe: Recipe) -> Lessons:
+    """Render a few frames at random times of many streams, as many of each workload."""
+    family = sorted(name for name in WORKLOADS if name.startswith(f"{recipe.workloads}/"))
+    wanted = min(FRAMES, recipe.steps * recipe.batch)
+    streams = math.ceil(wanted / FRAMES_OF_A_STREAM)
+    parts = [_frames(recipe, family[number % len(family)], number) for number in range(streams)]
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Lessons(np.concatenate([part.images for part in parts]), np.concatenate(labels))
+
+
+def _frames(recipe: Recipe, workload: str, number: int) -> Frames:
+    seed = seed_for(recipe.seed, "pretrain", workload, number)
+    stream = open_stream(workload, seed=seed, height=recipe.height, width=recipe.width, fps=30.0, duration_s=STREAM_S)
+    return stream.at(np.sort(rng_for(seed, "times").uniform(0, STREAM_S, FRAMES_OF_A_STREAM)))
+
+
+def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
+    rng = rng_for(recipe.seed, "pretrain", "order")
+    optimiser = torch.optim.Adam(model.parameters(), lr=recipe.lr)
+    model.train()
+    for step in range(recipe.steps):
+        rows = rng.integers(len(lessons.images), size=recipe.batch)
+        images, labels = to_input(lessons.images[rows]), torch.from_numpy(lessons.labels[rows]).long()
+        if rng.random() < 0.5:  # streets are as likely the other way round
+            images, labels = images.flip(-1), labels.flip(-1)
+        optimiser.param_groups[0]["lr"] = recipe.lr * _pace(step / recipe.steps)
+        optimiser.zero_grad()
+        F.cross_entropy(model(images), labels, ignore_index=IGNORE).backward()
+        optimiser.step()
+
+
+def _pace(done: float) -> float:
+    """Rise to the full rate and then fall to nothing along half a cosine."""
+    if done < WARM_UP:
+        return (done + 1e-2) / (WARM_UP + 1e-2)
+    return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

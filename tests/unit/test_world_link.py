@@ -1,0 +1,179 @@
+"""A link against closed forms, and its outages against integration in small steps."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftlab.errors import RequestError
+from driftlab.platform.world.clock import make_clock
+from driftlab.platform.world.link import LINKS, Link, LinkProfile, Outages, Transfer, find, from_mapping
+
+
+def carry(messages, *, rate_kbps=80.0, rtt_ms=100.0, loss=0.0, outages=None, seed=0) -> list[Transfer]:
+    """Hand over messages (time, bytes) and collect their transfers in order of arrival."""
+    clock = make_clock("virtual")
+    link = Link(clock, rate_kbps, rtt_ms, loss, outages or Outages(), np.random.default_rng(seed))
+    arrived: list[Transfer] = []
+
+    def sender(at_s, size_bytes):
+        yield clock.timeout(at_s)
+        arrived.append((yield from link.send(size_bytes)))
+        assert clock.now == arrived[-1].arrive_s
+
+    for at_s, size_bytes in messages:
+        clock.process(sender(at_s, size_bytes))
+    clock.run()
+    return arrived
+
+
+def test_a_message_takes_its_bits_over_the_rate_and_half_a_round_trip():
+    (transfer,) = carry([(2.0, 10_000)])  # 80 kbit at 80 kbit/s: one second
+    assert (transfer.queued_s, transfer.start_s) == (2.0, 2.0)
+    assert transfer.sent_s == pytest.approx(3.0)
+    assert transfer.arrive_s == pytest.approx(3.05)
+    assert (transfer.bytes, transfer.wire_bytes, transfer.retransmissions) == (10_000, 10_000, 0)
+
+
+def test_the_next_message_starts_when_the_last_bit_is_on_the_link_not_when_it_arrives():
+    transfers = carry([(0.0, 10_000), (0.5, 5_000), (0.6, 0), (9.0, 10_000)], rtt_ms=8000)
+    assert [t.start_s for t in transfers] == pytest.approx([0.0, 1.0, 1.5, 9.0])
+    assert [t.arrive_s for t in transfers] == pytest.approx([5.0, 5.5, 5.5, 14.0])
+    assert [t.queued_s for t in transfers] == [0.0, 0.5, 0.6, 9.0]
+
+
+def test_messages_of_one_moment_keep_the_order_in_which_they_were_handed_over():
+    sizes = [900, 10, 500, 0, 700]
+    assert [t.bytes for t in carry([(1.0, size) for size in sizes])] == sizes
+
+
+def test_an_infinite_rate_leaves_half_a_round_trip():
+    (transfer,) = carry([(1.0, 10**12)], rate_kbps=math.inf, rtt_ms=40)
+    assert transfer.arrive_s == pytest.approx(1.02)
+
+
+def test_a_message_rests_during_outages_and_waits_for_the_end_of_one():
+    outages = Outages(((1.0, 3.0), (4.0, 4.5)))
+    first, second = carry([(0.0, 25_000), (6.0, 0)], outages=outages, rtt_ms=0)  # 2.5 s of bits: 1 + 1 + 0.5
+    assert (first.sent_s, second.sent_s) == (pytest.approx(5.0), 6.0)
+    (during,) = carry([(2.0, 0)], outages=outages, rtt_ms=0)
+    assert during.sent_s == 3.0
+
+
+def test_a_message_may_end_just_as_an_outage_begins():
+    assert Outages(((1.0, 3.0),)).finish_s(0.0, 1.0) == 1.0
+    assert Outages(((1.0, 3.0),)).finish_s(1.0, 0.0) == 3.0
+
+
+eighths = st.integers(0, 40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    edges=st.lists(st.integers(0, 24), min_size=0, max_size=6, unique=True).map(sorted),
+    gap=st.one_of(st.none(), st.integers(1, 8)),
+    start=eighths,
+    work=eighths,
+)
+def test_outages_agree_with_integration_in_small_steps(edges, gap, start, work):
+    """Windows, starts and work on a grid of 1/8 s, so walking the grid is exact."""
+    windows = list(zip(edges[::2], edges[1::2], strict=False))
+    period = None if gap is None or not windows else windows[-1][1] + gap
+
+    def down(cell):
+        return any(a <= (cell % period if period else cell) < b for a, b in windows)
+
+    cell, left = start, work
+    while left or down(cell):
+        left -= not down(cell)
+        cell += 1
+        if not left and work:
+            break
+    outages = Outages(tuple((a / 8, b / 8) for a, b in windows), None if period is None else period / 8)
+    assert outages.finish_s(start / 8, work / 8) == float(Fraction(cell, 8))
+
+
+def test_loss_sends_whole_packets_again_and_counts_them():
+    size = 100 * 1500 + 700
+    transfers = carry([(0.0, size)] * 200, loss=0.2, seed=3)
+    for transfer in transfers:
+        extra = transfer.wire_bytes - transfer.bytes
+        assert extra >= 0
+        assert extra % 1500 in {(700 * k) % 1500 for k in range(12)}
+        assert transfer.sent_s - transfer.start_s == pytest.approx(transfer.wire_bytes * 8 / 80_000)
+    mean = np.mean([transfer.retransmissions for transfer in transfers])
+    assert mean == pytest.approx(101 * 0.2 / 0.8, rel=0.05)  # of a negative binomial; 25.25 with error 0.4
+
+
+def test_a_short_last_packet_is_sent_again_at_its_own_size():
+    transfers = carry([(0.0, 700)] * 50, loss=0.5, seed=1)
+    assert all(t.wire_bytes == 700 * (1 + t.retransmissions) for t in transfers)
+    assert sum(t.retransmissions for t in transfers) > 10
+
+
+def test_the_same_seed_loses_the_same_packets():
+    messages = [(0.0, 50_000), (1.0, 20_000)]
+    assert carry(messages, loss=0.1, seed=5) == carry(messages, loss=0.1, seed=5)
+    assert carry(messages, loss=0.1, seed=5) != carry(messages, loss=0.1, seed=6)
+
+
+def test_without_loss_nothing_is_drawn():
+    rng = np.random.default_rng(1)
+    clock = make_clock("virtual")
+    clock.run(clock.process(Link(clock, 100, 0, 0.0, Outages(), rng).send(10_000)))
+    assert rng.random() == np.random.default_rng(1).random()
+
+
+def test_a_wall_clock_runs_the_same_processes():
+    clock = make_clock("wall", factor=0.0)
+    link = LINKS["wifi"].up(clock, np.random.default_rng(0))
+    transfer = clock.run(clock.process(link.send(33_000_000 // 8)))
+    assert transfer.arrive_s == pytest.approx(1.001)
+
+
+def test_directions_have_rates_of_their_own():
+    clock = make_clock("virtual")
+    profile = LinkProfile("x", up_kbps=8, down_kbps=16)
+    up = clock.process(profile.up(clock, np.random.default_rng(0)).send(1000))
+    down = clock.process(profile.down(clock, np.random.default_rng(0)).send(1000))
+    clock.run()
+    assert (up.value.arrive_s, down.value.arrive_s) == (1.0, 0.5)
+
+
+def test_presets_are_found_by_name_and_null_is_free():
+    assert find("lte") is LINKS["lte"]
+    assert (LINKS["null"].up_kbps, LINKS["null"].rtt_ms) == (math.inf, 0)
+    with pytest.raises(RequestError, match="Did you mean 'wifi'"):
+        find("wify")
+
+
+def test_a_described_link_is_read_or_refused_with_all_faults():
+    link = from_mapping(
+        {"name": "mine", "up_kbps": 5, "down_kbps": "inf", "outages": {"windows_s": [[3, 4]], "period_s": 9}}
+    )
+    assert link == LinkProfile("mine", 5.0, math.inf, outages=Outages(((3.0, 4.0),), 9.0))
+    with pytest.raises(RequestError) as refused:
+        from_mapping({"name": "mine", "up_kbps": -5, "loss": 1, "rt_ms": 3, "outages": {"windows_s": [[4, 3]]}})
+    for part in (
+        "'mine'",
+        "up_kbps",
+        "-5",
+        "loss",
+        "did you mean 'rtt_ms'",
+        "'down_kbps' is missing",
+        "outage windows",
+    ):
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("windows", "period"), [(((1, 1),), None), (((2, 3), (1, 4)), None), (((0, 5),), 5), (((4, 6),), 5)]
+)
+def test_outages_that_make_no_sense_are_refused(windows, period):
+    with pytest.raises(ValueError, match="outage windows"):
+        Outages(windows, period)
