@@ -1,0 +1,88 @@
+"""The actors: a rack for each kind of node, in a process of its own, under a name that the Ray dashboard shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from driftlab.actors.rack import Failure, Head, Rack, import_class
+from driftlab.platform.lab.backend import Kind, NodeId
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
+
+
+class _Host:
+    """Passes everything on to its rack."""
+
+    def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
+        os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
+        self._name = name
+        self._rack = Rack(classes)
+        for path in classes.values():
+            import_class(path)  # now, while the other actors do the same, rather than at the first call
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @ray.method(max_task_retries=-1)
+    def ready(self) -> str:
+        """Answer as soon as the process is there, however often it has to be started."""
+        return self._name
+
+    def place(self, session: str, epoch: int, node: NodeId, *args: Any) -> None:
+        self._rack.place(session, epoch, node, *args)
+
+    @ray.method(num_returns=2)
+    def call(
+        self, session: str, epoch: int, step: int, node: NodeId, verb: str, *args: Any
+    ) -> tuple[Head | Failure, Any]:
+        return self._rack.call(session, epoch, step, node, verb, *args)
+
+    @ray.method(num_returns=2)
+    def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> tuple[int, bytes]:
+        state = self._rack.checkpoint(session, epoch, steps)
+        return len(state), state
+
+    def restore(self, session: str, epoch: int, state: bytes | None) -> None:
+        self._rack.restore(session, epoch, state)
+
+    def drop(self, session: str) -> None:
+        self._rack.drop(session)
+
+
+@ray.remote
+class EdgeDevice(_Host):
+    """Hosts devices."""
+
+
+@ray.remote
+class Application(_Host):
+    """Hosts applications and their models."""
+
+
+@ray.remote
+class Teacher(_Host):
+    """Hosts teachers."""
+
+
+@ray.remote
+class Trainer(_Host):
+    """Hosts trainers, and builds the networks that a run needs."""
+
+
+@ray.remote
+class Recorder(_Host):
+    """Hosts the one node that writes tables."""
+
+
+ACTORS: Mapping[Kind, Any] = {
+    "device": EdgeDevice,
+    "application": Application,
+    "teacher": Teacher,
+    "trainer": Trainer,
+    "builder": Trainer,
+    "recorder": Recorder,
+}

@@ -1,0 +1,82 @@
+"""The Ray backend: the same sessions as in one process, on as many processes and machines as there are."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from driftlab.actors.cluster import ClusterConfig, connect
+from driftlab.actors.pool import Pool, Slot
+from driftlab.actors.session import RaySession
+from driftlab.errors import RunError
+from driftlab.platform.lab.backend import Kind
+from driftlab.platform.lab.inline import NODE_CLASSES
+
+LOOK_S = 0.5  # how long a wait goes on before it looks whether it still makes sense
+LEAVE_S = 5.0  # for the cells' threads to notice that the run is over
+
+
+class RayBackend:
+    """Owns Ray while a run lasts; its sessions may be used from one thread each."""
+
+    name = "ray"
+
+    def __init__(self, config: ClusterConfig | None = None, classes: Mapping[Kind, str] = NODE_CLASSES) -> None:
+        config = config or ClusterConfig()
+        self._cluster = connect(config)
+        self.pool = Pool(config, self._cluster, classes)
+        self._numbers = itertools.count()
+        self._gate = threading.Condition()
+        self._users = 0
+        self._closed = False
+        self.pool.warm()
+
+    @property
+    def concurrency(self) -> int:
+        """Two cells per worker: while the nodes of one wait for each other, those of the other work."""
+        return 2 * self.pool.workers
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """Where the actors can be watched, if the dashboard was asked for."""
+        return self._cluster.dashboard_url
+
+    def open(self, session: str) -> RaySession:
+        return RaySession(self, f"{session}#{next(self._numbers)}")
+
+    def close(self) -> None:
+        """Let go of everything; threads that still wait for an answer get an error instead."""
+        with self._gate:
+            self._closed = True
+            self._gate.wait_for(lambda: self._users == 0, timeout=LEAVE_S)
+        self._cluster.close()
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        """Use Ray while it is certain to be there: a call after its end would start another one."""
+        with self._gate:
+            if self._closed:
+                raise RunError("The run was stopped.")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._users -= 1
+                self._gate.notify_all()
+
+    def get(self, reference: Any, slot: Slot | None) -> Any:
+        """Wait for a value as long as the run lasts and the actor that owes it can be expected to start."""
+        while True:
+            with self.using():
+                try:
+                    return ray.get(reference, timeout=LOOK_S)
+                except exceptions.GetTimeoutError:
+                    if slot is not None:
+                        self.pool.check(slot)

@@ -1,0 +1,194 @@
+"""The Ray that a run uses: started for it on this machine, or one that is there already."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from driftlab.errors import RequestError
+
+MIB = 2**20
+STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
+PROCESS_BYTES = 200 * MIB  # measured: an actor that has imported torch
+REACH_S = 3.0
+JOIN_S = 6
+PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+ALLOWED = (
+    "Give HOST:PORT of the head's GCS (6379 unless it was started otherwise) or 'auto' on a machine of the cluster, "
+    "or leave --address out to run on this machine alone. A cluster with authentication also needs RAY_AUTH_MODE=token "
+    "and its token in RAY_AUTH_TOKEN or ~/.ray/auth_token."
+)
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where a run's actors live and how many there may be."""
+
+    address: str | None = None  # None: this machine alone, unless RAY_ADDRESS names a cluster
+    workers: int | None = None  # actors of a kind; None: as many as there are processors
+    rack: int | None = None  # at most so many devices per actor, then as many actors as it takes
+    gpus_per_actor: float = 0.0  # of applications, teachers and trainers
+    dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
+    store_bytes: int = STORE_BYTES
+    py_modules: tuple[str, ...] = ()  # local packages that the cluster's machines lack
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A connection to Ray, and what it has."""
+
+    namespace: str
+    cpus: int
+    gpus: float
+    memory_bytes: int
+    dashboard_url: str | None
+    folder: Path | None  # of a Ray that was started here
+
+    def close(self) -> None:
+        """Leave the cluster; a Ray that was started here ends with it."""
+        ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def connect(config: ClusterConfig) -> Cluster:
+    """Start Ray on this machine, or join the cluster that is asked for."""
+    if ray.is_initialized():
+        raise RequestError("This process uses Ray already; close that run first (ray.shutdown()), or start another.")
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    folder = None if address else _session_folder()
+    namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
+    common = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        context = _start(folder, config, common) if folder else _join(address or "", config, common)
+        cluster = _describe(namespace, folder, context)
+        _check_gpus(config, cluster)
+    except BaseException:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return cluster
+
+
+def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
+    """Start a Ray of our own, behind its own token; who wants its dashboard finds the token in the usual file."""
+    token_file = Path("~/.ray/auth_token").expanduser()
+    own = not config.dashboard and not token_file.exists()
+    _set_defaults(QUIET | ({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {}))
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
+    context = ray.init(
+        address="local",
+        num_cpus=config.workers or processors(),
+        include_dashboard=config.dashboard,
+        object_store_memory=config.store_bytes,
+        _temp_dir=str(folder),
+        **common,
+    )
+    if token_file.exists() and token_file.stat().st_uid == os.getuid():
+        token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
+    return context
+
+
+def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
+    """Join a cluster, within seconds or with a reason."""
+    _check_reachable(address)
+    _set_defaults(QUIET)
+    runtime_env = {"py_modules": list(config.py_modules)} if config.py_modules else None
+    with _variable("RAY_gcs_rpc_server_connect_timeout_s", str(JOIN_S)):
+        try:
+            return ray.init(address=address, runtime_env=runtime_env, **common)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            reason = str(error).strip().splitlines()
+            raise RequestError(
+                f"Cannot join a Ray cluster at '{address}': {reason[0] if reason else error}. {ALLOWED}"
+            ) from error
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse what is no address, and one where nobody answers; Ray itself would try for a minute."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise RequestError(f"'{address}' is not an address. {ALLOWED}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise RequestError(f"No Ray cluster answers at '{address}' ({error}). {ALLOWED}") from error
+
+
+def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
+    resources = ray.cluster_resources()
+    free = psutil.virtual_memory().available if folder is not None else int(resources.get("memory", 0))
+    url = context.dashboard_url
+    return Cluster(
+        namespace=namespace,
+        cpus=max(1, int(resources.get("CPU", 1))),
+        gpus=resources.get("GPU", 0.0),
+        memory_bytes=free,
+        dashboard_url=f"http://{url}" if url else None,
+        folder=folder,
+    )
+
+
+def _check_gpus(config: ClusterConfig, cluster: Cluster) -> None:
+    """Refuse a request that Ray would wait for in silence."""
+    share, kinds = config.gpus_per_actor, 3  # applications, teachers and trainers
+    if share > 1 and share != int(share):
+        raise RequestError(f"compute.gpus_per_actor is {share}: above one only whole GPUs can be had.")
+    if share * kinds > cluster.gpus:
+        most = int(cluster.gpus / kinds * 100) / 100
+        fix = f"set it to {most} or less" if most else "leave it at 0 to compute on CPUs"
+        raise RequestError(
+            f"compute.gpus_per_actor is {share}: an application, a teacher and a trainer together need "
+            f"{share * kinds:g} GPUs, and there are {cluster.gpus:g}; {fix}."
+        )
+
+
+def processors() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _session_folder() -> Path:
+    """Make a folder for Ray's files, and remove those of runs that were killed before they could."""
+    base = Path(tempfile.gettempdir())
+    for old in base.glob(f"{PREFIX}[0-9]*-*"):
+        owner = old.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+
+
+def _set_defaults(variables: Mapping[str, str]) -> None:
+    """Set what the user's environment leaves open."""
+    os.environ.update({name: value for name, value in variables.items() if name not in os.environ})
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

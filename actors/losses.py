@@ -1,0 +1,43 @@
+"""Telling a lost process from an error of the code that ran in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ray import exceptions
+
+from driftlab.actors.rack import OutOfStep
+
+LOST_PROCESS = (
+    OutOfStep,
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.LocalRayletDiedError,
+    exceptions.OutOfMemoryError,
+)
+
+
+def is_loss(error: BaseException) -> bool:
+    """Tell whether the same call may well succeed when it is repeated."""
+    return any(isinstance(one, LOST_PROCESS) for one in _chain(error))
+
+
+def is_lost_object(error: BaseException) -> bool:
+    """Tell whether a payload has gone with the machine that held it."""
+    return any(isinstance(one, exceptions.ObjectLostError) for one in _chain(error))
+
+
+def reason(error: BaseException) -> str:
+    """Say in one line what happened; Ray puts the cause last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Walk from what Ray raised to what caused it in another process."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "cause", None)

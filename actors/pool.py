@@ -1,0 +1,147 @@
+"""The actors of a run: shared by all its cells, started when they are first needed, refused when they cannot fit."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from driftlab.actors.actors import ACTORS
+from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.lab.backend import Kind
+
+GIB = 2**30
+CPUS_PER_ACTOR = 0.001  # waiting actors reserve next to nothing; above zero, or Ray would not spread them
+START_S = 60.0  # to start one actor on a busy machine
+RACKED: frozenset[Kind] = frozenset({"device", "application"})
+ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "trainer", "builder"})
+WARM: tuple[Kind, ...] = ("trainer", "application", "device", "teacher")  # what every cell needs, slowest first
+
+
+@dataclass(eq=False)
+class Slot:
+    """An actor and how many nodes it hosts."""
+
+    name: str
+    kind: Kind
+    actor: Any
+    ready: Any  # answers when the actor has started
+    born: float = field(default_factory=time.monotonic)
+    nodes: int = 0
+
+
+class Pool:
+    """Gives every node a slot; which one never matters to the results."""
+
+    def __init__(self, config: ClusterConfig, cluster: Cluster, classes: Mapping[Kind, str]) -> None:
+        self._config, self._cluster, self._classes = config, cluster, classes
+        self.workers = config.workers or cluster.cpus
+        self._slots: dict[str, list[Slot]] = {}  # by the actor's class
+        self._numbers: dict[str, itertools.count[int]] = {}
+        self._lock = threading.Lock()
+
+    def warm(self) -> None:
+        """Start the first actor of each kind, so that all import what they need at the same time."""
+        with self._lock:
+            for kind in WARM:
+                self._start(kind)
+
+    def take(self, kind: Kind) -> Slot:
+        """Find the least loaded actor for one more node, or start another."""
+        with self._lock:
+            slots = self._slots.get(_label(kind), [])
+            best = min(slots, key=lambda slot: slot.nodes, default=None)
+            slot = best if best is not None and self._suffices(kind, best, len(slots)) else self._start(kind)
+            slot.nodes += 1
+            return slot
+
+    def give(self, slot: Slot) -> None:
+        """Take back what a node had."""
+        with self._lock:
+            slot.nodes -= 1
+
+    def twin(self, slot: Slot) -> Slot:
+        """Start an actor for one session alone, away from those that the others use."""
+        with self._lock:
+            twin = self._start(slot.kind, shared=False)
+            twin.nodes = slot.nodes
+            return twin
+
+    def retire(self, slot: Slot) -> None:
+        """End an actor that only one session used."""
+        ray.kill(slot.actor)
+
+    def check(self, slot: Slot) -> None:
+        """Complain about an actor that still has not started."""
+        if time.monotonic() - slot.born < START_S or ray.wait([slot.ready], timeout=0)[0]:
+            return
+        wanted = {"CPU": CPUS_PER_ACTOR} | ({"GPU": self._gpus(slot.kind)} if self._gpus(slot.kind) else {})
+        free = ray.available_resources()
+        lacking = [
+            f"{name} ({free.get(name, 0):g} free, {need:g} asked)"
+            for name, need in wanted.items()
+            if free.get(name, 0) < need
+        ]
+        if lacking:
+            raise RunError(
+                f"Actor {slot.name} cannot start: the cluster lacks {', '.join(lacking)}. Ask for less, or wait."
+            )
+
+    def _suffices(self, kind: Kind, best: Slot, count: int) -> bool:
+        if kind in RACKED and self._config.rack is not None:
+            return best.nodes < self._config.rack
+        return best.nodes == 0 or count >= self._limit(kind)
+
+    def _limit(self, kind: Kind) -> int:
+        if kind == "recorder":
+            return 1
+        share = self._gpus(kind)
+        return self.workers if not share else max(1, min(self.workers, int(self._cluster.gpus / share / 3)))
+
+    def _gpus(self, kind: Kind) -> float:
+        return self._config.gpus_per_actor if kind in ON_GPU else 0.0
+
+    def _start(self, kind: Kind, *, shared: bool = True) -> Slot:
+        label = _label(kind)
+        self._check_memory()
+        number = next(self._numbers.setdefault(label, itertools.count()))
+        name = f"{label}-{number}"
+        classes = {one: path for one, path in self._classes.items() if _label(one) == label}
+        actor = (
+            ACTORS[kind]
+            .options(
+                name=name,
+                num_cpus=CPUS_PER_ACTOR,
+                num_gpus=self._gpus(kind),
+                max_restarts=-1,
+                max_task_retries=0,
+                scheduling_strategy="SPREAD",
+            )
+            .remote(name, classes)
+        )
+        slot = Slot(name, kind, actor, actor.ready.remote())
+        if shared:
+            self._slots.setdefault(label, []).append(slot)
+        return slot
+
+    def _check_memory(self) -> None:
+        """Refuse one actor too many before the machine begins to swap."""
+        running = sum(map(len, self._slots.values()))
+        most = max(8, self._cluster.memory_bytes // PROCESS_BYTES)
+        if running >= most:
+            raise RequestError(
+                f"{running + 1} actors need about {(running + 1) * PROCESS_BYTES / GIB:.1f} GiB, and "
+                f"{self._cluster.memory_bytes / GIB:.1f} GiB are free: put more devices on each actor (a larger "
+                "--rack), or leave --rack out."
+            )
+
+
+def _label(kind: Kind) -> str:
+    """How the dashboard calls the actors of a kind; trainers and builders share theirs."""
+    return str(ACTORS[kind].__ray_metadata__.class_name)

@@ -1,0 +1,112 @@
+"""A rack: many logical nodes in one process, each of which runs its calls in order or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftlab.errors import DriftlabError, RunError
+from driftlab.platform.lab.backend import Kind, NodeId
+
+Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply
+
+
+class OutOfStep(Exception):
+    """A call came to a node that is not where the call expects it: something before it was lost with a process."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a node's own code raised. It travels in place of the reply, and on to whoever was to use the payload."""
+
+    error: DriftlabError
+    trace: str
+
+
+@dataclass
+class _Node:
+    """A node and how many calls it has run."""
+
+    thing: Any  # the node, or the failure that ended it
+    step: int = 0
+
+
+@dataclass
+class _Shelf:
+    """The nodes of one session. Every recovery opens a new epoch, so that late calls of an older one are refused."""
+
+    epoch: int
+    nodes: dict[NodeId, _Node] = field(default_factory=dict)
+
+
+class Rack:
+    """Holds nodes of several sessions and passes their calls on."""
+
+    def __init__(self, classes: Mapping[Kind, str]) -> None:
+        self._classes = classes
+        self._shelves: dict[str, _Shelf] = {}
+
+    def place(self, session: str, epoch: int, node: NodeId, *args: Any) -> None:
+        """Construct a node; an error of its constructor answers every call that follows."""
+        shelf = self._shelves.setdefault(session, _Shelf(epoch))
+        if shelf.epoch != epoch:
+            raise OutOfStep(f"{node.kind} {node.name}: placed in epoch {epoch}, this is {shelf.epoch}")
+        shelf.nodes[node] = _Node(_run(node, "start", import_class(self._classes[node.kind]), args))
+
+    def call(
+        self, session: str, epoch: int, step: int, node: NodeId, verb: str, *args: Any
+    ) -> tuple[Head | Failure, Any]:
+        """Run a verb; head and payload come apart, so that the payload can stay where it is."""
+        target = self._find(session, epoch, step, node)
+        target.step += 1
+        reply = target.thing
+        if not isinstance(reply, Failure):
+            reply = _run(node, verb, getattr(target.thing, verb, None), args)
+        if isinstance(reply, Failure):
+            target.thing = reply  # what the failed call left behind is not to be built upon
+            return reply, reply
+        return (reply.facts, reply.rows), reply.payload
+
+    def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> bytes:
+        """Pack the nodes of a session, each having run exactly so many calls."""
+        nodes = {node: self._find(session, epoch, step, node) for node, step in steps.items()}
+        return pickle.dumps(nodes, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, session: str, epoch: int, state: bytes | None) -> None:
+        """Begin a new epoch with the nodes of a checkpoint, or with none."""
+        self._shelves[session] = _Shelf(epoch, pickle.loads(state) if state is not None else {})
+
+    def drop(self, session: str) -> None:
+        """Forget a session."""
+        self._shelves.pop(session, None)
+
+    def _find(self, session: str, epoch: int, step: int, node: NodeId) -> _Node:
+        shelf = self._shelves.get(session)
+        found = shelf.nodes.get(node) if shelf is not None and shelf.epoch == epoch else None
+        if found is None or found.step != step:
+            where = "not here" if found is None else f"at step {found.step}"
+            raise OutOfStep(f"{node.kind} {node.name} is {where}, wanted epoch {epoch}, step {step}")
+        return found
+
+
+def import_class(path: str) -> type[Any]:
+    """Import `module:Class`."""
+    module, _, name = path.partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _run(node: NodeId, verb: str, function: Any, args: tuple[Any, ...]) -> Any:
+    """Run node code; what it raises becomes the answer, because only lost processes may look like faults."""
+    for argument in args:
+        if isinstance(argument, Failure):
+            return argument
+    try:
+        return function(*args)
+    except Exception as error:
+        reason = f"{node.kind} {node.name} cannot {verb}: {type(error).__name__}: {error}"
+        return Failure(error if isinstance(error, DriftlabError) else RunError(reason), traceback.format_exc())

@@ -1,0 +1,285 @@
+"""A session on Ray: calls that go from actor to actor, and a log of them that outlives any process.
+
+Every call is logged. When a process is lost, the whole session goes back to its last checkpoint, or to its beginning,
+and the calls made since are made again: nodes are deterministic, so whoever holds a job sees the same answer. The log
+keeps no payload of a call that it can repeat; memory is bounded by what the loop still holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import exceptions
+
+from driftlab.actors.losses import is_loss, is_lost_object, reason
+from driftlab.actors.pool import Slot
+from driftlab.actors.rack import Failure
+from driftlab.errors import RunError
+from driftlab.platform.core.records import Reply
+from driftlab.platform.lab.backend import Job, NodeId
+
+if TYPE_CHECKING:
+    from driftlab.actors.backend import RayBackend
+
+log = logging.getLogger(__name__)
+
+PLACE = ""  # stands in the log for the construction of a node
+CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than what repeating costs
+CHECKPOINT_CALLS_PER_NODE = 20
+SETTLE_CALLS = 50  # look so often whether a checkpoint is complete
+LIVES = 6  # recoveries for one answer; what kills its process every time is not tried for ever
+SHARED_LIVES = 2  # of these among the other sessions, which a killer would take with it
+
+
+@dataclass(eq=False)
+class Call:
+    """A line of the log. Its arguments name own calls that a replay repeats, and hold all other jobs."""
+
+    node: NodeId
+    verb: str
+    args: tuple[Any, ...]
+    index: int
+    job: weakref.ReferenceType[RayJob] | None = None
+
+
+@dataclass(eq=False)
+class RayJob:
+    """Work that was started; its references are replaced when the work has to be repeated."""
+
+    session: RaySession
+    call: Call
+    head: Any
+    payload: Any
+
+    @property
+    def node(self) -> NodeId:
+        return self.call.node
+
+    @property
+    def verb(self) -> str:
+        return self.call.verb
+
+
+@dataclass
+class Cut:
+    """A checkpoint: where in the log it was taken, and the nodes' states, which stay in the object store."""
+
+    index: int = 0
+    steps: dict[NodeId, int] = field(default_factory=dict)
+    sizes: list[Any] = field(default_factory=list)  # there as soon as the states are
+    states: dict[Slot, Any] = field(default_factory=dict)
+
+
+class RaySession:
+    """The nodes of one cell, wherever they are."""
+
+    def __init__(self, backend: RayBackend, key: str) -> None:
+        self._backend, self._key = backend, key
+        self._lock = threading.RLock()  # a session that has lost a payload of this one recovers it from its own thread
+        self._slots: dict[NodeId, Slot] = {}
+        self._twins: dict[Slot, Slot] = {}  # shared actor -> the one that this session has for itself
+        self._alone = False
+        self._steps: dict[NodeId, int] = {}
+        self._epoch = 0
+        self._log: list[Call] = []
+        self._cut = Cut()
+        self._pending: Cut | None = None
+        self._due = CHECKPOINT_CALLS
+
+    # What the loop does ------------------------------------------------------------------------------------------
+
+    def place(self, node: NodeId, *args: Any) -> None:
+        with self._backend.using(), self._lock:
+            slot = self._backend.pool.take(node.kind)
+            self._slots[node] = self._twin(slot) if self._alone else slot
+            self._issue(self._record(node, PLACE, args), {})
+
+    def call(self, node: NodeId, verb: str, *args: Any) -> RayJob:
+        with self._backend.using(), self._lock:
+            self._checkpoint_when_due()
+            call = self._record(node, verb, args)
+            job = RayJob(self, call, *self._issue(call, {}))
+            call.job = weakref.ref(job)
+            return job
+
+    def result(self, job: Job) -> Reply:
+        assert isinstance(job, RayJob)
+        for life in range(LIVES + 1):
+            with self._lock:
+                epoch, head = self._epoch, job.head
+            try:
+                answer = self._backend.get(head, self._slots.get(job.node))
+            except exceptions.RayError as error:
+                if not is_loss(error) or life == LIVES:
+                    raise RunError(_blame(job, error, life)) from error
+                log.debug("%s: lost %s of %s, %s", self._key, job.verb, job.node, reason(error))
+                self._recover(job, epoch, life, error)
+                continue
+            if isinstance(answer, Failure):
+                log.debug("%s", answer.trace)
+                raise answer.error
+            facts, rows = answer
+            return Reply(facts, rows)
+        raise AssertionError("the last life ends in an answer or an error")
+
+    def checkpoint(self) -> None:
+        with self._backend.using(), self._lock:
+            pending = Cut(len(self._log), dict(self._steps))
+            for slot in set(self._slots.values()):
+                steps = {node: step for node, step in self._steps.items() if self._slots[node] is slot}
+                size, state = slot.actor.checkpoint.remote(self._key, self._epoch, steps)
+                pending.sizes.append(size)
+                pending.states[slot] = state
+            self._pending = pending
+            self._due = len(self._log) + max(CHECKPOINT_CALLS, CHECKPOINT_CALLS_PER_NODE * len(self._slots))
+
+    def close(self) -> None:
+        with self._backend.using(), self._lock:
+            for slot in set(self._slots.values()):
+                slot.actor.drop.remote(self._key)
+            for slot in self._slots.values():
+                self._backend.pool.give(slot)
+            for twin in self._twins.values():
+                self._backend.pool.retire(twin)
+            self._slots, self._twins, self._steps, self._log = {}, {}, {}, []
+            self._cut, self._pending = Cut(), None
+
+    # The log -----------------------------------------------------------------------------------------------------
+
+    def _record(self, node: NodeId, verb: str, args: Sequence[Any]) -> Call:
+        """Log a call. What it takes from calls that no replay would repeat, it must hold itself."""
+        horizon = (self._pending or self._cut).index
+        kept = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
+        call = Call(node, verb, tuple(kept), len(self._log))
+        self._log.append(call)
+        return call
+
+    def _issue(self, call: Call, fresh: Mapping[Call, Any]) -> tuple[Any, Any]:
+        """Send a call to its node's actor."""
+        actor = self._slots[call.node].actor
+        args = [_reference(arg, fresh) for arg in call.args]
+        if call.verb == PLACE:
+            self._steps[call.node] = 0
+            return actor.place.remote(self._key, self._epoch, call.node, *args), None
+        step = self._steps[call.node]
+        self._steps[call.node] = step + 1
+        head, payload = actor.call.remote(self._key, self._epoch, step, call.node, call.verb, *args)
+        return head, payload
+
+    def _owns(self, arg: Any) -> bool:
+        return isinstance(arg, RayJob) and arg.session is self
+
+    def _checkpoint_when_due(self) -> None:
+        pending = self._pending
+        if pending is not None and (len(self._log) - pending.index) % SETTLE_CALLS == 0:
+            self._settle(pending)
+        elif pending is None and len(self._log) >= self._due:
+            self.checkpoint()
+
+    def _settle(self, pending: Cut) -> None:
+        """Cut the log at a checkpoint as soon as every actor has delivered its part."""
+        if len(ray.wait(pending.sizes, num_returns=len(pending.sizes), timeout=0)[0]) < len(pending.sizes):
+            return
+        self._pending = None
+        try:
+            size = sum(ray.get(pending.sizes))
+        except exceptions.RayError as error:
+            level = logging.DEBUG if is_loss(error) else logging.WARNING
+            log.log(level, "%s: no checkpoint, the last one stays: %s", self._key, reason(error))
+            return
+        for call in self._log[self._cut.index : pending.index]:
+            call.args = tuple(arg.call if self._owns(arg) else arg for arg in call.args)
+        self._cut = pending
+        log.debug("%s: checkpoint of %d bytes after %d calls", self._key, size, pending.index)
+
+    # After a loss ------------------------------------------------------------------------------------------------
+
+    def _recover(self, job: RayJob, epoch: int, life: int, error: BaseException) -> None:
+        """Go back and repeat, the further and the more apart from others the less the last attempt helped."""
+        with self._backend.using(), self._lock:
+            if self._epoch != epoch:
+                return  # someone else has been faster
+            lost = is_lost_object(error)
+            if lost:
+                self._revive_others()
+            if lost or life > 0 or job.call.index < self._cut.index:
+                self._cut = Cut()
+            if life >= SHARED_LIVES:
+                self._move_away()
+            self._rewind()
+
+    def _revive_others(self) -> None:
+        """Have the sessions whose payloads are used here make them again."""
+        others = {arg for call in self._log for arg in call.args if isinstance(arg, RayJob) and arg.session is not self}
+        for job in others:
+            session = job.session
+            with session._lock:
+                session._cut = Cut()
+                session._rewind()
+
+    def _move_away(self) -> None:
+        """Leave the shared actors, lest whatever kills them here takes other sessions with it again and again."""
+        self._alone = True
+        self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
+
+    def _twin(self, slot: Slot) -> Slot:
+        if slot in self._twins.values():
+            return slot
+        if slot not in self._twins:
+            self._twins[slot] = self._backend.pool.twin(slot)
+        self._backend.pool.give(slot)
+        return self._twins[slot]
+
+    def _rewind(self) -> None:
+        """Restore every node and repeat the calls made since, in their order."""
+        self._epoch += 1
+        self._pending = None
+        self._steps = dict(self._cut.steps)
+        for slot in set(self._slots.values()):
+            self._await(slot)
+            slot.actor.restore.remote(self._key, self._epoch, self._cut.states.get(slot))
+        calls = self._log[self._cut.index :]
+        last_use = {arg: call for call in calls for arg in call.args if isinstance(arg, Call)}
+        fresh: dict[Call, Any] = {}
+        for call in calls:
+            head, payload = self._issue(call, fresh)
+            job = call.job() if call.job else None
+            if job is not None:
+                job.head, job.payload = head, payload
+            if call in last_use:
+                fresh[call] = payload
+            for arg in call.args:
+                if last_use.get(arg) is call:
+                    fresh.pop(arg, None)
+
+    def _await(self, slot: Slot) -> None:
+        """Wait until an actor is back: calls made while it restarts would be refused."""
+        try:
+            self._backend.get(slot.actor.ready.remote(), None)
+        except exceptions.RayError as error:
+            raise RunError(f"Actor {slot.name} does not come back: {reason(error)}") from error
+
+
+def _reference(arg: Any, fresh: Mapping[Call, Any]) -> Any:
+    """Find the payload that an argument stands for."""
+    if isinstance(arg, RayJob):
+        return arg.payload
+    if not isinstance(arg, Call):
+        return arg
+    if arg in fresh:
+        return fresh[arg]
+    job = arg.job() if arg.job else None
+    assert job is not None, "a call in the log outlived the payload it needs"
+    return job.payload
+
+
+def _blame(job: RayJob, error: BaseException, lives: int) -> str:
+    lost = f": its process, or one it needs, was lost {lives + 1} times in a row" if is_loss(error) else ""
+    hint = "; its code may crash or memory may be short" if lost else ""
+    return f"{job.node.kind} {job.node.name} cannot {job.verb}{lost}: {reason(error)}{hint}"
