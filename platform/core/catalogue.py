@@ -1,6 +1,7 @@
 """The catalogue of names: which file holds which member, and how a member is made from a request.
 
-Adding a method is one line here. Members are frozen dataclasses, so their parameters, types and defaults are data.
+Adding a method is one line here; a method that lives outside driftlab needs none, its name says where its class is
+(`core/plugins.py`). Members are frozen dataclasses, so their parameters, types and defaults are data.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core import plugins
 
+BASES: Mapping[str, str] = {
+    "streaming": "driftlab.platform.streaming.base:Streaming",
+    "adaptation": "driftlab.platform.adaptation.base:Adaptation",
+    "scaling": "driftlab.platform.scaling.base:Scaling",
+    "scheduling": "driftlab.platform.scheduling.base:Scheduling",
+}
 FAMILIES: Mapping[str, Mapping[str, str]] = {
     "streaming": {
         "local": "driftlab.platform.streaming.local:Local",
+        "ams": "driftlab.platform.streaming.ams:Ams",
+        "just_in_time": "driftlab.platform.streaming.just_in_time:JustInTime",
         "one_time": "driftlab.platform.streaming.one_time:OneTime",
         "foresight": "driftlab.platform.streaming.foresight:Foresight",
     },
@@ -37,10 +47,14 @@ class Member:
     name: str
     params: tuple[tuple[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Make the path of a user's file whole here, where the request is read: a worker stands in another folder."""
+        object.__setattr__(self, "name", plugins.absolute(self.name))
+
     def __str__(self) -> str:
         """Show the name, and in brackets what differs from the defaults."""
-        params = ", ".join(f"{key}={value}" for key, value in self.params)
-        return f"{self.name}({params})" if params else self.name
+        name, params = plugins.short(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
+        return f"{name}({params})" if params else name
 
     def make(self) -> Any:
         """Build the member; a wrong parameter is refused with all faults at once."""
@@ -55,9 +69,15 @@ def member_class(family: str, name: str) -> type[Any]:
     """Import the class behind a name."""
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
+    if plugins.is_outside(name):
+        return plugins.find(family, name, _import(BASES[family]))
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
-    module, _, cls = FAMILIES[family][name].partition(":")
+    return _import(FAMILIES[family][name])
+
+
+def _import(target: str) -> type[Any]:
+    module, _, cls = target.partition(":")
     return typing.cast("type[Any]", getattr(importlib.import_module(module), cls))
 
 
@@ -107,3 +127,6 @@ def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
     return getattr(hint, "__name__", str(hint))
+
+
+plugins.hook()  # at import: a worker meets a user's classes first while it unpickles, before any code asks for them

@@ -1,0 +1,121 @@
+"""Members from outside: `path/to/file.py:Class` or `package.module:Class` stands wherever a member's name may.
+
+A file becomes a module that is called by its path, so that every process can find it again by that name: a worker that
+unpickles what a member left behind has only the name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+from driftlab.errors import RequestError, unknown_name
+
+SUFFIX = ".py"
+_PREFIX = "file:"
+
+
+def is_outside(name: str) -> bool:
+    """Tell a class that a user brings from a name of the catalogue."""
+    return ":" in name or name.endswith(SUFFIX)
+
+
+def absolute(name: str) -> str:
+    """Make the path of a file whole; every other name stays as it is."""
+    place, colon, cls = name.rpartition(":")
+    return os.path.abspath(os.path.expanduser(place)) + colon + cls if place.endswith(SUFFIX) else name
+
+
+def short(name: str) -> str:
+    """Leave out where a file lies: what tables say must not depend on it."""
+    place, colon, cls = name.rpartition(":")
+    return Path(place).name + colon + cls if place.endswith(SUFFIX) else name
+
+
+def find(family: str, name: str, base: type[Any]) -> type[Any]:
+    """Import a class and insist that it can be a member of the family."""
+    given = absolute(name)
+    place, colon, attribute = given.rpartition(":")
+    if not colon:
+        raise RequestError(f"{family} member '{given}': name the class in it too, such as {given}:MyMember.")
+    module = _imported(family, given, place)
+    found = {key: value for key, value in vars(module).items() if inspect.isclass(value)}
+    if attribute not in found:
+        mine = [key for key, value in found.items() if value.__module__ == module.__name__]
+        raise RequestError(f"{family} member '{given}': {unknown_name('class', attribute, mine)}")
+    faults = list(_faults(found[attribute], base))
+    if faults:
+        raise RequestError(f"{family} member '{given}': " + "; ".join(faults))
+    return found[attribute]
+
+
+def hook() -> None:
+    """Let this process import files by the names that their modules have; calling this again changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_PREFIX):
+            return None
+        return spec_from_file_location(fullname, unquote(fullname.removeprefix(_PREFIX)))
+
+
+def _imported(family: str, given: str, place: str) -> ModuleType:
+    if place.endswith(SUFFIX) and not Path(place).is_file():
+        raise RequestError(
+            f"{family} member '{given}': there is no file '{place}'. A path is read from the folder where driftlab is "
+            "started; give FILE.py:Class or package.module:Class."
+        )
+    try:
+        return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
+    except Exception as error:  # a user's file may fail in any way; what it says is for the user
+        where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
+        raise RequestError(
+            f"{family} member '{given}': cannot import it{where}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _module_name(file: str) -> str:
+    """Name a file's module by its path; a dot would mean a package."""
+    return _PREFIX + file.replace("%", "%25").replace(".", "%2E")
+
+
+def _frames(error: Exception) -> Iterator[traceback.FrameSummary]:
+    yield from reversed(traceback.extract_tb(error.__traceback__))
+
+
+def _faults(cls: type[Any], base: type[Any]) -> Iterator[str]:
+    """Say what a class lacks to be a member."""
+    if not issubclass(cls, base):
+        yield f"it must be a subclass of {base.__module__}.{base.__name__}"
+        return
+    if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        yield "it must be a @dataclass(frozen=True): its fields are the parameters"
+        return
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        yield f"it lacks {', '.join(missing)}"
+    if unsaid := [name for name in inspect.get_annotations(base) if not hasattr(cls, name)]:
+        yield f"it must say {', '.join(unsaid)}, True or False"
+    needed = [field.name for field in dataclasses.fields(cls) if field.init and _is_required(field)]
+    if needed:
+        yield f"every parameter needs a default: {', '.join(needed)}"
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING
