@@ -50,6 +50,16 @@ class Adaptation(ABC):
 
     needs_labels: ClassVar[bool]  # True: learns where a teacher's labels are; False: learns on the device, without
 
+    @property
+    def phase_iterations(self) -> int:
+        """How many steps a phase takes where its plan leaves that open; a member that has them says so."""
+        return 0
+
+    @property
+    def phase_batch(self) -> int:
+        """How many frames each of these steps learns from."""
+        return 1
+
     @abstractmethod
     def prepare(self, model: nn.Module) -> Any:
         """Make the model ready to follow the data and return the first state."""

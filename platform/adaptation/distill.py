@@ -75,6 +75,14 @@ class Distill(Adaptation):
         wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
         return [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
 
+    @property
+    def phase_iterations(self) -> int:
+        return self.iterations
+
+    @property
+    def phase_batch(self) -> int:
+        return self.batch
+
     def prepare(self, model: nn.Module) -> Memory:
         from driftlab.platform.models.vector import read
 

@@ -81,6 +81,7 @@ class Stored:
 
     frames: int
     buffered: int
+    newest_s: float
     phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
 
 
@@ -93,6 +94,7 @@ class Trained:
     values: int  # how many coordinates the update carries
     loss_first: float | None
     loss_last: float | None
+    score: float | None  # mIoU on what was trained on, where the phase asked for it
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
 

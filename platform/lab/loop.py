@@ -7,6 +7,7 @@ for when its virtual end comes, so real work overlaps while the tables depend on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from driftlab.platform.lab.rows import device_row, run_row
 from driftlab.platform.lab.setting import Setting
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.scheduling.base import Demand, Window
-from driftlab.platform.streaming.base import Answer, Sampling
+from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling
 from driftlab.platform.streaming.base import Session as Plan
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.cost import inference_s
@@ -46,7 +47,7 @@ class Edge:
     device_state: Any  # and as the device last heard of it
     turn: simpy.Resource  # uploads of one device are served one after another, however many GPUs there are
     has_trainer: bool = False
-    uploads: int = 0
+    messages: Counter[str] = field(default_factory=Counter)  # by direction
     version: int = 0
     account: Account = field(default_factory=Account)
 
@@ -81,6 +82,7 @@ class Loop:
         self.clock = make_clock(setting.clock)
         self.ledger = Ledger()
         self.streaming = cell.system.streaming.make()
+        self.adaptation = cell.system.adaptation.make()
         self.scheduling = cell.system.scheduling.make()
         self.gpu = simpy.Resource(self.clock, capacity=setting.server.gpus)
         self.teacher = NodeId("teacher", "teacher")
@@ -159,13 +161,14 @@ class Loop:
         with edge.turn.request() as turn:
             yield turn
             visit, training = yield from self._visit(edge, sent, packing)
+        state = edge.server_state
         if visit.trained is not None and not visit.trained.skipped:
             yield from self._return(visit, training)
-            edge.device_state = edge.server_state
         else:
-            self._record(
-                visit, arrive_s=None, accepted=False, reason=visit.trained.skipped if visit.trained else "stored"
-            )
+            yield from self._carry(edge, "down", "plan", PLAN_BYTES)
+            reason = visit.trained.skipped if visit.trained else "stored"
+            self._record(visit, arrive_s=None, accepted=False, reason=reason)
+        edge.device_state = state
 
     def _visit(self, edge: Edge, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
         """Hold a GPU for one whole step of a device: label, then train."""
@@ -195,11 +198,11 @@ class Loop:
         if answer.phase is None:
             return None
         training = self.session.call(visit.edge.node("trainer"), "train", answer)
-        iterations = answer.phase.iterations
-        if iterations is None or answer.phase.stop_score is not None:
+        iterations = answer.phase.iterations or self.adaptation.phase_iterations
+        if answer.phase.stop_score is not None:
             iterations = self.session.result(training).facts.iterations
-        student = self.setting.student
-        yield self._busy(self.setting.server.training_s(student.cost, iterations, visit.sent.frames))
+        cost, batch = self.setting.student.cost, self.adaptation.phase_batch
+        yield self._busy(self.setting.server.training_s(cost, iterations, batch))
         visit.trained, visit.train_end_s = self.session.result(training).facts, self.clock.now
         return training
 
@@ -220,8 +223,8 @@ class Loop:
 
     def _carry(self, edge: Edge, direction: str, kind: str, size: int) -> Generator[simpy.Event, Any, Transfer]:
         """Put a message on the link and count it."""
-        edge.uploads += direction == "up"
-        sequence = edge.uploads
+        edge.messages[direction] += 1
+        sequence = edge.messages[direction]
         link = edge.up if direction == "up" else edge.down
         transfer = yield from link.send(size)
         edge.account.sent(direction, transfer)
@@ -244,7 +247,7 @@ class Loop:
 
     def _place(self, edge: Edge) -> None:
         self.session.place(edge.node("device"), edge.spec.stream)
-        follows_here = not self.cell.system.adaptation.make().needs_labels
+        follows_here = not self.adaptation.needs_labels
         spec = AppSpec(
             device=edge.name,
             app="segmentation",

@@ -15,7 +15,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import delta, vector
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
-from driftlab.platform.results.metrics import confusion, miou
+from driftlab.platform.streaming import phi
 from driftlab.platform.streaming.base import Answer
 
 Labels = npt.NDArray[np.uint8]
@@ -41,11 +41,13 @@ class Trainer:
     def store(self, frames: Frames, labels: Labels) -> Reply:
         """Put labelled frames into the buffer, and tell how much the labels changed from each to the next."""
         history = [*self._labels[-1:], *labels]
-        phis = tuple(_change(before, after, self._spec.classes) for before, after in itertools.pairwise(history))
+        phis = tuple(
+            phi.segmentation(after, before, self._spec.classes) for before, after in itertools.pairwise(history)
+        )
         self._times_s = np.concatenate([self._times_s, frames.times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, labels])
-        return Reply(Stored(len(frames), len(self._times_s), phis))
+        return Reply(Stored(len(frames), len(self._times_s), float(self._times_s[-1]), phis))
 
     def train(self, answer: Answer) -> Reply:
         """Train one phase over what the buffer still holds, and pack the change for the device."""
@@ -63,6 +65,7 @@ class Trainer:
             values=update.values if update else 0,
             loss_first=adapted.losses[0] if adapted.losses else None,
             loss_last=adapted.losses[-1] if adapted.losses else None,
+            score=adapted.score,
             skipped=adapted.skipped,
             host_seconds=time.perf_counter() - started,
         )
@@ -85,8 +88,3 @@ class Trainer:
         vector.write(self._model, update.vector)
         self._vector, self._version = update.vector, self._version + 1
         return update
-
-
-def _change(before: Labels, after: Labels, classes: int) -> float:
-    score = float(miou(confusion(after, before, classes)))
-    return 0.0 if np.isnan(score) else 1.0 - score

@@ -38,6 +38,9 @@ class Answer:
     dense: bool = False  # send every weight rather than those that changed
 
 
+PLAN_BYTES = 16  # the message that brings a new plan where no update goes along
+
+
 class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 

@@ -18,6 +18,18 @@ _ROWS = (
         adaptation=_ALL_WEIGHTS,
     ),
     System(
+        "just_in_time",
+        "Train on single frames until the student agrees with the teacher.",
+        streaming=Member("streaming", "just_in_time"),
+        adaptation=Member("adaptation", "distill", (("optimiser", "momentum"), ("learning_rate", 0.01), ("batch", 1))),
+    ),
+    System(
+        "ams",
+        "Stream small updates of a twentieth of the weights, as often as the scene asks for.",
+        streaming=Member("streaming", "ams"),
+        adaptation=Member("adaptation", "distill"),
+    ),
+    System(
         "best_static",
         "One model trained on the whole stream before it begins: the best choice that never changes.",
         streaming=Member("streaming", "foresight", (("span", "stream"), ("iterations", 300))),

@@ -1,0 +1,63 @@
+"""AMS: buffer sampled frames, train on a horizon of them, and let the teacher's answers set both rates.
+
+Differs from the paper: samples are stamped with the time of capture, not of receipt; a horizon of 120 s and rates of
+0.1 to 1 frames/s suit streams of some minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Stored
+from driftlab.platform.streaming import rates
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
+from driftlab.platform.streaming.sampling import spread
+
+
+@dataclass(frozen=True)
+class Ams(Streaming):
+    """Send a buffer of frames per interval; rate and interval follow how fast the teacher's labels change."""
+
+    interval_s: float = 10.0
+    longest: float = 6.0  # times the interval: how far a static scene may stretch it
+    horizon_s: float = 120.0
+    low_fps: float = 0.1
+    high_fps: float = 1.0
+    control: Literal["tanh", "linear", "scaled", "fixed"] = "tanh"
+    target: float = 0.4
+    slowdown: bool = True  # whether the training interval adapts too
+    codec: str = "h264"
+
+    brings_labels = True
+
+    def faults(self) -> list[str]:
+        positive = {"interval_s": self.interval_s, "horizon_s": self.horizon_s, "low_fps": self.low_fps}
+        wrong = [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
+        if self.high_fps < self.low_fps:
+            wrong.append(f"'high_fps' is {self.high_fps}, must not be below low_fps = {self.low_fps}")
+        if self.longest < 1:
+            wrong.append(f"'longest' is {self.longest}, must be at least 1")
+        return wrong
+
+    def start(self, session: Session) -> Rates:
+        return Rates(self.high_fps, self.interval_s)
+
+    def plan_uplink(self, state: Rates, session: Session, now_s: float) -> Sampling | None:
+        """Fill the next buffer evenly and send it when the interval is over."""
+        stop_s = now_s + state.interval_s
+        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
+        return Sampling(times_s, send_s=stop_s, codec=self.codec)
+
+    def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
+        """Set both rates by the new φ-scores, and train on what the horizon still holds."""
+        return Answer(self._advance(state, stored), Phase(), oldest_s=now_s - self.horizon_s)
+
+    def _advance(self, state: Rates, stored: Stored) -> Rates:
+        if self.control == "fixed":
+            return state
+        sampling = SamplingControl(self.control, self.target, low_fps=self.low_fps, high_fps=self.high_fps)
+        training = TrainingControl(self.interval_s, self.longest if self.slowdown else 1.0)
+        return rates.advance(state, stored.phis, sampling, training)

@@ -1,0 +1,55 @@
+"""Just-In-Time: train on single frames until the student agrees with the teacher, and come back sooner if it did not.
+
+After Mullapudi et al. as the AMS paper compares with it: every sampled frame is one upload at full quality, and every
+training that changed something is one update.
+
+Differs from the paper: the interval between samples counts in seconds of the stream, not in frames of a 30 fps video.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Stored, Trained
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+
+
+@dataclass(frozen=True)
+class JustInTime(Streaming):
+    """Double the interval after a frame the student knew, halve it after one it had to learn."""
+
+    threshold: float = 0.75  # mIoU on the sampled frame from which the student counts as good
+    shortest_s: float = 8 / 30
+    longest_s: float = 64 / 30
+    most_steps: int = 8
+    codec: str = "png"
+
+    brings_labels = True
+
+    def faults(self) -> list[str]:
+        wrong = []
+        if not 0 < self.shortest_s <= self.longest_s:
+            wrong.append(f"'shortest_s' is {self.shortest_s}, must be in (0, longest_s = {self.longest_s}]")
+        if self.most_steps < 1:
+            wrong.append(f"'most_steps' is {self.most_steps}, must be at least 1")
+        return wrong
+
+    def start(self, session: Session) -> float:
+        """Begin with the shortest interval; it is the whole state."""
+        return self.shortest_s
+
+    def plan_uplink(self, state: float, session: Session, now_s: float) -> Sampling | None:
+        """Send the newest frame, and come back after the interval, which is never shorter than a frame."""
+        newest_s = math.floor(now_s * session.fps + 1e-9) / session.fps
+        return Sampling((newest_s,), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec)
+
+    def plan_downlink(self, state: float, session: Session, stored: Stored, now_s: float) -> Answer:
+        """Train on the newest frame alone, for as long as it is not known well enough."""
+        return Answer(state, Phase(self.most_steps, stop_score=self.threshold), oldest_s=stored.newest_s)
+
+    def learn(self, state: float, trained: Trained) -> float:
+        """Double the interval if the student knows the frame in the end, else halve it."""
+        known = trained.score is not None and trained.score > self.threshold
+        return min(self.longest_s, 2 * state) if known else max(self.shortest_s, state / 2)
