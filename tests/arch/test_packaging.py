@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 FOLDERS = ("driftlab", "datasets", "platform", "actors", "serve_apps", "tune_spaces")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
-IGNORED = ("__pycache__", ".DS_Store")
+IGNORED = ("__pycache__",)
 
 
 def expected(root: Path) -> set[str]:
@@ -27,7 +27,7 @@ def expected(root: Path) -> set[str]:
     found = set()
     for folder, subfolders, files in os.walk(root / "driftlab", followlinks=True):
         subfolders[:] = [name for name in subfolders if name not in IGNORED]
-        found |= {str((Path(folder) / name).relative_to(root)) for name in files if not name.endswith(".pyc")}
+        found |= {str((Path(folder) / name).relative_to(root)) for name in files if not name.startswith(".")}
     return found
 
 
