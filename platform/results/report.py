@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results import plots, summary
-from driftlab.platform.results.claims.base import Verdict, evaluate
+from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.pictures import Strip, strips
-from driftlab.platform.results.plots import COLOURS, GREYS, Style
+from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables, open_run
 from driftlab.platform.results.schema import SCHEMA_VERSION
-from driftlab.platform.results.svg import panel
+from driftlab.platform.results.svg import VARIABLES, panel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ class Page:
     panels: list[Panels]
     strips: list[Strip]
     failures: list[tuple[str, str]]
-    verdicts: list[Verdict]
+    verdicts: list[claims.Verdict]
     commands: list[str]
     spec: str
     provenance: list[tuple[str, str]]
@@ -77,7 +77,7 @@ def compose(run: Run) -> Page:
         panels=_panels(runs, tables.frame("frames"), looks),
         strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), looks),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
-        verdicts=evaluate(run, tables=tables) if len(runs) else [],
+        verdicts=claims.evaluate(run, tables=tables) if len(runs) else [],
         commands=_commands(run),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
         provenance=_provenance(run),
@@ -166,17 +166,13 @@ def _render(template: str, page: Page) -> str:
         "span": summary.span,
         "number": summary.number,
         "dashes": _dashes,
+        "of_paper": claims.of_paper,
+        "of_ours": claims.of_ours,
+        "of_span": claims.of_span,
     }
     return environment.get_template(template).render(
-        page=page, bounds=summary.BOUNDS, dash=summary.DASH, variables=_variables()
+        page=page, bounds=summary.BOUNDS, dash=summary.DASH, variables=VARIABLES
     )
-
-
-def _variables() -> dict[str, str]:
-    """Name each plotted colour's variable of the page."""
-    from driftlab.platform.results.svg import VARIABLES
-
-    return {colour: VARIABLES[colour] for colour in (*COLOURS, *GREYS.values())}
 
 
 def _dashes(look: Style) -> str:

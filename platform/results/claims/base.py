@@ -15,6 +15,8 @@ from driftlab.platform.results.read import Run, Tables
 
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
 INFORMATION = "information"  # the rule `info` compares nothing
+DASH = "–"
+DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]
 
 
@@ -99,8 +101,8 @@ def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:
     assert claim.paper is not None, f"rule '{claim.rule}' of claim '{claim.id}' needs a value to compare with"
     holds = _holds(claim.rule, claim.paper, measured)
     note = measured.note
-    if measured.low is None and claim.rule in ("sign", "ge", "le"):
-        note = "; ".join(filter(None, [note, "one pair, no interval"]))
+    if not note and measured.low is None and claim.rule in ("sign", "ge", "le"):
+        note = "one pair has no interval"
     return Verdict(claim, REPRODUCED if holds else NOT_REPRODUCED, measured, note)
 
 
@@ -147,9 +149,9 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]
     return [
         (
             f"{verdict.claim.id}: {verdict.claim.sentence}",
-            _value(verdict.claim.paper, verdict.claim),
-            _value(verdict.measured.value if verdict.measured else None, verdict.claim),
-            _span(verdict.measured),
+            of_paper(verdict.claim),
+            of_ours(verdict),
+            of_span(verdict),
             verdict.word + (f" ({verdict.note})" if verdict.note else ""),
         )
         for verdict in verdicts
@@ -165,14 +167,28 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _value(value: float | None, claim: Claim) -> str:
-    if value is None:
-        return "–"
-    bare = f"{value:+.3f}" if claim.rule == "sign" else f"{value:.4g}"
-    return f"{bare} {claim.unit}".strip()
+def of_paper(claim: Claim) -> str:
+    """Write what the paper says, or the limit that the rule sets."""
+    if claim.paper is None:
+        return DASH
+    side = {"le": "at most ", "ge": "at least "}.get(claim.rule, "")
+    return side + _number(claim.paper, claim)
 
 
-def _span(measured: Measured | None) -> str:
-    if measured is None or measured.low is None or measured.high is None:
-        return "–"
-    return f"{measured.low:+.3f} to {measured.high:+.3f}, n={measured.n}"
+def of_ours(verdict: Verdict) -> str:
+    """Write what was measured."""
+    return _number(verdict.measured.value, verdict.claim) if verdict.measured else DASH
+
+
+def of_span(verdict: Verdict) -> str:
+    """Write the interval and how many values it rests on."""
+    found = verdict.measured
+    if found is None or found.low is None or found.high is None:
+        return DASH
+    return f"{_number(found.low, verdict.claim)} to {_number(found.high, verdict.claim)}, n = {found.n}"
+
+
+def _number(value: float, claim: Claim) -> str:
+    """Write a difference with its sign, and anything else plainly."""
+    text = f"{value:+.3f}" if claim.unit == DIFFERENCE else f"{value:.4g} {claim.unit}".strip()
+    return text.replace("-", "\u2212")

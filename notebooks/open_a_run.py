@@ -1,0 +1,101 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Open a run
+#
+# This notebook reads the tables of a run and draws what its report draws. It reads nothing else: whatever you see here
+# you can compute from the same tables in your own way (`docs/tables.md` lists their columns).
+#
+# Open it with `jupytext --to notebook notebooks/open_a_run.py`, or directly in an editor that knows percent cells.
+
+# %%
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+import driftlab
+from driftlab.platform.results import plots
+
+# The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
+newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
+RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+
+# %%
+run = driftlab.open_run(RUN)
+runs = plots.with_settings(run.frame("runs"))
+frames = run.frame("frames")
+looks = plots.styles(runs)
+runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
+
+# %% [markdown]
+# ## Scores
+#
+# A table can also be asked in SQL; every table of the run is a view. The mean over seeds, best first:
+
+# %%
+run.sql("""
+    select workload, system, count(*) as n, avg(score) as score, avg(uplink_kbps) as up, avg(downlink_kbps) as down
+    from runs where status = 'done' group by workload, system order by workload, score desc
+""").to_pandas().round(3)
+
+# %% [markdown]
+# ## Accuracy over time
+#
+# A thin line per seed, a strong one for their mean, a vertical rule where the scene changes.
+
+# %%
+for setting, here in runs[runs["status"] == "done"].groupby("setting"):
+    figure, axis = plt.subplots(figsize=(9, 3.5), layout="constrained")
+    plots.accuracy(axis, here, frames[frames["cell"].isin(here["cell"])], looks)
+    axis.set_title(setting, loc="left")
+    axis.legend(frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.15))
+    plt.show()
+
+# %% [markdown]
+# ## Scores with intervals, and traffic
+
+# %%
+for setting, here in runs[runs["status"] == "done"].groupby("setting"):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.2), layout="constrained")
+    plots.scores(left, here, looks)
+    plots.traffic(right, here, looks)
+    figure.suptitle(setting, x=0.01, ha="left")
+    plt.show()
+
+# %% [markdown]
+# ## What the models see
+#
+# Pictures are PNG bytes in a table like any other.
+
+# %%
+import io
+
+pictures = run.frame("pictures").merge(runs[["cell", "system", "seed", "setting"]], on="cell")
+for setting, here in pictures[pictures["seed"] == pictures["seed"].min()].groupby("setting"):
+    moments = sorted(set(here["time_s"]))
+    systems = [name for name in looks if name in set(here["system"])]
+    figure, axes = plt.subplots(
+        len(systems) + 1, len(moments), figsize=(9, 1.2 * (len(systems) + 1)), squeeze=False, layout="constrained"
+    )
+    for column, moment in enumerate(moments):
+        now = here[here["time_s"] == moment].drop_duplicates("system").set_index("system")
+        axes[0, column].imshow(plt.imread(io.BytesIO(now["image"].iloc[0])))
+        axes[0, column].set_title(f"{moment:g} s", fontsize=9)
+        for row, system in enumerate(systems, start=1):
+            if system in now.index:
+                axes[row, column].imshow(plt.imread(io.BytesIO(now.loc[system, "prediction"])))
+    for row, label in enumerate(["frame", *systems]):
+        axes[row, 0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    figure.suptitle(setting, x=0.01, ha="left")
+    plt.show()

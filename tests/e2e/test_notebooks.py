@@ -1,0 +1,53 @@
+"""Notebooks run from top to bottom on a run, draw something, and read nothing but tables."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+READS = {"driftlab", "driftlab.platform.results", "matplotlib.pyplot", "pandas", "numpy", "io", "os", "pathlib"}
+
+
+def load_factory():
+    spec = importlib.util.spec_from_file_location("results_factory", ROOT / "tests/unit/results_factory.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_draws(path, tmp_path, monkeypatch):
+    jupytext = pytest.importorskip("jupytext")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    run = load_factory().make_run(tmp_path / "run", systems=("no_custom", "one_time"), seeds=(0, 1), duration_s=60.0)
+    monkeypatch.setenv("DRIFTLAB_RUN", str(run))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = jupytext.read(path)
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    images = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(images) == 6  # accuracy, scores beside traffic, and pictures, of two workloads
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_reads_only_tables(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= READS
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = {func.id if isinstance(func, ast.Name) else getattr(func, "attr", "") for func in called}
+    assert "open_run" in names
+    assert not names & {"open", "read_csv", "read_parquet", "read_table", "read_text", "read_bytes", "load"}

@@ -1,0 +1,108 @@
+"""Claims: each rule on both sides of its edge, and the built-in claims on streams whose answer is known."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from driftlab.errors import RequestError
+from driftlab.platform.results.claims.base import (
+    Claim,
+    Measured,
+    Untestable,
+    as_records,
+    as_text,
+    evaluate,
+    every_claim,
+    judge,
+)
+from driftlab.platform.results.read import open_run
+
+spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+
+def verdict(rule, paper, measured):
+    return judge(Claim("X-1", "here", "it holds", paper, "s", rule, lambda tables: measured), measured).word
+
+
+@pytest.mark.parametrize(
+    ("rule", "paper", "good", "bad"),
+    [
+        ("exact", 3.0, Measured(3.0), Measured(3.0000001)),
+        ("abs<=2", 10.0, Measured(12.0), Measured(12.1)),
+        ("rel<=.15", 10.0, Measured(8.5), Measured(8.4)),
+        ("sign", 0.2, Measured(0.01), Measured(-0.01)),
+        ("sign", -0.2, Measured(-0.01), Measured(0.01)),
+        ("sign", 0.2, Measured(0.1, 0.01, 0.19, 3), Measured(0.1, -0.01, 0.21, 3)),
+        ("ge", 5.0, Measured(6.0, 5.0, 7.0, 3), Measured(6.0, 4.9, 7.1, 3)),
+        ("le", 1.0, Measured(0.5), Measured(1.5)),
+        ("le", 1.0, Measured(0.9, 0.8, 1.0, 3), Measured(0.9, 0.7, 1.1, 3)),
+    ],
+)
+def test_rules(rule, paper, good, bad):
+    assert verdict(rule, paper, good) == "reproduced"
+    assert verdict(rule, paper, bad) == "not reproduced"
+
+
+def test_what_cannot_be_told_is_not_judged():
+    assert verdict("sign", 1.0, Untestable("no such system")) == "not testable here"
+    assert verdict("info", None, Measured(3.0)) == "information"
+    with pytest.raises(AssertionError):
+        verdict("roughly", 1.0, Measured(1.0))
+
+
+def test_claims_of_a_run_whose_answer_is_known(tmp_path):
+    verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path)))}
+    assert {name: x.word for name, x in verdicts.items() if name.startswith("ONCE")} == {
+        "ONCE-1": "reproduced",
+        "ONCE-2": "reproduced",
+        "ONCE-3": "reproduced",
+    }
+    # The made-up stream: 0.42 without and 0.68 with specialisation from 20 of 120 s on; 0.34 on the strange scene.
+    assert verdicts["ONCE-1"].measured.value == pytest.approx(0.26 * 100 / 120, abs=0.01)
+    assert verdicts["ONCE-2"].measured.value == pytest.approx(-0.08, abs=0.01)
+    assert verdicts["ONCE-3"].measured.value == pytest.approx(-0.08 - 0.26, abs=0.02)
+    assert verdicts["ONCE-2"].measured.n == 3
+
+
+@pytest.mark.parametrize(
+    ("systems", "workloads", "testable"),
+    [
+        (("no_custom",), ("streets/interview", "streets/driving_la"), set()),
+        (("no_custom", "one_time"), ("streets/interview",), {"ONCE-1"}),
+        (("no_custom", "one_time"), ("streets/driving_la",), {"ONCE-2", "ONCE-3"}),
+        ((), (), set()),
+    ],
+)
+def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, testable):
+    run = factory.make_run(tmp_path, systems=systems, workloads=workloads, seeds=(0, 1), pictures=False)
+    verdicts = [x for x in evaluate(open_run(run)) if x.claim.id.startswith("ONCE")]
+    assert {x.claim.id for x in verdicts if x.word != "not testable here"} == testable
+    assert all(x.note for x in verdicts if x.word == "not testable here")
+
+
+def test_rendering_and_choice(tmp_path):
+    run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0,), pictures=False))
+    verdicts = evaluate(run, ["ONCE-2", "ONCE-1"])
+    first, second = json.loads(json.dumps(as_records(verdicts)))
+    assert (first["id"], first["verdict"], first["ours"]) == ("ONCE-2", "not testable here", None)
+    assert (second["id"], second["n"], second["low"]) == ("ONCE-1", 1, None)
+    assert second["note"] == "one pair has no interval"
+    head, *rows = as_text(verdicts).splitlines()
+    assert [cell.strip() for cell in head.split("|")] == ["claim", "paper", "ours", "95 % CI", "verdict"]
+    assert len(rows) == 2
+    with pytest.raises(RequestError, match="ONCE-1"):
+        evaluate(run, ["ONCE-l"])
+
+
+def test_every_claim_is_written_down_in_full():
+    for name, claim in every_claim().items():
+        assert name == claim.id
+        assert claim.source
+        assert claim.sentence
+        assert claim.unit

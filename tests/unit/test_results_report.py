@@ -1,0 +1,203 @@
+"""The report: self-contained, the same every time, and no number that the tables do not hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from driftlab.errors import DataError
+from driftlab.platform.results import plots, summary
+from driftlab.platform.results.read import open_run
+from driftlab.platform.results.recorder import Recorder
+from driftlab.platform.results.report import compose, write_report
+from driftlab.platform.results.svg import panel
+
+spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+FAILED = ("one_time", "streets/interview", 2)
+VOID = {"meta", "img", "line", "path", "use", "rect", "br"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return factory.make_run(tmp_path_factory.mktemp("run"), failed=[FAILED])
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """Checks nesting and gathers identifiers and everything that a browser would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.loads, self.tags, self.words = [], Counter(), [], Counter(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags[tag] += 1
+        self.ids.update([attrs["id"]] if "id" in attrs else [])
+        self.loads += [attrs[key] for key in ("src", "href", "xlink:href", "srcset") if key in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_the_page_is_one_file_that_opens_offline(page):
+    read = Reader(page)
+    assert read.open == []
+    assert not [load for load in read.loads if not load.startswith(("data:image/png;base64,", "#"))]
+    assert not re.search(r"https?://|@import|url\((?!#)", page)
+    assert not set(read.tags) & {"script", "link", "iframe", "object"}
+    assert max(read.ids.values()) == 1
+    assert {load[1:] for load in read.loads if load.startswith("#")} <= set(read.ids)
+    assert read.tags["img"] == 2 * 3 * (2 + 4)  # settings x moments x (frame, truth, four systems)
+
+
+def test_same_tables_same_bytes(folder, page):
+    assert write_report(folder).read_text(encoding="utf-8") == page
+    assert not list(folder.glob(".*.tmp"))
+
+
+def test_numbers_are_means_over_seeds_of_the_tables(folder):
+    runs = open_run(folder).frame("runs")
+    composed = compose(open_run(folder))
+    (line,) = [x for x in composed.lines if (x.setting, x.system) == ("streets/driving_la", "one_time")]
+    ours = runs[(runs["system"] == "one_time") & (runs["workload"] == "streets/driving_la")].sort_values("seed")
+    none = runs[(runs["system"] == "no_custom") & (runs["workload"] == "streets/driving_la")].sort_values("seed")
+    assert line.score.mean == pytest.approx(ours["score"].mean())
+    assert line.gain.mean == pytest.approx((ours["score"].to_numpy() - none["score"].to_numpy()).mean())
+    assert (line.score.n, line.done, line.failed) == (3, 3, 0)
+    assert line.energy_j == pytest.approx(40.5)
+    assert line.uplink_kbps == pytest.approx(400_000 * 8 / 1000 / 120)
+    (broken,) = [x for x in composed.lines if x.failed]
+    assert (broken.system, broken.setting, broken.done) == (*FAILED[:2], 2)
+
+
+def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
+    text = " ".join(" ".join(Reader(page).words).split())
+    assert "24 cells, of which 1 failed." in text
+    assert "one_time scores 0.533" in text
+    for bound in summary.BOUNDS.values():
+        assert bound in text
+    assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text
+    assert "driftlab run demo --seed 0,1,2 --set 'student.network=tiny wide'" in text
+    assert f"driftlab run {folder}/spec.yaml" in text
+    assert "torchvision –" in text
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| streets/driving_la | one_time | 0.533 |" in markdown
+    assert "<svg" not in markdown
+
+
+def test_text_from_the_tables_is_never_markup(tmp_path):
+    run = factory.make_run(tmp_path, systems=("no_custom",), workloads=("<b>w</b>",), seeds=(0,), pictures=False)
+    Recorder(str(run)).write(
+        "x", {"runs": [factory.identity("one_time", "<b>w</b>", 0) | {"status": "failed", "error": "a <script> & b"}]}
+    )
+    read = Reader(write_report(run).read_text(encoding="utf-8"))
+    assert "b" not in read.tags
+    assert "script" not in read.tags
+    assert "a <script> & b" in read.words
+
+
+def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
+    empty = factory.make_run(tmp_path / "empty", systems=())
+    assert "No cell of this run is complete yet." in write_report(empty).read_text(encoding="utf-8")
+
+    blind = factory.make_run(tmp_path / "blind", systems=(), seeds=(0,))
+    rows = factory.rows("no_custom", "video:x.mp4", 0, 20.0, 2.0, True)
+    for chunk in rows["frames"]:
+        chunk.update(miou_frame=None, miou_window=None, pixel_accuracy=None)
+    rows["runs"][0].update(score=None, score_frame=None, score_global=None, energy_j=None)
+    rows["pictures"] = [picture | {"truth": None} for picture in rows["pictures"]]
+    Recorder(str(blind)).write("x", rows)
+    page = write_report(blind).read_text(encoding="utf-8")
+    assert "there is no accuracy to draw" in page
+    assert Reader(page).tags["img"] == 3 * 2
+    assert not re.search(r"\bnan\b|\bNone\b", " ".join(Reader(page).words))
+    assert (
+        "| video:x.mp4 | no_custom (does nothing) | – | – | 0 | – | 0 | 0 | – | 0 |"
+        in (blind / "report.md").read_text()
+    )
+
+
+def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
+    with pytest.raises(DataError):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- plots
+
+
+def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
+    runs = open_run(folder).frame("runs")
+    looks = plots.styles(runs, ["one_time"])
+    assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
+    assert looks["one_time"].colour == plots.COLOURS[0]
+    assert [looks[name].colour for name in list(looks)[1:]] == list(plots.GREYS.values())
+    many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
+    assert len(set(plots.styles(many).values())) == 12
+
+
+def test_changes_of_scene_are_counted_per_stream():
+    stream = {"cell": "x", "app": "a", "time_s": np.arange(6.0)}
+    frames = pd.concat(
+        [
+            pd.DataFrame(stream | {"device": "d0", "scene": [0, 0, 1, 1, 0, 0]}),
+            pd.DataFrame(stream | {"device": "d1", "scene": [5, 5, 5, 5, 6, 6]}),
+        ]
+    )
+    found = plots.scene_changes(frames.sample(frac=1, random_state=1))
+    assert found.to_numpy().tolist() == [[2.0, 0.5], [4.0, 1.0]]
+
+
+def test_a_timeline_averages_devices_and_never_holds_too_many_points():
+    times = np.arange(1000) / 10
+    runs = pd.DataFrame({"cell": ["x"], "system": ["s"], "seed": [0]})
+    frames = pd.concat(
+        [pd.DataFrame({"cell": "x", "time_s": times, "miou_window": level + times / 1000}) for level in (0.2, 0.4)]
+    )
+    lines = plots.timeline(runs, frames)
+    assert len(lines) == 200
+    assert np.allclose(lines["miou_window"], 0.3 + lines["time_s"] / 1000)
+    assert lines["time_s"].iloc[0] == pytest.approx(times[:5].mean())
+    short = plots.timeline(runs, frames[frames["time_s"] < 10])
+    assert len(short) == 100
+
+
+def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
+    def draw(axis):
+        axis.plot([0, 1], [0, 1 / 3], color=plots.COLOURS[0])
+        axis.set_title("0.123456")
+
+    svg = panel("p0", 'a "plot"', 120, draw)
+    assert svg == panel("p0", 'a "plot"', 120, draw)
+    assert svg.startswith("<svg class=")
+    assert "var(--s0)" in svg
+    assert ">0.123456<" in svg  # coordinates are cut, words are not
+    assert not re.search(r"\d\.\d{3,}", re.sub(r">[^<]*<", "><", svg))
+    assert "http" not in svg
