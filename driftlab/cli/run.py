@@ -182,17 +182,39 @@ def _plan(spec: Experiment, as_json: bool) -> None:
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
     """End with the table and the path of the report; a failed cell is exit code 1."""
-    from driftlab.platform.results.read import open_run
-    from driftlab.platform.results.report import summary_rows, write_report
+    from driftlab.platform.results.report import write_report
 
     report = write_report(outcome.directory)
     if as_json:
         print_json({**vars(outcome), "report": report})
     else:
-        print_columns(summary_rows(open_run(outcome.directory)))
+        print_columns(_summary(outcome.directory))
         say()
         for cell, reason in outcome.failed:
             say(f"FAILED {cell}: {reason}")
         say(f"run     {outcome.directory}")
         say(f"report  {report}")
     raise typer.Exit(1 if outcome.failed else 0)
+
+
+def _summary(directory: Path) -> list[tuple[str, ...]]:
+    """Sum a run up in one line per system and setting, as the report does."""
+    from driftlab.platform.results import plots, summary
+    from driftlab.platform.results.read import open_run
+
+    runs = plots.with_settings(open_run(directory).frame("runs"))
+    rows = [("workload", "system", "mIoU", "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")]
+    for line in summary.lines(runs, plots.styles(runs)):
+        bound = f" ({summary.BOUNDS[line.bound]})" if line.bound else ""
+        traffic = (summary.number(line.uplink_kbps), summary.number(line.downlink_kbps), summary.number(line.updates))
+        rows.append(
+            (
+                line.setting,
+                line.system + bound,
+                summary.score(line.score),
+                summary.span(line.score) or summary.DASH,
+                str(line.done),
+                *traffic,
+            )
+        )
+    return rows
