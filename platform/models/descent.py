@@ -19,6 +19,7 @@ from driftlab.errors import RequestError
 
 Vector = npt.NDArray[np.float32]
 Moments = tuple[Tensor, ...]
+CACHED = 1 << 16  # elements that go through all operations of a step before the next ones are fetched from memory
 EpsilonMode = Literal["torch", "tf", "paper"]
 
 
@@ -106,6 +107,8 @@ class Descent:
         self._rule = rule
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
+        self._block = CACHED if weights.device.type == "cpu" else max(1, len(weights))
+        self._blocks = [torch.split(vector, self._block) for vector in (weights, *self._moments)]
 
     def restrict(self, mask: npt.NDArray[np.bool_]) -> None:
         """Change only these coordinates from now on."""
@@ -114,13 +117,14 @@ class Descent:
     def step(self, gradient: Tensor) -> None:
         """Take a gradient into the moments of every coordinate and move the chosen ones."""
         self.steps += 1
-        self._rule.observe(self._moments, gradient)
-        if self._chosen is None:
-            self._rule.descend(self.weights, self._moments, self.steps)
-            return
-        part = self.weights[self._chosen]
-        self._rule.descend(part, tuple(moment[self._chosen] for moment in self._moments), self.steps)
-        self.weights[self._chosen] = part
+        for seen, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
+            self._rule.observe(tuple(moments), seen)
+            if self._chosen is None:
+                self._rule.descend(weights, tuple(moments), self.steps)
+        if self._chosen is not None:
+            moved = self.weights[self._chosen]
+            self._rule.descend(moved, tuple(moment[self._chosen] for moment in self._moments), self.steps)
+            self.weights[self._chosen] = moved
 
     def update(self) -> Vector:
         """Return the last step as it would have been for every coordinate."""

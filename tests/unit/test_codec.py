@@ -90,6 +90,13 @@ def test_what_x264_says_about_itself_is_left_out_and_the_pictures_stay():
     assert packed.gross_bytes - packed.net_bytes == len(stream) - len(bare) > 600
 
 
+def test_what_is_padded_for_an_odd_size_is_cut_off_again():
+    images = clip(3, 47, 63)
+    frames = pack(images, "h264:6").frames
+    assert psnr_db(frames, images) > psnr_db(frames[:, :-1], images[:, 1:]) + 3
+    assert psnr_db(frames, images) > psnr_db(frames[:, :, :-1], images[:, :, 1:]) + 3
+
+
 def test_the_fitting_codec_stays_within_its_budget():
     for frames in (1, 2, 10):
         images = clip(frames)

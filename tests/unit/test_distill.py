@@ -40,7 +40,7 @@ def walk(rule, size: int, mask=None, weights=None) -> Descent:
 def test_adam_is_torch_adam_bit_for_bit_over_two_phases(foreach):
     """Odd sizes on purpose: no tensor begins or ends where the processor's vectors do."""
     torch.manual_seed(0)
-    shapes = [(7, 3), (13,), (5, 5, 3), (1,), (101,)]
+    shapes = [(7, 3), (13,), (5, 5, 3), (1,), (101,), (311, 233)]
     parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     theirs = torch.optim.Adam(parameters, lr=3e-3, foreach=foreach)

@@ -1,0 +1,73 @@
+"""Measure the wire format at the paper's size, 2 M parameters of which 5 % are sent; prints one JSON line.
+
+The mask is uniformly random, the worst case. `over_bound` is the message against log2 of the number of masks plus the
+values as they are; `over_gzip_fp16` against what AMS sends. Times are of one core, encoding and decoding together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from driftlab.platform.models import delta
+from driftlab.platform.models.delta import Change, Format
+from driftlab.platform.models.vector import Layout
+
+SIZE = 2_000_000
+FRACTION = 0.05
+FORMATS = (Format("fp16", "gzip"), Format("fp16", "gaps"), Format("fp16"), Format("int8"), Format("int4"))
+
+
+def change() -> Change:
+    rng = np.random.default_rng(0)
+    before = rng.normal(0, 0.1, SIZE).astype(np.float32)
+    mask = np.zeros(SIZE, dtype=bool)
+    mask[rng.choice(SIZE, round(FRACTION * SIZE), replace=False)] = True
+    after = np.where(mask, before + rng.normal(0, 0.01, SIZE), before).astype(np.float32)
+    return Change(before, after, mask, 1, 0)
+
+
+def mask_bound_bytes(size: int, count: int) -> float:
+    choices = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
+    return choices / math.log(2) / 8
+
+
+def measure(made: Change, form: Format, repeats: int) -> tuple[int, float]:
+    """Give the bytes of a message and the median milliseconds to encode and apply it."""
+    layout, times_ms, data = Layout(("w",), ((SIZE,),)), [], b""
+    for _ in range(repeats):
+        start_s = time.process_time()
+        data = delta.encode(made, layout, form).data
+        delta.apply(data, made.before, layout, base=0)
+        times_ms.append(1e3 * (time.process_time() - start_s))
+    return len(data), statistics.median(times_ms)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    made = change()
+    measured = {f"{form.values}_{form.mask}": measure(made, form, options.repeats) for form in FORMATS}
+    count = round(FRACTION * SIZE)
+    bound = mask_bound_bytes(SIZE, count) + 2 * count
+    published = measured["fp16_gzip"][0]
+    line = {
+        "benchmark": "delta",
+        "bytes_over_bound": round(measured["fp16_rice"][0] / bound, 4),
+        "bytes_over_bound_goal": 1.03,
+        "int4_over_gzip_fp16": round(measured["int4_rice"][0] / published, 3),
+        "int4_over_gzip_fp16_goal": 0.5,
+        "int8_over_gzip_fp16": round(measured["int8_rice"][0] / published, 3),
+        "codec_ms": round(max(measured["fp16_rice"][1], measured["int4_rice"][1]), 1),
+        "codec_ms_goal": 50,
+        "bytes": {name: size for name, (size, _) in measured.items()},
+        "ms": {name: round(ms, 1) for name, (_, ms) in measured.items()},
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
