@@ -1,0 +1,70 @@
+"""Pre-training: the same bits for the same recipe, lessons from every workload, scenes that no experiment shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from driftlab.datasets.catalogue import WORKLOADS
+from driftlab.platform.models import pretrain
+from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.models.digest import digest
+from driftlab.platform.models.predict import load, predict, state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.results.metrics import confusion, miou
+
+SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
+
+
+def test_the_same_recipe_gives_the_same_bits_and_another_seed_others():
+    first, same = pretrain.pretrain(SHORT), pretrain.pretrain(SHORT)
+    other = pretrain.pretrain(Recipe("half", height=24, width=32, steps=3, batch=4, seed=1))
+    assert digest(first) == digest(same) != digest(other)
+
+
+def test_it_computes_on_one_thread_and_gives_the_others_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pretrain.one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
+    opened = []
+    real = pretrain.open_stream
+
+    def note(name, *, seed, **rest):
+        opened.append((name, seed))
+        return real(name, seed=seed, **rest)
+
+    monkeypatch.setattr(pretrain, "open_stream", note)
+    lessons = pretrain.draw_lessons(Recipe("half", height=24, width=32, steps=10, batch=8))
+    assert len(lessons.images) == len(lessons.labels) == 80
+    assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
+    assert len({seed for _, seed in opened}) == len(opened) == 20
+    assert min(seed for _, seed in opened) > 1_000_000  # nobody types such a seed
+
+
+def test_no_steps_leave_the_random_weights():
+    weights = pretrain.pretrain(Recipe("half", steps=0))
+    assert {name: value.shape for name, value in weights.items()} == {
+        name: value.shape for name, value in state_of(build("half", 8, seed=0)).items()
+    }
+
+
+@pytest.mark.slow
+def test_training_teaches_something():
+    recipe = Recipe("tiny", height=32, width=48, steps=60, batch=8)
+    stream = pretrain.open_stream("streets/driving_la", seed=0, height=32, width=48, fps=1.0, duration_s=60.0)
+    frames = stream.at(np.arange(20.0))
+    scores = []
+    for weights in (pretrain.pretrain(Recipe("tiny", steps=0)), pretrain.pretrain(recipe)):
+        model = build("tiny", 8, seed=0)
+        load(model, weights)
+        scores.append(float(miou(confusion(predict(model, frames.images), frames.labels, 8))))
+    assert scores[1] > 2 * scores[0]
