@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from driftlab.datasets.frames import IGNORE
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]  # any integer type
+Key = TypeVar("Key", bound=Hashable)
 EDGE_S = 1e-9  # a frame shown exactly window_s ago lies outside the window, whatever the rounding of k / fps
 
 
@@ -40,7 +41,7 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
         raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
     cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
     counts = np.bincount(cell[counted], minlength=frames * classes * classes)
-    matrices: Counts = counts.astype(np.int64, copy=False).reshape(frames, classes, classes)
+    matrices: Counts = np.asarray(counts, dtype=np.int64).reshape(frames, classes, classes)
     return matrices
 
 
@@ -138,7 +139,7 @@ def interval(values: Iterable[float | None]) -> Interval | None:
     return Interval(mean, mean - half, mean + half, int(known.size))
 
 
-def paired(ours: Mapping[Hashable, float | None], theirs: Mapping[Hashable, float | None]) -> Interval | None:
+def paired(ours: Mapping[Key, float | None], theirs: Mapping[Key, float | None]) -> Interval | None:
     """Average the difference ours - theirs over the keys (seeds, devices) that both have."""
     shared = [(ours[key], theirs[key]) for key in ours if key in theirs]
     return interval(a - b for a, b in shared if a is not None and b is not None)

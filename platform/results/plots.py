@@ -74,6 +74,7 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
     axis.set_ylabel("mIoU")
     axis.margins(x=0.01)
     tidy(axis)
+    axis.grid(axis="x", visible=False)  # a vertical rule is a change of scene
 
 
 def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +103,7 @@ def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
     """Rule where every stream changes; where they change at different times, tick the foot of the axis instead."""
     for time_s, share in scene_changes(frames).nlargest(MARKS, "share").sort_values("time_s").itertuples(index=False):
         top = 1.0 if share > 0.5 else 0.06
-        axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.7, alpha=0.75, zorder=0)
+        axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.8, alpha=0.8, zorder=0)
 
 
 def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
@@ -113,7 +114,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
         if found is None:
             continue
         axis.plot(values, [row] * len(values), "|", color=look.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
-        if found.low is not None:
+        if found.low is not None and found.high is not None:
             axis.plot([found.low, found.high], [row, row], color=look.colour, linewidth=2.2, alpha=0.45)
         axis.plot([found.mean], [row], "o", color=look.colour, markersize=5.5)
         axis.annotate(

@@ -6,7 +6,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.plots import COLOURS, GREYS, INK, QUIET, RULE
 
@@ -22,7 +22,7 @@ VARIABLES: Mapping[str, str] = {
     **{colour: f"var(--{bound.replace('_', '-')})" for bound, colour in GREYS.items()},
 }
 # The same picture gives the same bytes: identifiers are hashed with a fixed salt, text stays text, no date is written.
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "driftlab",
     "svg.fonttype": "none",
     "font.family": "sans-serif",

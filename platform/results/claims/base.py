@@ -13,11 +13,9 @@ from driftlab.errors import unknown_name
 from driftlab.platform.results.metrics import Interval
 from driftlab.platform.results.read import Run, Tables
 
-REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
-INFORMATION = "information"  # the rule `info` compares nothing
 DASH = "–"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
-Word = Literal["reproduced", "not reproduced", "not testable here", "information"]
+Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
 
 
 @dataclass(frozen=True)
@@ -95,15 +93,15 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
 def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:
     """Apply a claim's rule."""
     if isinstance(measured, Untestable):
-        return Verdict(claim, NOT_TESTABLE, None, measured.reason)
+        return Verdict(claim, "not testable here", None, measured.reason)
     if claim.rule == "info":
-        return Verdict(claim, INFORMATION, measured, measured.note)
+        return Verdict(claim, "information", measured, measured.note)
     assert claim.paper is not None, f"rule '{claim.rule}' of claim '{claim.id}' needs a value to compare with"
     holds = _holds(claim.rule, claim.paper, measured)
     note = measured.note
     if not note and measured.low is None and claim.rule in ("sign", "ge", "le"):
         note = "one pair has no interval"
-    return Verdict(claim, REPRODUCED if holds else NOT_REPRODUCED, measured, note)
+    return Verdict(claim, "reproduced" if holds else "not reproduced", measured, note)
 
 
 def _holds(rule: str, paper: float, measured: Measured) -> bool:
