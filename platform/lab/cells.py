@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.frames import Stream
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.seeding import seed_for
@@ -52,31 +53,48 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     present = {system.bound for system in systems}
     if experiment.bounds:
         systems += [row for row in SYSTEMS.values() if row.bound and row.bound not in present]
+    streams = [(workload.label, stream_of(workload)) for workload in experiment.workloads]
     return [
-        _cell(system, workload, fleet, seed)
+        _cell(system, label, devices_of(fleet, stream, seed), fleet.name, seed)
         for seed in experiment.seeds
         for fleet in experiment.fleets
-        for workload in experiment.workloads
+        for label, stream in streams
         for system in systems
     ]
 
 
-def _cell(system: System, workload: WorkloadPart, fleet: FleetPart, seed: int) -> Cell:
-    devices = tuple(
-        EdgeSpec(f"device-{index:04d}", machine, wire, _stream(workload, seed, index))
-        for index, (machine, wire) in enumerate(fleet_of(fleet))
-    )
-    cell_id = f"{system.name}/{workload.label}/{fleet.name}/seed-{seed}"
-    return Cell(cell_id, system, workload.label, fleet.name, devices, seed, devices[0].stream.duration_s)
+def _cell(system: System, workload: str, devices: tuple[EdgeSpec, ...], fleet: str, seed: int) -> Cell:
+    cell_id = f"{system.name}/{workload}/{fleet}/seed-{seed}"
+    return Cell(cell_id, system, workload, fleet, devices, seed, devices[0].stream.duration_s)
 
 
-def _stream(workload: WorkloadPart, seed: int, index: int) -> StreamSpec:
+def devices_of(fleet: FleetPart, stream: StreamSpec, seed: int) -> tuple[EdgeSpec, ...]:
     """Give each device a world of its own, the same one whatever system runs on it."""
-    return replace(stream_of(workload), seed=seed_for(seed, "stream", workload.name, index))
+    return tuple(
+        EdgeSpec(
+            f"device-{index:04d}", *machine, replace(stream, seed=seed_for(seed, "stream", stream.workload, index))
+        )
+        for index, machine in enumerate(fleet_of(fleet))
+    )
 
 
 def stream_of(workload: WorkloadPart) -> StreamSpec:
-    """Open a workload once: what is wrong with it shows, and a file tells its length."""
+    """Describe a workload's stream; a file tells its own length."""
+    return StreamSpec(
+        workload=workload.name,
+        seed=0,
+        height=workload.height,
+        width=workload.width,
+        fps=workload.fps,
+        duration_s=open_workload(workload).duration_s,
+        params=tuple(workload.params.items()),
+    )
+
+
+def open_workload(workload: WorkloadPart) -> Stream:
+    """Open a workload once, so that what is wrong with it shows."""
+    if elsewhere := sorted(set(workload.params) & {"seed", *type(workload).model_fields}):
+        raise RequestError(f"params holds {', '.join(elsewhere)}; such settings stand beside params, seeds in seeds")
     stream = open_stream(
         workload.name,
         seed=0,
@@ -90,27 +108,17 @@ def stream_of(workload: WorkloadPart) -> StreamSpec:
         raise RequestError(
             f"workload '{workload.name}' has {len(stream.classes)} classes, students are built for {CLASSES}"
         )
-    return StreamSpec(
-        workload=workload.name,
-        seed=0,
-        height=workload.height,
-        width=workload.width,
-        fps=workload.fps,
-        duration_s=stream.duration_s,
-        params=tuple(workload.params.items()),
-    )
+    return stream
 
 
 def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile]]:
     """List the machine and the link of every device."""
-    return [
-        (_described(hardware, part.hardware), _described(link, part.link))
-        for part in fleet.devices
-        for _ in range(part.count)
-    ]
+    kinds = [(described(hardware, part.hardware), described(link, part.link)) for part in fleet.devices]
+    return [kind for kind, part in zip(kinds, fleet.devices, strict=True) for _ in range(part.count)]
 
 
-def _described(module: Any, given: Any) -> Any:
+def described(module: Any, given: Any) -> Any:
+    """Find a profile by name, or read the one that is spelled out."""
     return module.find(given) if isinstance(given, str) else module.from_mapping(given)
 
 

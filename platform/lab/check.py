@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from driftlab.errors import RequestError
-from driftlab.platform.lab.cells import cells_of, fleet_of, stream_of, system_of
+from driftlab.platform.lab.cells import cells_of, described, open_workload, system_of
 from driftlab.platform.models import zoo
-from driftlab.platform.world import hardware
+from driftlab.platform.world import hardware, link
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.experiment import Experiment
+    from driftlab.platform.lab.experiment import Experiment, WorkloadPart
 
 
 def report(source: str, faults: Sequence[str]) -> str:
@@ -25,17 +27,27 @@ def report(source: str, faults: Sequence[str]) -> str:
 
 def shape_faults(error: ValidationError, schema: type[BaseModel]) -> list[str]:
     """Put pydantic's findings in plain words, with what was probably meant."""
-    return [_shape_fault(detail, schema) for detail in error.errors()]
+    return [_shape_fault(detail, schema) for detail in error.errors() if not _follows(detail)]
+
+
+def _follows(detail: Any) -> bool:
+    """Tell what only follows from another fault: a list short of its faulty items, a branch that was not meant."""
+    given, branch = detail["input"], detail["loc"][-1]
+    if detail["type"] == "too_short":
+        return bool(given)
+    if branch == "str":
+        return isinstance(given, Mapping)
+    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
 
 
 def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in detail["loc"] if not _is_union_tag(part))
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    if detail["type"] == "too_short":
+        return f"{place} is empty: give at least one"
     if detail["type"] != "extra_forbidden":
-        return (
-            f"{place} is {detail['input']!r}: {detail['msg'].lower()}"
-            if detail["type"] != "missing"
-            else f"{place} is missing"
-        )
+        return f"{place} is {detail['input']!r}: {detail['msg'].lower()}"
     known = _fields(schema, detail["loc"][:-1])
     close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
@@ -64,26 +76,44 @@ def _models(hint: Any) -> Iterator[type[BaseModel]]:
 
 def faults_of(experiment: Experiment) -> list[str]:
     """Name everything that is wrong although the shape is right."""
-    faults: list[str] = []
-    faults += _each(experiment.systems, system_of)
-    faults += _each(experiment.workloads, stream_of)
-    faults += _each(experiment.fleets, fleet_of)
-    faults += _each([experiment.server.hardware], hardware.find)
-    faults += _each([experiment.student.network, experiment.teacher.network], zoo.check)
+    faults = [fault for place, check in _checks(experiment) for fault in _fault(place, check)]
     faults += _gpu_faults(experiment.compute.torch_device)
     if not faults:
         faults += _twins([cell.id for cell in cells_of(experiment)])
     return faults
 
 
-def _each(parts: Sequence[Any], check: Callable[[Any], Any]) -> list[str]:
-    faults = []
-    for part in parts:
-        try:
-            check(part)
-        except RequestError as error:
-            faults.append(str(error))
-    return faults
+def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """List everything that an experiment names: where it stands, and what refuses it."""
+    for number, system in enumerate(experiment.systems):
+        yield f"systems.{number}", partial(system_of, system)
+    for number, workload in enumerate(experiment.workloads):
+        yield f"workloads.{number}", partial(_check_workload, workload, experiment.teacher.kind)
+    for number, fleet in enumerate(experiment.fleets):
+        for index, part in enumerate(fleet.devices):
+            place = f"fleets.{number}.devices.{index}"
+            yield f"{place}.hardware", partial(described, hardware, part.hardware)
+            yield f"{place}.link", partial(described, link, part.link)
+    yield "server.hardware", partial(hardware.find, experiment.server.hardware)
+    yield "student.network", partial(zoo.check, experiment.student.network)
+    yield "teacher.network", partial(zoo.check, experiment.teacher.network)
+
+
+def _fault(place: str, check: Callable[[], Any]) -> list[str]:
+    try:
+        check()
+    except RequestError as error:
+        return [f"{place}: {error}"]
+    return []
+
+
+def _check_workload(workload: WorkloadPart, teacher: str) -> None:
+    """Open the stream; an oracle has nothing to say about one that has no truth."""
+    if not open_workload(workload).has_truth and teacher == "oracle":
+        raise RequestError(
+            f"'{workload.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
+            "set teacher.kind=network, or put label maps beside the file"
+        )
 
 
 def _gpu_faults(torch_device: str) -> list[str]:
@@ -95,10 +125,11 @@ def _gpu_faults(torch_device: str) -> list[str]:
     return []
 
 
-def _twins(ids: Sequence[str]) -> list[str]:
-    twice = sorted({cell for cell in ids if ids.count(cell) > 1})
-    return (
-        [f"these cells would run twice: {', '.join(twice)}; give systems, workloads or fleets other names"]
-        if twice
-        else []
-    )
+def _twins(ids: Iterable[str]) -> list[str]:
+    twice = sorted(cell for cell, count in Counter(ids).items() if count > 1)
+    if not twice:
+        return []
+    return [
+        f"these cells would run twice: {', '.join(twice)}; give systems or fleets other names, workloads an alias, "
+        "and each seed once"
+    ]

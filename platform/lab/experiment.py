@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.lab.check import faults_of, report, shape_faults
-from driftlab.platform.lab.overrides import apply_overrides, merged
+from driftlab.platform.lab.overrides import apply_overrides, merged, read
 
 FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -20,7 +20,8 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # An infinite rate stays one in spec.yaml: as a null it could not be read back.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class SystemPart(_Part):
@@ -106,7 +107,7 @@ class Experiment(_Part):
     systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, strict=False)]
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, strict=False)] = (FleetPart(),)
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)] = (0,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1, strict=False)] = (0,)
     window_s: Positive = 10.0
     pictures: Annotated[int, Field(ge=0)] = 4
     bounds: bool = True
@@ -133,12 +134,16 @@ class Choice:
             chosen["systems"] = [known.get(name, name) for name in self.systems]
             chosen["bounds"] = False
         if self.workloads:
-            parts = {part["name"]: part for part in document["workloads"]}
-            first = document["workloads"][0]
-            chosen["workloads"] = [parts.get(name, {**first, "name": name, "alias": None}) for name in self.workloads]
+            chosen["workloads"] = [part for name in self.workloads for part in _called(name, document["workloads"])]
         if self.seeds:
             chosen["seeds"] = list(self.seeds)
         return chosen
+
+
+def _called(name: str, workloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Find workloads by name or alias; one that is not there is read as the first one is."""
+    found = [part for part in workloads if name in (part["name"], part["alias"])]
+    return found or [{**workloads[0], "name": name, "alias": None}]
 
 
 def names() -> list[str]:
@@ -162,8 +167,8 @@ def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = No
     """Read an experiment by name or path, apply its size and the overrides, and validate it."""
     path = find(request)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        document = read(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not readable as YAML: {error}") from error
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
@@ -203,8 +208,11 @@ def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> d
     sizes = document.pop("sizes", {})
     default = document.pop("size", None)
     size = requested[-1] if requested else default
+    if not isinstance(sizes, dict) or not all(isinstance(changes, dict) for changes in sizes.values()):
+        raise RequestError(f"{source}: sizes is {sizes!r}; give changes by name, such as {{small: {{window_s: 5}}}}")
     if size is None:
         return document
-    if size not in sizes:
-        raise RequestError(f"{source}: {unknown_name('size', str(size), sizes)}")
-    return merged(document, sizes[size])
+    known = {str(name): changes for name, changes in sizes.items()}
+    if str(size) not in known:
+        raise RequestError(f"{source}: {unknown_name('size', str(size), known)}")
+    return merged(document, known[str(size)])

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from driftlab.errors import RequestError
+
+
+class _Reader(yaml.SafeLoader):
+    """YAML that takes 1e-3 for the number that it is; YAML 1.1 asks for a point and a sign in it."""
+
+
+_Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read(text: str) -> Any:
+    """Read YAML as people write it."""
+    return yaml.load(text, _Reader)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,19 +47,11 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def _value(text: str) -> Any:
-    """Read a value as YAML would, but take 1e-3 for the number that it is."""
+    """Read a value; what is no YAML is a text."""
     try:
-        return float(text) if _is_exponent(text) else yaml.safe_load(text)
+        return read(text)
     except yaml.YAMLError:
         return text
-
-
-def _is_exponent(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "e" in text.lower()
 
 
 def _set(document: Any, path: list[str], value: Any, override: str) -> None:
@@ -62,7 +69,7 @@ def _set(document: Any, path: list[str], value: Any, override: str) -> None:
 
 
 def _position(items: list[Any], key: str, override: str) -> int:
-    if not key.isdigit() or int(key) >= len(items):
+    if not key.isdecimal() or int(key) >= len(items):
         raise RequestError(
             f"--set '{override}': '{key}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
         )
