@@ -16,7 +16,7 @@ import numpy as np
 import simpy
 
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Captured, Stored, Trained, Uploaded, Watched
+from driftlab.platform.core.records import Applied, Captured, Stored, Trained, Uploaded, Watched
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.lab.backend import Job, Kind, NodeId, Session
 from driftlab.platform.lab.cells import Cell, EdgeSpec
@@ -68,6 +68,7 @@ class Visit:
     teach_start_s: float
     teach_end_s: float = 0.0
     train_end_s: float = 0.0
+    state: Any = None  # the streaming member's, after this visit
     stored: Stored | None = None
     trained: Trained | None = None
 
@@ -141,9 +142,10 @@ class Loop:
     def _send(self, edge: Edge) -> Process:
         """Sample, pack and send, as often as the streaming member plans it and the stream lasts."""
         while (sampling := self._sampling(edge)) is not None:
-            packing = self.session.call(edge.node("device"), "upload", sampling)
+            packing = self.session.call(edge.node("device"), "upload", sampling) if sampling.times_s else None
             yield self.clock.timeout(sampling.send_s - self.clock.now)
-            self.clock.process(self._serve(edge, packing))
+            if packing is not None:  # a slow camera may show nothing between two uploads
+                self.clock.process(self._serve(edge, packing))
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
@@ -155,20 +157,33 @@ class Loop:
         return None if sampling is None or sampling.send_s >= edge.plan.duration_s else sampling
 
     def _serve(self, edge: Edge, packing: Job) -> Process:
-        """Carry an upload to the server, learn from it there, and carry the change back."""
+        """Carry an upload to the server, do there what it is for, and carry the outcome back."""
         sent: Uploaded = self.session.result(packing).facts
         yield from self._carry(edge, "up", "samples", sent.bytes)
         with edge.turn.request() as turn:
             yield turn
-            visit, training = yield from self._visit(edge, sent, packing)
-        state = edge.server_state
-        if visit.trained is not None and not visit.trained.skipped:
-            yield from self._return(visit, training)
+            if self.streaming.returns == "labels":
+                packed = yield from self._label(sent, packing)
+            else:
+                visit, training = yield from self._visit(edge, sent, packing)
+        if self.streaming.returns == "labels":
+            yield from self._return_labels(edge, sent, packed)
         else:
-            yield from self._carry(edge, "down", "plan", PLAN_BYTES)
-            reason = visit.trained.skipped if visit.trained else "stored"
-            self._record(visit, arrive_s=None, accepted=False, reason=reason)
-        edge.device_state = state
+            yield from self._return(visit, training)
+
+    def _label(self, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, Job]:
+        """Hold a GPU while the teacher labels; pack the labels for the way back."""
+        with self.gpu.request() as gpu:
+            yield gpu
+            labelling = self.session.call(self.teacher, "label", packing)
+            packed = self.session.call(self.teacher, "pack", labelling)
+            yield self._busy(sent.frames * self.setting.label_s)
+        return packed
+
+    def _return_labels(self, edge: Edge, sent: Uploaded, packed: Job) -> Process:
+        """Send labels down; the device carries them along from the moment of their arrival."""
+        transfer = yield from self._carry(edge, "down", "labels", self.session.result(packed).facts.bytes)
+        self.session.call(edge.node("application"), "track", packed, sent.newest_s, transfer.arrive_s)
 
     def _visit(self, edge: Edge, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
         """Hold a GPU for one whole step of a device: label, then train."""
@@ -178,7 +193,7 @@ class Loop:
             answer = yield from self._teach(visit, packing)
             training = yield from self._train(visit, answer)
         learned = answer.state if visit.trained is None else self.streaming.learn(answer.state, visit.trained)
-        edge.server_state = learned
+        visit.state = edge.server_state = learned
         return visit, training
 
     def _teach(self, visit: Visit, packing: Job) -> Generator[simpy.Event, Any, Answer]:
@@ -207,16 +222,19 @@ class Loop:
         return training
 
     def _return(self, visit: Visit, training: Job | None) -> Process:
-        """Send the update down; the device uses it from the moment of its arrival."""
+        """Send the update down, or the new plan alone; the device uses it from the moment of its arrival."""
         edge, trained = visit.edge, visit.trained
-        assert trained is not None
-        transfer: Transfer = yield from self._carry(edge, "down", "update", trained.bytes)
-        applied = self.session.result(
-            self.session.call(edge.node("application"), "apply", training, transfer.arrive_s)
-        ).facts
-        edge.version = applied.version
-        edge.account.updates += applied.accepted
-        self._record(visit, transfer.arrive_s, applied.accepted, applied.reason)
+        if trained is None or trained.skipped:
+            yield from self._carry(edge, "down", "plan", PLAN_BYTES)
+            self._record(visit, None, Applied(edge.version, False, trained.skipped if trained else "stored"))
+        else:
+            transfer = yield from self._carry(edge, "down", "update", trained.bytes)
+            applying = self.session.call(edge.node("application"), "apply", training, transfer.arrive_s)
+            applied: Applied = self.session.result(applying).facts
+            edge.version = applied.version
+            edge.account.updates += applied.accepted
+            self._record(visit, transfer.arrive_s, applied)
+        edge.device_state = visit.state
 
     def _busy(self, seconds: float) -> simpy.Event:
         return self.clock.timeout(0.0 if self.streaming.free else seconds)
@@ -253,6 +271,7 @@ class Loop:
             app="segmentation",
             student=self._student(edge, self.cell.system.adaptation if follows_here else FROZEN),
             hardware=edge.spec.hardware,
+            tracks=self.streaming.returns == "labels",
             picture_times_s=self._picture_times(edge),
         )
         self.session.place(edge.node("application"), spec, self.setting.student.weights)
@@ -290,13 +309,13 @@ class Loop:
         accounts = [edge.account for edge in self.edges]
         self.ledger.row("runs", **run_row(self.cell, self.setting, accounts, digests))
 
-    def _record(self, visit: Visit, arrive_s: float | None, accepted: bool, reason: str) -> None:
+    def _record(self, visit: Visit, arrive_s: float | None, applied: Applied) -> None:
         stored, trained = visit.stored, visit.trained
         assert stored is not None
         self.ledger.row(
             "updates",
             device=visit.edge.name,
-            version=visit.edge.version if accepted else None,
+            version=applied.version if applied.accepted else None,
             samples=visit.sent.frames,
             buffered=stored.buffered,
             phi=float(np.mean(stored.phis)) if stored.phis else None,
@@ -310,7 +329,7 @@ class Loop:
             train_start_s=visit.teach_end_s if trained else None,
             train_end_s=visit.train_end_s if trained else None,
             arrive_s=arrive_s,
-            accepted=accepted,
-            reason=reason or None,
+            accepted=applied.accepted,
+            reason=applied.reason or None,
             host_train_seconds=trained.host_seconds if trained else None,
         )

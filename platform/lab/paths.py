@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,11 +22,11 @@ SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 def new_run(out: Path | None, name: str, spec: dict[str, Any], info: dict[str, Any]) -> Path:
     """Make the folder of a new run with its spec and provenance."""
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
-    path = out if out is not None else Path("runs") / _fresh_name(name, text)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
-        raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
+    path = out if out is not None else Path("runs") / _fresh_name(name)
     try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
+            raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
         (path / "tables").mkdir(parents=True, exist_ok=True)
         write_atomically(path / INFO, json.dumps(info, indent=2, sort_keys=True) + "\n")
         write_atomically(path / SPEC, text)
@@ -77,7 +77,7 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _fresh_name(name: str, spec: str) -> str:
-    """Name a run by experiment, time and spec; two started in one second differ by process."""
+def _fresh_name(name: str) -> str:
+    """Name a run by experiment and time; two started in one second differ by chance."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return f"{name}-{stamp}-{hashlib.sha256(f'{spec}{os.getpid()}'.encode()).hexdigest()[:6]}"
+    return f"{name}-{stamp}-{secrets.token_hex(3)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 
 import cv2
@@ -21,6 +22,7 @@ from driftlab.platform.models.predict import predict
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.scorer import Scorer, Scores
 from driftlab.platform.nodes.specs import AppSpec
+from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.world.cost import inference_j, inference_s
 
@@ -67,6 +69,7 @@ class Application:
         self._loaded = 0  # number of the version that the model holds
         self._busy_until_s = float("-inf")
         self._last: Labels | None = None
+        self._tracker = Tracker()
         self._scorer = Scorer(spec.student.classes)
         self._seen = 0
 
@@ -87,12 +90,24 @@ class Application:
         processed = self._schedule(frames, latency_s)
         versions = self._versions_at(frames)
         predicted = self._predict(frames, processed, versions)
+        if self._spec.tracks:
+            predicted = self._tracker.follow(frames, predicted)
         scores = None if truth is None else self._scorer.score(frames.times_s, predicted, truth)
         view = View(frames, truth, processed, self._numbers()[versions], predicted, scores)
         rows = {"frames": [self._frame_rows(view, latency_s)], "pictures": self._pictures(view)}
         self._seen += len(frames)
         self._versions = self._versions[int(versions[-1]) :]
         return Reply(self._facts(view, latency_s), rows)
+
+    def track(self, packed: bytes, captured_s: float, arrive_s: float) -> Reply:
+        """Take the labels of one frame; frames shown from their arrival on carry them along."""
+        shape = (self._spec.student.height, self._spec.student.width)
+        try:
+            labels = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(shape)
+        except (zlib.error, ValueError) as error:
+            return Reply(Applied(self._versions[-1].number, accepted=False, reason=f"torn: {error}"))
+        self._tracker.add(Keyframe(captured_s, arrive_s, labels))
+        return Reply(Applied(self._versions[-1].number, accepted=True))
 
     def finish(self) -> Reply:
         """Tell which weights it ended with."""
@@ -144,14 +159,15 @@ class Application:
     def _facts(self, view: View, latency_s: float) -> Watched:
         processed = int(view.processed.sum())
         scores = view.scores
+        known = np.isfinite(scores.miou_frame) if scores is not None else np.zeros(len(view.frames), dtype=bool)
         return Watched(
             frames=len(view.frames),
             processed=processed,
             busy_s=processed * latency_s,
             energy_j=processed * inference_j(self._cost, self._spec.hardware),
-            scored=0 if scores is None else len(view.frames),
-            frame_score_sum=0.0 if scores is None else float(scores.miou_frame.sum()),
-            window_score_sum=0.0 if scores is None else float(scores.miou_window.sum()),
+            scored=int(known.sum()),
+            frame_score_sum=0.0 if scores is None else float(scores.miou_frame[known].sum()),
+            window_score_sum=0.0 if scores is None else float(scores.miou_window[known].sum()),
             confusion=None if scores is None else scores.matrix,
         )
 
@@ -174,7 +190,7 @@ class Application:
     def _pictures(self, view: View) -> list[Columns]:
         """Keep the frames that the report will show."""
         frames = view.frames
-        wanted = np.isclose(frames.times_s[:, None], np.array(self._spec.picture_times_s)[None, :], atol=1e-6)
+        wanted = np.isclose(frames.times_s[:, None], np.array(self._spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
         return [
             {
                 "device": self._spec.device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import Labelled, Reply, Weights
+from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.nodes.specs import TeacherSpec
 
@@ -36,6 +37,11 @@ class Teacher:
             labels = predict(self._network, frames.images, device=self._spec.torch_device)
         return Reply(Labelled(len(frames)), payload=labels)
 
+    def pack(self, labels: Labels) -> Reply:
+        """Pack the label map of one frame for the link."""
+        packed = zlib.compress(np.ascontiguousarray(labels[0]).tobytes(), 9)
+        return Reply(Packed(len(packed)), payload=packed)
+
     def _truth(self, frame: Frames) -> Labels:
         if frame.labels is None:
             raise RequestError(
@@ -50,8 +56,9 @@ class Teacher:
 def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:
     """Give pixels that touch another class that class's label with some chance, as human annotators do."""
     rng = rng_for(seed, "border")
-    shift_y, shift_x = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(rng.integers(4))]
-    neighbour = np.roll(labels, (shift_y, shift_x), axis=(0, 1))
+    height, width = labels.shape
+    top, left = ((1, 0), (0, 1), (1, 2), (2, 1))[int(rng.integers(4))]
+    neighbour = np.pad(labels, 1, mode="edge")[top : top + height, left : left + width]
     flip = (neighbour != labels) & (neighbour != IGNORE) & (labels != IGNORE) & (rng.random(labels.shape) < chance)
     return np.where(flip, neighbour, labels).astype(np.uint8)
 

@@ -13,6 +13,6 @@ def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tup
     count = math.ceil(stop_s * fps - 1e-9) - first
     if count <= 0:
         return ()
-    chosen = min(count, max(1, round(count * rate_fps / fps)))
+    chosen = count if rate_fps >= fps else max(1, round(count * rate_fps / fps))
     index = np.rint(np.linspace(-1, count - 1, chosen + 1)).astype(int)[1:]
     return tuple(float((first + i) / fps) for i in index)
