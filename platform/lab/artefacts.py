@@ -27,11 +27,12 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
 def _recipes(experiment: Experiment, workload: WorkloadPart) -> list[Recipe]:
     """List the student's recipe and, where a network teaches, the teacher's."""
     student, teacher = experiment.student, experiment.teacher
-    size = {"height": workload.height, "width": workload.width}
-    recipes = [Recipe(network=student.network, steps=student.pretrain_steps, **size)]
+    wanted = [(student.network, student.pretrain_steps)]
     if teacher.kind == "network":
-        recipes.append(Recipe(network=teacher.network, steps=teacher.pretrain_steps, **size))
-    return recipes
+        wanted.append((teacher.network, teacher.pretrain_steps))
+    return [
+        Recipe(network=network, steps=steps, height=workload.height, width=workload.width) for network, steps in wanted
+    ]
 
 
 def _build(recipes: list[Recipe], session: Session, progress: Progress) -> dict[Recipe, Network]:

@@ -12,7 +12,7 @@ import yaml
 from driftlab.errors import RequestError
 
 
-class _Reader(yaml.SafeLoader):
+class _Reader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML that takes 1e-3 for the number that it is; YAML 1.1 asks for a point and a sign in it."""
 
 
