@@ -53,15 +53,8 @@ def _system(name: str) -> Entry:
 
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
-    facts = tuple(
-        {"slot": member.family, "member": member.name, "changed": _settings(member.params)}
-        for member in SYSTEMS[name].members
-    )
+    facts = tuple({"slot": member.family, "member": str(member)} for member in SYSTEMS[name].members)
     return Entry("systems", name, SYSTEMS[name].summary, facts, page=_page(name))
-
-
-def _settings(params: tuple[tuple[str, Any], ...]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in params)
 
 
 def _family(family: str) -> Kind:
@@ -182,6 +175,23 @@ def _experiment(name: str) -> Entry:
     return Entry("experiments", name, summary, text=f"{head}\n\n{_body(path)}".strip(), page=str(path))
 
 
+def _claims() -> dict[str, str]:
+    from driftlab.platform.results.claims.base import every_claim
+
+    return {name: claim.sentence for name, claim in every_claim().items()}
+
+
+def _claim(name: str) -> Entry:
+    from driftlab.platform.results.claims.base import every_claim
+
+    known = every_claim()
+    if name not in known:
+        raise unknown_name("claim", name, known)
+    claim = known[name]
+    facts = {"source": claim.source, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    return Entry("claims", name, claim.sentence, tuple({"field": k, "value": v} for k, v in facts.items()))
+
+
 def _head(path: Path) -> str:
     """Read the comment at the head of a file: the command, its duration and what to expect."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -208,4 +218,5 @@ KINDS: Mapping[str, Kind] = {
     "links": Kind(_links, _link),
     "networks": Kind(_networks, _network),
     "experiments": Kind(_experiments, _experiment),
+    "claims": Kind(_claims, _claim),
 }

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from driftlab.cli.output import print_json, say
+from driftlab.cli.output import print_json, remark, say
+from driftlab.errors import RequestError
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -17,6 +18,7 @@ SHOWN = 20  # differences told one by one; the first ones say where to look
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Write report.html and report.md from a run's tables.")(report)
+    app.command(short_help="Judge the papers' claims by a run's tables.")(claims)
     app.command(short_help="Say whether two runs have the same tables.")(diff)
 
 
@@ -29,6 +31,32 @@ def report(run: Folder, as_json: Json = False) -> None:
         print_json({"report": path})
     else:
         say(str(path))
+
+
+def claims(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder of a run.  [default: the newest in runs/]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
+    from driftlab.platform.results.claims.base import as_records, as_text, evaluate
+    from driftlab.platform.results.read import open_run
+
+    opened = open_run(run or _newest_run(Path("runs")))
+    verdicts = evaluate(opened)
+    if as_json:
+        print_json({"run": opened.path, "claims": as_records(verdicts)})
+    else:
+        remark(f"Judged by {opened.path}")
+        say(as_text(verdicts))
+
+
+def _newest_run(folder: Path) -> Path:
+    specs = sorted(folder.glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
+    if not specs:
+        raise RequestError(f"There is no run in {folder.absolute()}. Give the folder of a run, or make one first.")
+    return specs[-1].parent
 
 
 def diff(first: Folder, second: Folder, as_json: Json = False) -> None:

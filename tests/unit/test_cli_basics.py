@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -34,11 +35,11 @@ def test_version():
 def test_help_names_every_command():
     output = call("--help").output
     assert call("-h").output == output
-    for command in ("doctor", "list", "show", "run", "demo", "report", "diff"):
+    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff"):
         assert f"\n  {command} " in output
 
 
-@pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "diff"])
+@pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "claims", "diff"])
 def test_every_command_explains_itself(command: str):
     result = call(command, "--help")
     assert result.exit_code == 0
@@ -56,6 +57,8 @@ def test_every_command_explains_itself(command: str):
         (("show", "no_custom"), "KIND/NAME"),
         (("show", "systems/no_custom", "--image", "a.png"), "--image draws workloads"),
         (("diff", "nowhere", "nowhere"), "nowhere"),
+        (("report", "nowhere"), "nowhere"),
+        (("claims", "nowhere"), "nowhere"),
     ],
 )
 def test_a_wrong_request_is_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
@@ -149,3 +152,53 @@ def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
 def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
     assert isinstance(result.exception, RequestError)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three small runs below runs/: a and b alike, c of another seed and the newest."""
+    spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
+    factory = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(factory)
+    folder = tmp_path_factory.mktemp("made")
+    for age, (name, seed) in enumerate([("a", 0), ("b", 0), ("c", 1)]):
+        run = folder / "runs" / name
+        systems = ("no_custom", "one_time")
+        factory.make_run(run, systems=systems, workloads=("streets/interview",), seeds=(seed,), pictures=False)
+        os.utime(run / "spec.yaml", (1e9 + age, 1e9 + age))
+    return folder
+
+
+def test_two_runs_alike_differ_in_nothing(made: Path):
+    result = call("diff", str(made / "runs/a"), str(made / "runs/b"))
+    assert result.exit_code == 0
+    assert result.stdout == "No difference.\n"
+
+
+def test_two_runs_that_differ_say_where_and_exit_with_one(made: Path):
+    result = call("diff", str(made / "runs/a"), str(made / "runs/c"))
+    assert result.exit_code == front.FAILED
+    assert "only in" in result.stdout
+    document = json.loads(call("diff", str(made / "runs/a"), str(made / "runs/c"), "--json").stdout)
+    assert document["identical"] is False
+    assert document["differences"]
+
+
+def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
+    monkeypatch.chdir(made)
+    document = json.loads(call("claims", "--json").stdout)
+    assert Path(document["run"]).name == "c"
+    assert {claim["id"] for claim in document["claims"]} == set(KINDS["claims"].summaries())
+    named = json.loads(call("claims", "runs/a", "--json").stdout)
+    assert Path(named["run"]).name == "a"
+
+
+def test_no_run_to_judge_is_a_wrong_request(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(call("claims").exception, RequestError)
+
+
+def test_a_report_is_written_and_its_path_printed(made: Path):
+    printed = Path(call("report", str(made / "runs/a")).stdout.strip())
+    assert printed.is_file()
+    assert printed.with_name("report.md").is_file()
