@@ -165,7 +165,8 @@ class VideoStream:
                 self._frames = None
                 raise self._unreadable(f"frame {number}: {error}") from error
             height, width = self.size
-            self._decoded[number] = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+            picture = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+            self._decoded[number] = picture.astype(np.uint8, copy=False)
             if len(self._decoded) > _FRAMES_KEPT:
                 self._decoded.popitem(last=False)
         return self._decoded[number]

@@ -173,8 +173,8 @@ def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot,
         depths = [near_m + step_m * i for i in range(7)]
         tops = [(z, lot.height_m * (1 + 0.25 * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
     outline = [(camera.column(wall_m, depth_m), camera.row(up_m, depth_m)) for depth_m, up_m in tops]
-    foot = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
-    canvas.fill(beside, _shape(*outline, *foot))
+    feet = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
+    canvas.fill(beside, _shape(*outline, *feet))
 
 
 def _paint_square(canvas: Canvas, scene: Scene) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,12 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames, Times
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS
-from driftlab.datasets.streets.render import Camera, Canvas, Floats
-from driftlab.datasets.streets.scene import Look, Scene, blend_looks, draw_look, draw_scene
+from driftlab.datasets.streets.render import Camera, Canvas
+from driftlab.datasets.streets.scene import Floats, Look, Scene, blend_looks, draw_look, draw_scene
 from driftlab.datasets.streets.script import draw_script, draw_travel
 from driftlab.errors import RequestError
 
+Drawn = TypeVar("Drawn")
 Pixels = npt.NDArray[np.uint8]
 _UNIFORM_TO_STD = math.sqrt(12)  # uniform grain is drawn four times as fast as normal grain
 _SCENES_KEPT = 2  # a thousand streams live in one process
@@ -47,6 +49,7 @@ class StreetStream:
         self._script = draw_script(self._preset, request.seed, request.pace)
         self._travel = draw_travel(self._preset, request.seed)
         self._scenes: OrderedDict[int, Scene] = OrderedDict()
+        self._looks: OrderedDict[int, Look] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[StreetStream], tuple[StreetRequest]]:
         return type(self), (self._request,)
@@ -113,20 +116,19 @@ class StreetStream:
         return image, canvas.labels(), canvas.boxes(), number
 
     def _scene(self, number: int) -> Scene:
-        if number not in self._scenes:
-            self._scenes[number] = draw_scene(self._preset, self._request.seed, number, self._request.crowd)
-            if len(self._scenes) > _SCENES_KEPT:
-                self._scenes.popitem(last=False)
-        return self._scenes[number]
+        request = self._request
+        return _keep(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
 
     def _look(self, scene: Scene, time_s: float) -> Look:
+        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
         if not self._preset.drift_s:
             return scene.look
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
-        first, second = (
-            draw_look(np.random.default_rng([self._request.seed, 12, int(passed) + step])) for step in (0, 1)
-        )
-        return blend_looks(first, second, weight)
+        return blend_looks(self._drawn_look(int(passed)), self._drawn_look(int(passed) + 1), weight)
+
+    def _drawn_look(self, number: int) -> Look:
+        seeds = [self._request.seed, 12, number]
+        return _keep(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
 
     def _camera(self, scene: Scene, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
         height, width = self.size
@@ -149,3 +151,12 @@ class StreetStream:
             along_m=along_m,
             walls_m=(-half_m - scene.terrain_m[0], half_m + scene.terrain_m[1]),
         )
+
+
+def _keep(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
+    """Draw what is not kept, and forget what was drawn longest ago."""
+    if number not in kept:
+        kept[number] = draw()
+        if len(kept) > _SCENES_KEPT:
+            kept.popitem(last=False)
+    return kept[number]
