@@ -28,6 +28,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "ams": "driftlab.platform.streaming.ams:Ams",
         "just_in_time": "driftlab.platform.streaming.just_in_time:JustInTime",
         "one_time": "driftlab.platform.streaming.one_time:OneTime",
+        "remote_tracking": "driftlab.platform.streaming.remote_tracking:RemoteTracking",
         "foresight": "driftlab.platform.streaming.foresight:Foresight",
     },
     "adaptation": {

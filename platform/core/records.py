@@ -76,6 +76,13 @@ class Labelled:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A teacher has packed labels for the link."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Stored:
     """A trainer has put labelled frames into its buffer."""
 

@@ -7,6 +7,7 @@ for when its virtual end comes, so real work overlaps while the tables depend on
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.cost import inference_s
 from driftlab.platform.world.link import LINKS, Link, Transfer
 
+log = logging.getLogger(__name__)
 Process = Generator[simpy.Event, Any, Any]
 FROZEN = Member("adaptation", "frozen")
 
@@ -183,7 +185,10 @@ class Loop:
     def _return_labels(self, edge: Edge, sent: Uploaded, packed: Job) -> Process:
         """Send labels down; the device carries them along from the moment of their arrival."""
         transfer = yield from self._carry(edge, "down", "labels", self.session.result(packed).facts.bytes)
-        self.session.call(edge.node("application"), "track", packed, sent.newest_s, transfer.arrive_s)
+        tracking = self.session.call(edge.node("application"), "track", packed, sent.newest_s, transfer.arrive_s)
+        applied: Applied = self.session.result(tracking).facts
+        if not applied.accepted:
+            log.warning("%s refused labels: %s", edge.name, applied.reason)
 
     def _visit(self, edge: Edge, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
         """Hold a GPU for one whole step of a device: label, then train."""

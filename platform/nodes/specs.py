@@ -44,6 +44,7 @@ class AppSpec:
     app: str
     student: StudentSpec
     hardware: Hardware
+    tracks: bool = False  # whether labels will come, to be carried along with the motion
     picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
 
 

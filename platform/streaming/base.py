@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
@@ -45,6 +45,7 @@ class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 
     brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a trainer
+    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the server sends back
     free: ClassVar[bool] = False  # a bound: links and servers take no time
 
     @abstractmethod

@@ -28,8 +28,9 @@ class System:
 
     @property
     def uses_teacher(self) -> bool:
-        """Whether a teacher's labels ever reach a trainer."""
-        return bool(member_class("streaming", self.streaming.name).brings_labels)
+        """Whether a teacher is ever asked, by a trainer or for the device."""
+        streaming = member_class("streaming", self.streaming.name)
+        return bool(streaming.brings_labels or streaming.returns == "labels")
 
     def faults(self) -> list[str]:
         """Say why this combination makes no sense; empty when it does."""

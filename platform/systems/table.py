@@ -18,6 +18,11 @@ _ROWS = (
         adaptation=_ALL_WEIGHTS,
     ),
     System(
+        "remote_tracking",
+        "Label a frame a second on the server and carry the labels along with the motion.",
+        streaming=Member("streaming", "remote_tracking"),
+    ),
+    System(
         "just_in_time",
         "Train on single frames until the student agrees with the teacher.",
         streaming=Member("streaming", "just_in_time"),

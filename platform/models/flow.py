@@ -1,0 +1,48 @@
+"""Optical flow between frames, and labels carried along it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+Gray = npt.NDArray[np.uint8]
+Map = npt.NDArray[np.float32]  # [height, width, 2]: where each pixel comes from, x then y
+Method = Literal["farneback", "dis"]
+
+
+def gray(image: npt.NDArray[np.uint8]) -> Gray:
+    """Reduce an RGB frame to what the flow is computed on."""
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+
+
+def flow(now: Gray, before: Gray, method: Method = "farneback") -> Map:
+    """Return for each pixel of `now` the offset to where it was in `before`."""
+    if method == "dis":
+        found = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST).calc(now, before, None)
+        return np.asarray(found, dtype=np.float32)
+    window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; a window has a middle
+    flags = cv2.OPTFLOW_FARNEBACK_GAUSSIAN
+    return np.asarray(
+        cv2.calcOpticalFlowFarneback(now, before, None, 0.5, 3, window, 5, 5, 1.1, flags), dtype=np.float32
+    )
+
+
+def identity(height: int, width: int) -> Map:
+    """Return the map that leaves every pixel where it is."""
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack([x, y], axis=-1).astype(np.float32)
+
+
+def follow(offsets: Map, before: Map) -> Map:
+    """Chain a step of flow to the map of the frame before: where each pixel of the new frame comes from."""
+    here = identity(*offsets.shape[:2]) + offsets
+    return np.asarray(cv2.remap(before, here[..., 0], here[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
+
+
+def warp(labels: Gray, source: Map) -> Gray:
+    """Take each pixel's label from where the map says it comes from; labels are never mixed."""
+    warped = cv2.remap(labels, source[..., 0], source[..., 1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(warped, dtype=np.uint8)

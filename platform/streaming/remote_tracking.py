@@ -1,0 +1,38 @@
+"""Remote+Tracking: the server labels a frame now and then, the device carries the labels along with the motion.
+
+Differs from the paper: the time and energy of optical flow on the device are not counted, which favours this method,
+and until the first labels arrive the device shows what its generic model predicts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from driftlab.platform.core.records import Stored
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+
+
+@dataclass(frozen=True)
+class RemoteTracking(Streaming):
+    """Send a frame at high quality every `every_s` seconds, get its labels back."""
+
+    every_s: float = 1.0
+    codec: str = "jpeg:95"
+
+    brings_labels = False
+    returns = "labels"
+
+    def faults(self) -> list[str]:
+        return [] if self.every_s > 0 else [f"'every_s' is {self.every_s}, must be above 0"]
+
+    def start(self, session: Session) -> None:
+        return None
+
+    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+        """Send the newest frame now."""
+        newest_s = math.floor(now_s * session.fps + 1e-9) / session.fps
+        return Sampling((newest_s,), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
+
+    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
+        return Answer(state, phase=None)
