@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -60,9 +61,7 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; a Ray that was started here ends with it."""
-        ray.shutdown()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        _leave(self.folder)
 
 
 def connect(config: ClusterConfig) -> Cluster:
@@ -78,11 +77,28 @@ def connect(config: ClusterConfig) -> Cluster:
         cluster = _describe(namespace, folder, context)
         _check_gpus(config, cluster)
     except BaseException:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        _leave(folder)
         raise
+    _silence(re.compile(""))
     return cluster
+
+
+def _leave(folder: Path | None) -> None:
+    ray.shutdown()
+    _silence(None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _silence(lines: re.Pattern[str] | None) -> None:
+    """Keep Ray from printing every lost process on stdout, where a run's answer belongs.
+
+    Its only setting for this is an environment variable that it reads when it is imported, for all its users.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from ray._private.ray_logging import stdout_deduplicator
+
+        stdout_deduplicator.skip_re = lines
 
 
 def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:

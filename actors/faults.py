@@ -1,0 +1,61 @@
+"""Killing a run's actors on purpose, at random moments, to see that nothing comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator, Sequence
+
+import psutil
+
+EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Trainer", "Recorder")
+
+
+def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
+    """Find the processes of this run's actors: descendants of this process that Ray has titled with their class."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
+            title = process.cmdline()[0].removeprefix("ray::").partition(".")[0]
+            if title in labels:
+                found.append(process)
+    return found
+
+
+def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | None:
+    """Kill an actor's process with SIGKILL, kinds being equally likely; return what it was doing."""
+    by_label: dict[str, list[psutil.Process]] = {}
+    for process in actor_processes(labels):
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            by_label.setdefault(process.cmdline()[0].partition(".")[0], []).append(process)
+    if not by_label:
+        return None
+    victim = rng.choice(by_label[rng.choice(sorted(by_label))])
+    with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+        title: str = victim.cmdline()[0]
+        victim.kill()
+        return title
+    return None
+
+
+@contextlib.contextmanager
+def storm(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
+    """Kill so many actors while the block runs, one after each random pause; the list says which it has been."""
+    rng = random.Random(seed)
+    over = threading.Event()
+    killed: list[str] = []
+
+    def rage() -> None:
+        while len(killed) < kills and not over.wait(rng.uniform(0, 2 * every_s)):
+            title = kill_one(rng, labels)
+            if title is not None:
+                killed.append(title)
+
+    thread = threading.Thread(target=rage, name="storm", daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
