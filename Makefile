@@ -35,7 +35,7 @@ format: $(READY)  ## put the code into its one format
 	@$(PY) -m ruff check --fix .
 
 bench: $(READY)  ## one JSON line per ratio
-	@$(PY) -m benchmarks
+	@set -e; for file in benchmarks/*.py; do $(PY) $$file; done
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
 	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
