@@ -203,7 +203,9 @@ def _summary(directory: Path) -> list[tuple[str, ...]]:
     from driftlab.platform.results.read import open_run
 
     runs = plots.with_settings(open_run(directory).frame("runs"))
-    rows = [("workload", "system", "mIoU", "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")]
+    rows: list[tuple[str, ...]] = [
+        ("workload", "system", "mIoU", "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")
+    ]
     for line in summary.lines(runs, plots.styles(runs)):
         bound = f" ({summary.BOUNDS[line.bound]})" if line.bound else ""
         traffic = (summary.number(line.uplink_kbps), summary.number(line.downlink_kbps), summary.number(line.updates))

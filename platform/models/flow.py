@@ -20,14 +20,14 @@ def gray(image: npt.NDArray[np.uint8]) -> Gray:
 
 def flow(now: Gray, before: Gray, method: Method = "farneback") -> Map:
     """Return for each pixel of `now` the offset to where it was in `before`."""
+    unfilled = np.zeros((*now.shape, 2), dtype=np.float32)
     if method == "dis":
-        found = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST).calc(now, before, None)
-        return np.asarray(found, dtype=np.float32)
+        tracker = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        return np.asarray(tracker.calc(now, before, unfilled), dtype=np.float32)
     window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; a window has a middle
     flags = cv2.OPTFLOW_FARNEBACK_GAUSSIAN
-    return np.asarray(
-        cv2.calcOpticalFlowFarneback(now, before, None, 0.5, 3, window, 5, 5, 1.1, flags), dtype=np.float32
-    )
+    found = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
+    return np.asarray(found, dtype=np.float32)
 
 
 def identity(height: int, width: int) -> Map:

@@ -39,7 +39,7 @@ class Tracker:
 
     def follow(self, frames: Frames, predicted: Labels) -> Labels:
         """Replace predictions by labels that were carried here, from the first labels on."""
-        tracked = predicted.copy()
+        tracked: Labels = predicted.copy()
         for index, time_s in enumerate(map(float, frames.times_s)):
             self._seen[time_s] = flow.gray(frames.images[index])
             keyframe = self._in_use(time_s)
