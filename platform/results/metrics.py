@@ -41,13 +41,13 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
         raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
     cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
     counts = np.bincount(cell[counted], minlength=frames * classes * classes)
-    matrices: Counts = np.asarray(counts, dtype=np.int64).reshape(frames, classes, classes)
-    return matrices
+    return np.asarray(counts, dtype=np.int64).reshape(frames, classes, classes)
 
 
 def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
     """Count over all pixels given how often truth [row] was taken for prediction [column]."""
-    return confusions(prediction[None], truth[None], classes)[0]
+    matrix: Counts = confusions(prediction[None], truth[None], classes)[0]
+    return matrix
 
 
 def iou(matrices: Counts) -> Floats:

@@ -6,8 +6,9 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from driftlab.datasets.frames import IGNORE
 from driftlab.platform.results.plots import Style
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Strip:
     seed: int
     times_s: tuple[float, ...]
     rows: tuple[tuple[str, tuple[Picture, ...]], ...]  # label of the row, one picture per moment
+    classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
 
 
 def strips(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> list[Strip]:
@@ -72,7 +74,25 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
                 ),
             )
         )
-    return Strip(setting, str(here["device"].iloc[0]), int(here["seed"].iloc[0]), times, tuple(rows))
+    maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]
+    return Strip(setting, str(here["device"].iloc[0]), int(here["seed"].iloc[0]), times, tuple(rows), _classes(maps))
+
+
+def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
+    """Name the colours of label maps; maps drawn in colours that are not known here have no names."""
+    from PIL import Image
+
+    from driftlab.datasets.sheet import PALETTE
+    from driftlab.datasets.streets.presets import CLASSES
+
+    used: set[Any] = set()
+    for png in maps:
+        with Image.open(io.BytesIO(png)) as image:
+            used |= {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or ()}
+    known = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
+    if used - known.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
+        return ()
+    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in known.items() if colour in used)
 
 
 def _source(png: bytes | None, smooth: bool = False) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from driftlab.datasets.sheet import PALETTE
 from driftlab.platform.results.recorder import Recorder
 
 SLOTS = {
@@ -19,11 +20,6 @@ SLOTS = {
     "oracle": ("foresight", "distill", "oracle"),
 }
 LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8}
-PALETTE = np.array(
-    [(128, 64, 128), (244, 35, 232), (90, 90, 90), (107, 142, 35), (70, 130, 180), (220, 20, 60), (0, 0, 142)]
-    + [(0, 0, 0)] * 249,
-    np.uint8,
-)
 DEVICES = ("cam-0", "cam-1")
 CHANGES_S = (40.0, 80.0)
 

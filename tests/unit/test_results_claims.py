@@ -49,6 +49,12 @@ def test_rules(rule, paper, good, bad):
     assert verdict(rule, paper, bad) == "not reproduced"
 
 
+def test_a_single_value_is_judged_and_marked():
+    claim = Claim("X-1", "here", "it holds", 1.0, "s", "le", lambda tables: Measured(0.5))
+    assert judge(claim, Measured(0.5)).note == "one value has no interval"
+    assert judge(claim, Measured(0.5, 0.4, 0.6, 3)).note == ""
+
+
 def test_what_cannot_be_told_is_not_judged():
     assert verdict("sign", 1.0, Untestable("no such system")) == "not testable here"
     assert verdict("info", None, Measured(3.0)) == "information"
@@ -91,8 +97,8 @@ def test_rendering_and_choice(tmp_path):
     verdicts = evaluate(run, ["ONCE-2", "ONCE-1"])
     first, second = json.loads(json.dumps(as_records(verdicts)))
     assert (first["id"], first["verdict"], first["ours"]) == ("ONCE-2", "not testable here", None)
-    assert (second["id"], second["n"], second["low"]) == ("ONCE-1", 1, None)
-    assert second["note"] == "one pair has no interval"
+    assert (second["id"], second["verdict"], second["n"]) == ("ONCE-1", "not testable here", 0)
+    assert "more seeds" in second["note"]
     head, *rows = as_text(verdicts).splitlines()
     assert [cell.strip() for cell in head.split("|")] == ["claim", "paper", "ours", "95 % CI", "verdict"]
     assert len(rows) == 2

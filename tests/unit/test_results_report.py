@@ -107,6 +107,7 @@ def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder)
     assert "driftlab run demo --seed 0,1,2 --set 'student.network=tiny wide'" in text
     assert f"driftlab run {folder}/spec.yaml" in text
     assert "torchvision –" in text
+    assert "road building vegetation sky car The same moments" in text
     markdown = (folder / "report.md").read_text(encoding="utf-8")
     assert "| streets/driving_la | one_time | 0.533 |" in markdown
     assert "<svg" not in markdown
@@ -148,6 +149,15 @@ def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
     with pytest.raises(DataError):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_colours_that_are_not_known_have_no_names(tmp_path):
+    run = factory.make_run(tmp_path, systems=(), seeds=(0,))
+    rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
+    rows["pictures"][0]["prediction"] = factory.png(np.full((4, 4, 3), 77, np.uint8))
+    Recorder(str(run)).write("x", rows)
+    (strip,) = compose(open_run(run)).strips
+    assert strip.classes == ()
 
 
 # --- plots

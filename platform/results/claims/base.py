@@ -100,7 +100,7 @@ def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:
     holds = _holds(claim.rule, claim.paper, measured)
     note = measured.note
     if not note and measured.low is None and claim.rule in ("sign", "ge", "le"):
-        note = "one pair has no interval"
+        note = "one value has no interval"
     return Verdict(claim, "reproduced" if holds else "not reproduced", measured, note)
 
 
