@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from driftlab.errors import RequestError
@@ -49,6 +51,8 @@ def test_energy_presets_follow_their_formula():
     crowdhmt = Hardware("c", 1, 1, 0, 1, 0, 0, CROWDHMT)
     assert inference_j(COST, physical) == pytest.approx((8e6 * 4.6 + moved * (0.5 * 1.25 + 0.5 * 160)) * 1e-12)
     assert inference_j(COST, crowdhmt) == pytest.approx((8e6 * 5000 + moved * (0.5 * 0.05 + 0.5 * 100)) * 1e-12)
+    cached = Hardware("m", 1, 1, 0, 1, 0, 0, replace(PHYSICAL, cached=0.9))
+    assert inference_j(COST, cached) == pytest.approx((8e6 * 4.6 + moved * (0.9 * 1.25 + 0.1 * 160)) * 1e-12)
     paged = inference_j(COST, physical, paged_bytes=2_000_000) - inference_j(COST, physical)
     assert paged == pytest.approx(2 * 6.4e-3)
 
@@ -84,6 +88,8 @@ def test_a_described_machine_is_read_or_refused_with_all_faults():
         "busy_w",
     ):
         assert part in str(refused.value)
+    with pytest.raises(RequestError, match="'memory_bytes' is 0"):
+        from_mapping({**described, "memory_bytes": 0, "idle_w": 2, "busy_w": 5})
     with pytest.raises(RequestError, match="busy_w"):
         from_mapping({**described, "idle_w": 6, "busy_w": 5})
 

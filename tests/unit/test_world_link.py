@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simpy.rt import RealtimeEnvironment
 
 from driftlab.errors import RequestError
 from driftlab.platform.world.clock import make_clock
@@ -131,6 +132,7 @@ def test_without_loss_nothing_is_drawn():
 
 def test_a_wall_clock_runs_the_same_processes():
     clock = make_clock("wall", factor=0.0)
+    assert isinstance(clock, RealtimeEnvironment)
     link = LINKS["wifi"].up(clock, np.random.default_rng(0))
     transfer = clock.run(clock.process(link.send(33_000_000 // 8)))
     assert transfer.arrive_s == pytest.approx(1.001)
