@@ -6,35 +6,16 @@ import math
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import BUILDING, CAR, PERSON, VEGETATION, Preset
+from driftlab.datasets.streets.look import Material
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, Preset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
-from driftlab.datasets.streets.scene import (
-    BODIES,
-    BODY,
-    COAT,
-    GLASS,
-    GRASS,
-    HEAD,
-    HOUSE,
-    LEAF_KINDS,
-    LEAVES,
-    LOTS_M,
-    MARKING,
-    OUTFITS,
-    PAVING,
-    ROAD_BED,
-    SKY_DOME,
-    TROUSERS,
-    TRUNK,
-    TYRE,
-    Lot,
-    Scene,
-    Thing,
-)
+from driftlab.datasets.streets.scene import LOTS_M, Lot, Scene
+from driftlab.datasets.streets.things import Thing
 
 _NEAR_M = 0.6
 _NEAREST_THING_M = 1.2
 _SIGHT_M = 90.0
+_BUMPS = 0.25  # how far the tops of greenery go up and down
 _SKYLINE_M = 150.0
 _CLOUD_M = 6.0  # how far away a wall would be whose texture is as coarse as the clouds
 _ROUND = np.linspace(0, 2 * np.pi, 20, endpoint=False)
@@ -84,25 +65,23 @@ def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
 
 def _place(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
     """Say how far away and how far aside a thing is now; what leaves the window comes in at its other end."""
-    if thing.lead:
+    if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
     if along:
         return (thing.along_m + thing.speed_mps * time_s - camera.along_m) % thing.window_m, thing.across_m
-    if thing.speed_mps:
-        half_m = thing.along_m * 1.6 + 2
-        return thing.along_m, (thing.across_m + thing.speed_mps * time_s + half_m) % (2 * half_m) - half_m
-    return thing.along_m, thing.across_m
+    half_m = thing.window_m / 2
+    return thing.along_m, (thing.across_m + thing.speed_mps * time_s + half_m) % thing.window_m - half_m
 
 
 def _paint_sky(canvas: Canvas, scene: Scene, time_s: float) -> None:
     camera = canvas.camera
     drift = (camera.centre - 0.01 * camera.width * time_s, 0.0)
-    _fill_below(canvas, canvas.surface(SKY_DOME, FLAT, depth_m=_CLOUD_M, anchor=drift), -1.0)
-    material = HOUSE if scene.skyline_class == BUILDING else LEAVES
+    _fill_below(canvas, canvas.surface(Material.SKY, FLAT, depth_m=_CLOUD_M, anchor=drift), -1.0)
+    material = Material.HOUSE if scene.built_up else Material.LEAVES
     band = canvas.surface(material, FLAT, depth_m=_SKYLINE_M, anchor=(camera.centre, camera.horizon))
     columns = camera.centre + (np.arange(-24, 24) + 0.5) * camera.width / 24
     tops = camera.horizon - np.tile(scene.skyline, 2) * camera.height
-    if material == HOUSE:
+    if scene.built_up:
         columns, tops = np.repeat(columns, 2)[1:], np.repeat(tops, 2)[:-1]
     ground = [[columns[-1], camera.horizon + 1], [columns[0], camera.horizon + 1]]
     canvas.fill(band, np.concatenate([np.stack([columns, tops], axis=1), ground]))
@@ -116,32 +95,35 @@ def _fill_below(canvas: Canvas, surface: int, top: float) -> None:
 def _paint_street(canvas: Canvas, scene: Scene) -> None:
     """Paint the ground and, on either side, the lots from far to near."""
     camera = canvas.camera
-    verge = GRASS if any(scene.terrain_m) else PAVING
+    verge = Material.GRASS if any(scene.terrain_m) else Material.PAVING
     _fill_below(canvas, canvas.surface(verge, GROUND), camera.horizon)
     kerb_m = scene.road_m
     if scene.sidewalk_m:
-        canvas.fill(canvas.surface(PAVING, GROUND), _on_ground(camera, kerb_m + scene.sidewalk_m, 0.4, 200.0))
-    canvas.fill(canvas.surface(ROAD_BED, GROUND), _on_ground(camera, kerb_m, 0.4, 200.0))
+        canvas.fill(canvas.surface(Material.PAVING, GROUND), _on_ground(camera, kerb_m + scene.sidewalk_m, 0.4, 200.0))
+    canvas.fill(canvas.surface(Material.ROAD_BED, GROUND), _on_ground(camera, kerb_m, 0.4, 200.0))
     if kerb_m > 3:
         starts_m = np.arange(-(camera.along_m % 8.0), 40.0, 8.0)
         spans = [(max(start_m, 0.4), start_m + 3.0) for start_m in starts_m if start_m > -2.5]
-        dash = canvas.surface(MARKING, GROUND)
+        dash = canvas.surface(Material.MARKING, GROUND)
         for span in spans:
             canvas.fill(dash, _on_ground(camera, 0.1, *span))
     for side, lots in zip((-1, 1), scene.lots, strict=True):
-        seen: list[tuple[float, Lot]] = []
-        for lot in lots:
-            near_m = (lot.start_m - camera.along_m + lot.length_m) % LOTS_M - lot.length_m
-            if near_m < _SIGHT_M and near_m + lot.length_m > _NEAR_M:
-                seen.append((near_m, lot))
-        seen.sort(key=lambda item: item[0])
-        hidden_m = 0.0
-        jobs = []
-        for near_m, lot in seen:
-            jobs.append((near_m, lot, near_m > _NEAR_M and lot.height_m > hidden_m))
-            hidden_m = lot.height_m * (0.7 if lot.green else 1.0)
-        for near_m, lot, has_front in reversed(jobs):
-            _paint_lot(canvas, scene, near_m, side, lot, has_front)
+        _paint_side(canvas, scene, side, lots)
+
+
+def _paint_side(canvas: Canvas, scene: Scene, side: int, lots: tuple[Lot, ...]) -> None:
+    """Paint the lots from far to near; a front behind a lot at least as high is hidden and left out."""
+    along_m = canvas.camera.along_m
+    placed = [((lot.start_m - along_m + lot.length_m) % LOTS_M - lot.length_m, lot) for lot in lots]
+    near_first = sorted((place for place in placed if place[0] < _SIGHT_M), key=lambda place: place[0])
+    shown: list[tuple[float, Lot, bool]] = []
+    hidden_m = 0.0
+    for near_m, lot in near_first:
+        if near_m + lot.length_m > _NEAR_M:
+            shown.append((near_m, lot, near_m > _NEAR_M and lot.height_m > hidden_m))
+            hidden_m = lot.height_m * (1 - _BUMPS if lot.green else 1.0)
+    for near_m, lot, has_front in reversed(shown):
+        _paint_lot(canvas, scene, near_m, side, lot, has_front)
 
 
 def _on_ground(camera: Camera, half_m: float, near_m: float, far_m: float) -> Points:
@@ -171,7 +153,7 @@ def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot,
     if lot.green:
         step_m = (far_m - near_m) / 6
         depths = [near_m + step_m * i for i in range(7)]
-        tops = [(z, lot.height_m * (1 + 0.25 * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
+        tops = [(z, lot.height_m * (1 + _BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
     outline = [(camera.column(wall_m, depth_m), camera.row(up_m, depth_m)) for depth_m, up_m in tops]
     feet = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
     canvas.fill(beside, _shape(*outline, *feet))
@@ -181,8 +163,10 @@ def _paint_square(canvas: Canvas, scene: Scene) -> None:
     """Paint ground in bands and a row of houses behind it."""
     camera, depth_m = canvas.camera, scene.wall_m
     kerb_m = depth_m - 3.0
-    bands = [(PAVING, depth_m), (ROAD_BED, kerb_m), (PAVING, kerb_m - 2 * scene.road_m)] if scene.road_m else []
-    ground = PAVING if scene.sidewalk_m else GRASS
+    bands = [(Material.PAVING, depth_m), (Material.ROAD_BED, kerb_m), (Material.PAVING, kerb_m - 2 * scene.road_m)]
+    if not scene.road_m:
+        bands = []
+    ground = Material.PAVING if scene.sidewalk_m else Material.GRASS
     for material, far_m in ((ground, 200.0), *bands):
         _fill_below(canvas, canvas.surface(material, GROUND), camera.row(0, far_m))
     half_m = camera.width / camera.focal * depth_m
@@ -217,34 +201,34 @@ class _Easel:
 
     def fill(self, surface: int, *outlines: Points) -> None:
         for outline in outlines:
-            self.canvas.fill(surface, outline, self.scale, self.foot)
+            self.canvas.fill(surface, outline, (self.scale, -self.scale, *self.foot))
 
 
 def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
-    easel.fill(easel.surface(TRUNK), _STEM)
+    easel.fill(easel.surface(Material.TRUNK), _STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
-    easel.fill(easel.surface(LEAVES + thing.variant % LEAF_KINDS), _CROWN * (wide, 0.3) + (sway, 0.7))
+    easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), _CROWN * (wide, 0.3) + (sway, 0.7))
 
 
 def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
     """Paint the rear of a car down the street, its side across it."""
     along = preset.view == "along"
-    tyre = easel.surface(TYRE)
+    tyre = easel.surface(Material.TYRE)
     if along:
         easel.fill(tyre, *_REAR_TYRES)
-    easel.fill(easel.surface(BODY + thing.variant % BODIES), _REAR_BODY if along else _SIDE_BODY)
-    easel.fill(easel.surface(GLASS), _REAR_GLASS if along else _SIDE_GLASS)
+    easel.fill(easel.surface(Material.BODY + thing.variant % 2), _REAR_BODY if along else _SIDE_BODY)
+    easel.fill(easel.surface(Material.GLASS), _REAR_GLASS if along else _SIDE_GLASS)
     if not along:
         easel.fill(tyre, *_SIDE_TYRES)
 
 
 def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
     """Paint legs that stride, arms that swing, a torso and a head."""
-    beat = math.sin(2 * math.pi * thing.pace_hz * time_s + thing.phase)
+    beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
     lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)
-    legs = easel.surface(TROUSERS + thing.variant % OUTFITS)
-    coat = easel.surface(COAT + thing.variant // OUTFITS % OUTFITS)
+    legs = easel.surface(Material.TROUSERS + thing.variant % 2)
+    coat = easel.surface(Material.COAT + thing.variant // 2 % 2)
     if easel.scale < _DETAIL_PX:
         easel.fill(legs, _LEGS)
     else:
@@ -257,7 +241,7 @@ def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: Preset) ->
             easel.fill(coat, _shape(*arm))
     torso, head = np.array((lean, 0.0)), np.array((1.5 * lean, 0.0))
     easel.fill(coat, _TORSO + torso)
-    easel.fill(easel.surface(HEAD), _HEAD + head)
+    easel.fill(easel.surface(Material.HEAD), _HEAD + head)
 
 
 _PAINTERS = {PERSON: _paint_person, CAR: _paint_car, VEGETATION: _paint_tree}

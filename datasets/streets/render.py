@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from driftlab.datasets.streets.scene import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
+from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
 
 Points = npt.NDArray[np.float64]
 FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # how a surface lies: facing the camera, under it, along the street
+_AS_IT_IS = (1.0, 1.0, 0.0, 0.0)
 _SUBPIXEL_BITS = 4
 _FAR_M = 200.0
 _CRISP_M = 14.0  # textures fade beyond this distance, where they would only flicker
@@ -71,10 +72,9 @@ class Canvas:
             raise AssertionError("more than 255 surfaces in one frame")
         return len(self._rows) - 1
 
-    def fill(self, surface: int, outline: Points, scale: float = 1.0, foot: tuple[float, float] = (0.0, 0.0)) -> None:
-        """Fill a polygon later: its corners are (column, row), or (aside, up) around a foot if it has a scale."""
-        up = -scale if scale != 1.0 else 1.0
-        self._queue.append((surface, outline, (scale, up, *foot)))
+    def fill(self, surface: int, outline: Points, place: tuple[float, float, float, float] = _AS_IT_IS) -> None:
+        """Fill a polygon later; place says how its corners become (column, row): two factors, two shifts."""
+        self._queue.append((surface, outline, place))
 
     def rasterise(self) -> None:
         """Fill what was asked for, in that order; all corners are placed at once, for speed."""

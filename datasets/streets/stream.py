@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.streets.look import Floats, Look, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS
 from driftlab.datasets.streets.render import Camera, Canvas
-from driftlab.datasets.streets.scene import Floats, Look, Scene, blend_looks, draw_look, draw_scene
+from driftlab.datasets.streets.scene import Scene, draw_scene
 from driftlab.datasets.streets.script import draw_script, draw_travel
 from driftlab.errors import RequestError
 

@@ -11,8 +11,8 @@ import pytest
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.sheet import PALETTE, contact_sheet, save_png
+from driftlab.datasets.streets.look import blend_looks, draw_look
 from driftlab.datasets.streets.presets import CAR, CLASSES, PERSON, PRESETS
-from driftlab.datasets.streets.scene import blend_looks, draw_look
 from driftlab.datasets.streets.script import Script, Travel, draw_script
 from driftlab.errors import RequestError
 
