@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from driftlab.actors.rack import Failure, Head, Rack, import_class
+from driftlab.platform.core import plugins
 from driftlab.platform.lab.backend import Kind, NodeId
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
@@ -19,6 +20,7 @@ class _Host:
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
         os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
+        plugins.hook()  # members that users bring in files of their own are found by name here as well
         self._name = name
         self._rack = Rack(classes)
         for path in classes.values():

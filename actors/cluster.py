@@ -20,6 +20,7 @@ import psutil
 import ray
 
 from driftlab.errors import RequestError
+from driftlab.platform.lab import machine
 
 MIB = 2**20
 STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
@@ -68,14 +69,16 @@ def connect(config: ClusterConfig) -> Cluster:
     """Start Ray on this machine, or join the cluster that is asked for."""
     if ray.is_initialized():
         raise RequestError("This process uses Ray already; close that run first (ray.shutdown()), or start another.")
-    address = config.address or os.environ.get("RAY_ADDRESS")
-    folder = None if address else _session_folder()
+    address = config.address if config.address is not None else os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":
+        check_gpus(config, machine.gpus())  # before seconds go by
+    folder = session_folder() if address == "local" else None
     namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
     common = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
     try:
-        context = _start(folder, config, common) if folder else _join(address or "", config, common)
+        context = _start(folder, config, common) if folder else _join(address, config, common)
         cluster = _describe(namespace, folder, context)
-        _check_gpus(config, cluster)
+        check_gpus(config, cluster.gpus)
     except BaseException:
         _leave(folder)
         raise
@@ -122,7 +125,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
 
 def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Join a cluster, within seconds or with a reason."""
-    _check_reachable(address)
+    check_reachable(address)
     _set_defaults(QUIET)
     runtime_env = {"py_modules": list(config.py_modules)} if config.py_modules else None
     with _variable("RAY_gcs_rpc_server_connect_timeout_s", str(JOIN_S)):
@@ -135,7 +138,7 @@ def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
             ) from error
 
 
-def _check_reachable(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Refuse what is no address, and one where nobody answers; Ray itself would try for a minute."""
     if address == "auto":
         return
@@ -162,17 +165,17 @@ def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
     )
 
 
-def _check_gpus(config: ClusterConfig, cluster: Cluster) -> None:
+def check_gpus(config: ClusterConfig, gpus: float) -> None:
     """Refuse a request that Ray would wait for in silence."""
     share, kinds = config.gpus_per_actor, 3  # applications, teachers and trainers
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above one only whole GPUs can be had.")
-    if share * kinds > cluster.gpus:
-        most = int(cluster.gpus / kinds * 100) / 100
+    if share * kinds > gpus:
+        most = int(gpus / kinds * 100) / 100
         fix = f"set it to {most} or less" if most else "leave it at 0 to compute on CPUs"
         raise RequestError(
             f"compute.gpus_per_actor is {share}: an application, a teacher and a trainer together need "
-            f"{share * kinds:g} GPUs, and there are {cluster.gpus:g}; {fix}."
+            f"{share * kinds:g} GPUs, and there are {gpus:g}; {fix}."
         )
 
 
@@ -181,7 +184,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _session_folder() -> Path:
+def session_folder() -> Path:
     """Make a folder for Ray's files, and remove those of runs that were killed before they could."""
     base = Path(tempfile.gettempdir())
     for old in base.glob(f"{PREFIX}[0-9]*-*"):

@@ -108,27 +108,27 @@ class Pool:
         return self._config.gpus_per_actor if kind in ON_GPU else 0.0
 
     def _start(self, kind: Kind, *, shared: bool = True) -> Slot:
-        label = _label(kind)
         self._check_memory()
+        label = _label(kind)
         number = next(self._numbers.setdefault(label, itertools.count()))
-        name = f"{label}-{number}"
-        classes = {one: path for one, path in self._classes.items() if _label(one) == label}
-        actor = (
-            ACTORS[kind]
-            .options(
-                name=name,
-                num_cpus=CPUS_PER_ACTOR,
-                num_gpus=self._gpus(kind),
-                max_restarts=-1,
-                max_task_retries=0,
-                scheduling_strategy="SPREAD",
-            )
-            .remote(name, classes)
-        )
-        slot = Slot(name, kind, actor, actor.ready.remote())
+        slot = self._create(kind, f"{label}-{number}")
         if shared:
             self._slots.setdefault(label, []).append(slot)
         return slot
+
+    def _create(self, kind: Kind, name: str) -> Slot:
+        """Have Ray start an actor; it says so later, when it is ready."""
+        classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
+        options = {
+            "name": name,
+            "num_cpus": CPUS_PER_ACTOR,
+            "num_gpus": self._gpus(kind),
+            "max_restarts": -1,
+            "max_task_retries": 0,  # repeating is the session's business: Ray would do it out of order
+            "scheduling_strategy": "SPREAD",
+        }
+        actor = ACTORS[kind].options(**options).remote(name, classes)
+        return Slot(name, kind, actor, actor.ready.remote())
 
     def _check_memory(self) -> None:
         """Refuse one actor too many before the machine begins to swap."""

@@ -1,0 +1,117 @@
+"""Nodes that show every lost, repeated or reordered call: each answer depends on all calls before it."""
+
+import hashlib
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import Reply
+
+KINDS = ("device", "application", "teacher", "trainer", "builder", "recorder")
+CLASSES = dict.fromkeys(KINDS, "ray_fakes:Fake")
+
+
+class Fake:
+    def __init__(self, name, *payloads):
+        self.digest = _digest(name, *payloads)
+        self.ballast = np.zeros(1000)
+
+    def work(self, number, *payloads, size=1000, pause_s=0.0):
+        """Mix number and payloads into the state; the payload is made from the state."""
+        time.sleep(pause_s)
+        self.digest = _digest(self.digest, number, *payloads)
+        seed = int(self.digest[:8], 16)
+        rows = {"frames": [{"digest": [self.digest]}]}
+        return Reply(self.digest, rows, np.random.default_rng(seed).integers(0, 255, size, np.uint8))
+
+    def big(self, number, *payloads):
+        """Work with a payload that the object store holds."""
+        return self.work(number, *payloads, size=200_000)
+
+    def huge(self, number, *payloads):
+        return self.work(number, *payloads, size=6_000_000)
+
+    def slow(self, number, pause_s, *payloads):
+        return self.work(number, *payloads, pause_s=pause_s)
+
+    def fail(self):
+        raise ValueError("the node's own mistake")
+
+    def refuse(self):
+        raise RequestError("asked for too much")
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_once(self, marker, number):
+        path = Path(marker)
+        if not path.exists():
+            path.touch()
+            self.die()
+        return self.work(number)
+
+    def count(self, file, number):
+        """Work, and leave a trace of having been run."""
+        with Path(file).open("a") as trace:
+            trace.write(f"{number}\n")
+        return self.work(number)
+
+    def odd(self):
+        return Reply(_Unpicklable())
+
+    def surroundings(self):
+        import cv2
+        import torch
+
+        return Reply({"pid": os.getpid(), "torch": torch.get_num_threads(), "cv2": cv2.getNumThreads()})
+
+    def stiffen(self, number):
+        """Work, and become something that no checkpoint can hold."""
+        self.ballast = _Unpicklable()
+        return self.work(number)
+
+    def pid(self):
+        return Reply(os.getpid())
+
+
+class _Unpicklable:
+    def __reduce__(self):
+        raise TypeError("not picklable")
+
+
+def _digest(*parts):
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.tobytes() if isinstance(part, np.ndarray) else str(part).encode())
+    return whole.hexdigest()
+
+
+def program(session, seed, calls, *, nodes=6, checkpoint_every=0, until=lambda: True):
+    """Run a random program of calls that use each other's payloads; return every answer in the order of asking.
+
+    It goes on after so many calls until the condition holds: a prefix of a longer program, not another one.
+    """
+    from driftlab.platform.lab.backend import NodeId
+
+    rng = np.random.default_rng(seed)
+    ids = [NodeId(KINDS[i % len(KINDS)], f"n{i}") for i in range(nodes)]
+    jobs, answers = [], []
+    for node in ids:
+        session.place(node, node.name)
+    for number in itertools.count():
+        if number >= calls and until():
+            break
+        sources = [jobs[i] for i in rng.integers(0, len(jobs), 2)] if jobs else []
+        verb = "big" if rng.random() < 0.5 else "work"
+        jobs.append(session.call(ids[rng.integers(nodes)], verb, number, *sources))
+        if checkpoint_every and number % checkpoint_every == checkpoint_every - 1:
+            session.checkpoint()
+        if len(jobs) > 8:
+            reply = session.result(jobs.pop(int(rng.integers(4))))
+            answers.append((reply.facts, reply.rows))
+    return answers + [(reply.facts, reply.rows) for reply in map(session.result, jobs)]

@@ -1,0 +1,153 @@
+"""Lost processes: the run goes on by itself and every answer stays what it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import ray_fakes
+
+from driftlab.actors import faults
+from driftlab.actors import session as sessions
+from driftlab.errors import RunError
+from driftlab.platform.lab.backend import NodeId
+
+DEVICE, APP, TRAINER = NodeId("device", "d"), NodeId("application", "a"), NodeId("trainer", "t")
+CALLS = 400
+
+
+@pytest.mark.parametrize(
+    ("seed", "checkpoint_every"), [(1, 0), (2, 30)], ids=["from the beginning", "from checkpoints"]
+)
+def test_ten_kills_change_no_answer(session, answers, seed, checkpoint_every):
+    with faults.storm(10, 0.3, seed) as killed:
+        found = ray_fakes.program(
+            session, seed, CALLS, checkpoint_every=checkpoint_every, until=lambda: len(killed) == 10
+        )
+    assert len(killed) == 10
+    assert found == answers(seed, len(found))
+
+
+def kill(session, node):
+    os.kill(session.result(session.call(node, "pid")).facts, signal.SIGKILL)
+
+
+def test_a_kill_repeats_only_the_calls_since_the_last_checkpoint(session, tmp_path):
+    trace = tmp_path / "trace"
+    session.place(DEVICE, "d")
+    for number in range(10):
+        session.call(DEVICE, "count", trace, number)
+    session.checkpoint()
+    settle(session)
+    kill(session, DEVICE)
+    after = [session.call(DEVICE, "count", trace, number) for number in range(10, 13)]
+    digests = [session.result(job).facts for job in after]
+    assert len(set(digests)) == 3
+    assert [int(line) for line in trace.read_text().split()] == [*range(10), *range(10, 13)]
+
+
+def test_payloads_from_before_a_checkpoint_are_still_there_for_what_follows_it(session):
+    """One job is used before and after the cut and let go of in between: only the log can still know it."""
+    session.place(DEVICE, "d")
+    session.place(TRAINER, "t")
+    old = session.call(DEVICE, "big", 1)
+    session.checkpoint()
+    settle(session)
+    first = session.call(TRAINER, "work", 1, old)
+    facts = session.result(first).facts
+    del old
+    kill(session, TRAINER)
+    assert session.result(session.call(TRAINER, "work", 2)).facts
+    assert session.result(first).facts == facts
+
+
+def test_a_session_that_checkpoints_by_itself_keeps_a_short_log_to_repeat(session, monkeypatch):
+    monkeypatch.setattr(sessions, "CHECKPOINT_CALLS", 20)
+    monkeypatch.setattr(sessions, "SETTLE_CALLS", 1)
+    session._due = 20
+    session.place(DEVICE, "d")
+    jobs = [session.call(DEVICE, "work", number) for number in range(60)]
+    for job in jobs:
+        session.result(job)
+    session.result(session.call(DEVICE, "work", 60))
+    assert session._cut.index > 0
+
+
+def test_a_node_that_cannot_be_packed_is_repeated_from_the_beginning(backend, session, monkeypatch):
+    node = NodeId("builder", "stubborn")
+    session.place(node, "stubborn")
+    first = session.result(session.call(node, "stiffen", 1)).facts
+    session.checkpoint()
+    kill(session, node)
+    again = session.call(node, "work", 2)
+    assert session.result(again).facts != first
+    assert session._cut.index == 0
+
+
+def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_alone(backend, session, answers):
+    """The others share its actors, are set back with it a few times, and end well."""
+    session.place(DEVICE, "d")
+    found = []
+
+    def innocent():
+        other = backend.open("innocent")
+        found.append(ray_fakes.program(other, 5, 200))
+        other.close()
+
+    thread = threading.Thread(target=innocent)
+    thread.start()
+    with pytest.raises(
+        RunError, match=r"device d cannot die: its process, or one it needs, was lost \d times in a row"
+    ):
+        session.result(session.call(DEVICE, "die"))
+    thread.join(120)
+    assert found == [answers(5, 200)]
+
+
+def test_a_call_that_kills_its_process_once_is_repeated(session, tmp_path):
+    session.place(DEVICE, "d")
+    assert session.result(session.call(DEVICE, "die_once", tmp_path / "marker", 1)).facts
+
+
+def test_a_lost_payload_is_made_again(session):
+    from ray._private.internal_api import free
+
+    session.place(DEVICE, "d")
+    session.place(TRAINER, "t")
+    job = session.call(DEVICE, "big", 1)
+    session.result(job)
+    want = session.result(session.call(TRAINER, "work", 1, job)).facts
+    free([job.payload])
+    other = NodeId("application", "a")
+    session.place(other, "a")
+    assert session.result(session.call(other, "work", 1, job)).facts
+    assert session.result(session.call(TRAINER, "work", 2)).facts != want
+
+
+def test_a_lost_payload_of_another_session_is_made_again_there(backend, session):
+    from ray._private.internal_api import free
+
+    builders = backend.open("artefacts")
+    builders.place(TRAINER, "t")
+    weights = builders.call(TRAINER, "big", 1)
+    builders.result(weights)
+    session.place(DEVICE, "d", weights)
+    want = session.result(session.call(DEVICE, "work", 1)).facts
+    free([weights.payload])
+    later = backend.open("later")
+    later.place(DEVICE, "d", weights)
+    assert later.result(later.call(DEVICE, "work", 1)).facts == want
+    later.close()
+    builders.close()
+
+
+def settle(session):
+    """Wait until the checkpoint that was just asked for is complete."""
+    deadline = time.monotonic() + 60
+    while session._pending is not None and time.monotonic() < deadline:
+        session._settle(session._pending)
+        time.sleep(0.05)
+    assert session._pending is None

@@ -1,0 +1,100 @@
+"""Sessions on Ray: the same answers as in one process, and payloads that never pass through the driver."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import ray
+import ray_fakes
+
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.lab.backend import NodeId
+
+DEVICE, TRAINER, RECORDER = NodeId("device", "d"), NodeId("trainer", "t"), NodeId("recorder", "r")
+
+
+def test_a_random_program_answers_as_in_one_process(session, answers):
+    assert ray_fakes.program(session, 1, 300) == answers(1, 300)
+
+
+def test_sessions_run_side_by_side_without_meeting(backend, answers):
+    def run(seed):
+        session = backend.open("twin")
+        found = ray_fakes.program(session, seed, 100)
+        session.close()
+        return found
+
+    with ThreadPoolExecutor(backend.concurrency) as pool:
+        assert list(pool.map(run, range(4))) == [answers(seed, 100) for seed in range(4)]
+
+
+def test_replies_carry_facts_and_rows_and_no_payload(session):
+    session.place(DEVICE, "d")
+    reply = session.result(session.call(DEVICE, "big", 1))
+    assert reply.payload is None
+    assert reply.rows == {"frames": [{"digest": [reply.facts]}]}
+
+
+def test_a_job_of_another_session_stands_for_its_payload_too(backend, session):
+    session.place(DEVICE, "d")
+    job = session.call(DEVICE, "big", 1)
+    other = backend.open("other")
+    other.place(TRAINER, "t", job)
+    first = other.result(other.call(TRAINER, "work", 1, job)).facts
+    other.close()
+    again = backend.open("again")
+    again.place(TRAINER, "t", job)
+    assert again.result(again.call(TRAINER, "work", 1, job)).facts == first
+    again.close()
+
+
+def test_a_nodes_own_error_names_node_and_verb_and_is_no_fault(session):
+    session.place(DEVICE, "d")
+    session.place(TRAINER, "t")
+    failing = session.call(DEVICE, "fail")
+    consumer = session.call(TRAINER, "work", 1, failing)
+    for job in (consumer, failing):
+        with pytest.raises(RunError, match="device d cannot fail: ValueError: the node's own mistake"):
+            session.result(job)
+
+
+def test_a_refusal_keeps_its_class(session):
+    session.place(DEVICE, "d")
+    with pytest.raises(RequestError, match="asked for too much"):
+        session.result(session.call(DEVICE, "refuse"))
+
+
+def test_an_answer_that_cannot_travel_is_reported(session):
+    session.place(DEVICE, "d")
+    with pytest.raises(RunError, match=r"device d cannot odd: .*not picklable"):
+        session.result(session.call(DEVICE, "odd"))
+
+
+def test_actors_have_names_that_can_be_read(backend, session):
+    session.place(DEVICE, "d")
+    session.place(RECORDER, "r")
+    session.result(session.call(DEVICE, "work", 1))
+    names = set(ray.util.list_named_actors())
+    assert {"EdgeDevice-0", "Application-0", "Teacher-0", "Trainer-0", "Recorder-0"} <= names
+
+
+def test_every_kind_computes_with_one_thread(session):
+    for kind in ray_fakes.KINDS:
+        node = NodeId(kind, "n")
+        session.place(node, "n")
+        facts = session.result(session.call(node, "surroundings")).facts
+        assert (facts["torch"], facts["cv2"]) == (1, 1), kind
+
+
+def test_payloads_are_freed_with_their_jobs(session):
+    """Far more payload than the store holds passes through it, and nothing is spilled."""
+    from ray._private.internal_api import memory_summary
+
+    session.place(DEVICE, "d")
+    session.place(TRAINER, "t")
+    for number in range(100):  # 20 MB at a time would do; together they are 600 MB
+        job = session.call(DEVICE, "work", number)
+        job = session.call(DEVICE, "huge", number, job)
+        session.result(session.call(TRAINER, "work", number, job))
+    assert "Spilled" not in memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
