@@ -1,0 +1,221 @@
+"""The documentation does what it says: its commands parse, its links lead somewhere, its example runs as written."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from driftlab.cli.app import build_app
+from driftlab.platform.core.catalogue import FAMILIES
+from driftlab.platform.systems.table import SYSTEMS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+METHODS = [page for page in sorted((DOCS / "methods").glob("*.md")) if page.stem != "index"]
+FENCE = re.compile(r"^```(\w*)[ ]?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OWN = DOCS / "your-own-method.md"
+DIFFERS = "Differs from the paper:"
+NOT_RUN = ("--resume",)  # they need a run that is there
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+each_method = pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; one that carries a file's name is that file."""
+
+    language: str
+    name: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def commands(page: Path) -> list[str]:
+    """Every `driftlab ...` line of a shell block, and every one in the text that gives more than the command's name."""
+    lines = [line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
+    spans = re.findall(r"`(driftlab [^`]+)`", prose(page).replace("\n", " "))
+    return [line for line in lines if line.startswith("driftlab ")] + spans
+
+
+def sections(page: Path) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def parse(words: list[str]) -> None:
+    """Let the command line read its options and do nothing; unknown commands and options raise."""
+    group = get_command(build_app())
+    with contextlib.suppress(typer.Exit), group.make_context("driftlab", list(words)) as context:
+        name, command, rest = group.resolve_command(context, context._protected_args + context.args)
+        command.make_context(name, rest, parent=context)
+
+
+def invoke(words: list[str]) -> str:
+    result = CliRunner().invoke(build_app(), words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def write_files(page: Path, folder: Path) -> None:
+    for block in blocks(page):
+        if block.name:
+            (folder / block.name).write_text(block.text, encoding="utf-8")
+
+
+def covered(page: Path) -> list[str]:
+    found = re.search(r"^Covers: (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, f"{page.name} does not say what it covers"
+    return re.findall(r"`([^`]+)`", found[1])
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def docstrings(names: list[str]) -> Iterator[str]:
+    """The docstrings of the modules behind members."""
+    for name in names:
+        family, _, member = name.partition("/")
+        if family in FAMILIES:
+            spec = importlib.util.find_spec(FAMILIES[family][member].partition(":")[0])
+            assert spec is not None
+            assert spec.origin is not None
+            yield ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+
+
+@each_page
+def test_commands_are_those_of_the_command_line(page: Path):
+    for command in commands(page):
+        words = shlex.split(command)[1:]
+        parse(words if len(words) > 1 else [*words, "--help"])  # alone in the text it is the command's name
+
+
+@pytest.mark.parametrize("wrong", ["rnu quick", "run quick --sytem a", "run --workers many", "diff one"])
+def test_a_command_that_is_wrong_would_be_seen(wrong: str):
+    with pytest.raises(Exception, match=r"(?i)no such|valid|missing"):
+        parse(wrong.split())
+
+
+@each_page
+def test_runs_can_be_planned(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(page, tmp_path)
+    for command in commands(page):
+        words = shlex.split(command)[1:]
+        is_run = words[0] == "run" and len(words) > 1 and not words[1].startswith("-")
+        if is_run and not set(words) & set(NOT_RUN):
+            assert "nothing was run" in invoke([*words, *(() if "--dry-run" in words else ("--dry-run",))])
+
+
+@each_page
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if not re.match(r"https?:", target):
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), target
+
+
+def test_every_page_can_be_reached_from_the_first():
+    seen, todo = set(), [DOCS / "index.md"]
+    while todo:
+        page = todo.pop()
+        seen.add(page)
+        targets = re.findall(r"\]\(([^)#\s]+\.md)", prose(page))
+        todo += [file for target in targets if (file := (page.parent / target).resolve()) not in seen]
+    assert set(PAGES) - seen == set()
+
+
+def test_files_that_pages_name_are_there():
+    text = "".join(prose(page) for page in PAGES)
+    named = set(re.findall(r"`((?:platform|actors|datasets|docs|tests)/[\w./]+)`", text))
+    assert {name for name in named if not (ROOT / name).exists()} - {"platform/streaming/every_minute.py"} == set()
+
+
+def test_every_member_and_every_system_has_a_page():
+    there = {f"{family}/{name}" for family, members in FAMILIES.items() for name in members}
+    there |= {f"systems/{name}" for name in SYSTEMS}
+    assert sorted(name for page in METHODS for name in covered(page)) == sorted(there)
+
+
+@each_method
+def test_pages_and_docstrings_agree_on_whether_a_method_departs(page: Path):
+    section = sections(page)["Differences from the paper"]
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert bool(numbers) == any(DIFFERS in text for text in docstrings(covered(page)))
+    assert bool(numbers) != section.strip().startswith("None")
+
+
+@each_method
+def test_what_a_docstring_names_in_its_departures_stands_on_the_page(page: Path):
+    section = sections(page)["Differences from the paper"]
+    for text in docstrings(covered(page)):
+        departures = text.partition(DIFFERS)[2].partition("\n\n")[0]
+        named = re.findall(r"`(\w+)`", departures) + re.findall(r"\d[\d.]*\d", departures)
+        assert [name for name in named if name not in section] == []
+
+
+@each_method
+def test_a_page_says_how_to_run_its_method(page: Path):
+    assert any(block.language == "sh" for block in blocks(page))
+    assert "driftlab run" in sections(page)["Run it"]
+
+
+def test_the_picture_is_whole():
+    picture = ElementTree.parse(DOCS / "how-a-run-works.svg").getroot()
+    words = "".join(picture.itertext())
+    for word in ("Driver", "Device", "Application", "Teacher", "Trainer", "Recorder", "uplink", "downlink", "Report"):
+        assert word in words
+
+
+def test_the_example_files_are_those_of_the_page():
+    written = {block.name: block.text for block in blocks(OWN) if block.name}
+    kept = {file.name: file.read_text(encoding="utf-8") for file in (DOCS / "examples").iterdir() if file.is_file()}
+    assert written == kept
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
+    monkeypatch.chdir(tmp_path)
+    write_files(OWN, tmp_path)
+    tiny = [command for command in commands(OWN) if "--backend inline" in command]
+    assert len(tiny) == 1
+    output = invoke(shlex.split(tiny[0])[1:])
+    assert re.search(r"^driving_la +every_minute ", output, re.MULTILINE), output
+    assert (tmp_path / "runs/tiny/report.html").is_file()
+    os.symlink("tiny", tmp_path / "runs/first")
+    for page in (OWN, DOCS / "getting-started.md"):
+        for block in blocks(page):
+            if block.language == "python" and not block.name:
+                exec(compile(block.text, str(page), "exec"), {})
+    printed = capsys.readouterr().out
+    updates = re.findall(r"^\d+ +20 +(\d+) +60 +\d+ +\d+ +[\d.]+ +True", printed, re.MULTILINE)
+    assert updates == ["20", "40"], printed  # one in 20 s, and the last one would have left with the stream
+    assert "period_s" in invoke(["show", "streaming/every_minute.py:EveryMinute"])
