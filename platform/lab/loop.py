@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Applied, Captured, Stored, Trained, Uploaded, Watched
 from driftlab.platform.core.seeding import rng_for
@@ -156,7 +157,15 @@ class Loop:
         if self.clock.now >= edge.plan.duration_s:
             return None
         sampling: Sampling | None = self.streaming.plan_uplink(edge.device_state, edge.plan, self.clock.now)
-        return None if sampling is None or sampling.send_s >= edge.plan.duration_s else sampling
+        if sampling is None or sampling.send_s >= edge.plan.duration_s:
+            return None
+        again_s = sampling.send_s if sampling.next_s is None else sampling.next_s
+        if not self.clock.now <= sampling.send_s <= again_s > self.clock.now:
+            raise RunError(
+                f"{self.cell.system.streaming} planned at {self.clock.now} s to send at {sampling.send_s} s and to "
+                f"plan again at {again_s} s, which would never end (device={edge.name})"
+            )
+        return sampling
 
     def _serve(self, edge: Edge, packing: Job) -> Process:
         """Carry an upload to the server, do there what it is for, and carry the outcome back."""

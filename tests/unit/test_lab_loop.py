@@ -1,0 +1,524 @@
+"""The loop on a session that only takes notes: every time in the tables follows from a few lines of arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RunError
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import (
+    Applied,
+    Captured,
+    Labelled,
+    ModelCost,
+    Reply,
+    Stored,
+    Trained,
+    Uploaded,
+    Watched,
+)
+from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling, Streaming
+from driftlab.platform.systems.system import System
+from driftlab.platform.world import hardware
+from driftlab.platform.world.cost import training_s
+from driftlab.platform.world.link import LinkProfile
+
+FPS = 2.0
+WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
+COST = ModelCost(macs=10_000_000, parameters=10, weight_bytes=40, activation_bytes=100)
+UP_BYTES, DOWN_BYTES = 1000, 2000
+LABEL_S, STEP_S = 0.2, 0.02
+PHASE = Phase(50)
+
+
+@dataclass(eq=False)
+class Note:
+    """One call: it is also the job."""
+
+    now_s: float
+    node: NodeId
+    verb: str
+    args: tuple[Any, ...]
+    facts: Any
+    rows: dict = field(default_factory=dict)
+    asked_s: list[float] = field(default_factory=list)  # when its result was waited for
+
+
+class FakeSession:
+    """Takes notes, and answers with what a script says."""
+
+    def __init__(self, **script: Callable[..., Any]) -> None:
+        self.script = {**SCRIPT, **script}
+        self.placed: list[tuple[float, NodeId, tuple[Any, ...]]] = []
+        self.notes: list[Note] = []
+        self.loop: Loop | None = None
+
+    @property
+    def now_s(self) -> float:
+        return self.loop.clock.now
+
+    def place(self, node, *args):
+        self.placed.append((self.now_s, node, args))
+
+    def call(self, node, verb, *args):
+        assert node in [placed for _, placed, _ in self.placed], f"{node} was called and never placed"
+        facts = self.script[verb](node, *args)
+        rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "watch" else {}
+        self.notes.append(Note(self.now_s, node, verb, args, facts, rows))
+        return self.notes[-1]
+
+    def result(self, job):
+        job.asked_s.append(self.now_s)
+        return Reply(job.facts, job.rows)
+
+    def of(self, verb: str) -> list[Note]:
+        return [note for note in self.notes if note.verb == verb]
+
+
+def frames_between(start_s: float, stop_s: float) -> int:
+    return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
+
+
+def watched(node, capturing, truth, share) -> Watched:
+    n = capturing.facts.frames
+    return Watched(n, n, 0.01 * n, 0.1 * n, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
+
+
+SCRIPT: dict[str, Callable[..., Any]] = {
+    "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
+    "upload": lambda node, plan: Uploaded(len(plan.times_s), UP_BYTES, 5 * UP_BYTES, plan.times_s[-1]),
+    "label": lambda node, frames: Labelled(frames.facts.frames),
+    "store": lambda node, frames, labels: Stored(frames.facts.frames, 40, frames.facts.newest_s, (0.1, 0.3)),
+    "train": lambda node, answer: trained(),
+    "apply": lambda node, update, arrive_s: Applied(1, accepted=True),
+    "watch": watched,
+    "finish": lambda node: f"weights of {node.name}",
+}
+
+
+def trained(**changes: Any) -> Trained:
+    done = Trained(
+        iterations=50,
+        bytes=DOWN_BYTES,
+        values=500,
+        loss_first=2.0,
+        loss_last=1.0,
+        score=None,
+        skipped="",
+        host_seconds=0.0,
+    )
+    return replace(done, **changes)
+
+
+@dataclass(frozen=True)
+class Scripted(Streaming):
+    """Sends what it is told to; its state counts what the server has answered."""
+
+    plans: tuple[Sampling, ...] = ()
+    phase: Phase | None = PHASE
+    free: bool = False
+    seen: list = field(default_factory=list, compare=False)
+
+    brings_labels = True
+
+    def start(self, session):
+        return 0
+
+    def plan_uplink(self, state, session, now_s):
+        self.seen.append((now_s, state))
+        return next((plan for plan in self.plans if (plan.next_s or plan.send_s) > now_s), None)
+
+    def plan_downlink(self, state, session, stored, now_s):
+        return Answer(state + 1, self.phase)
+
+    def learn(self, state, trained):
+        return state + 10
+
+
+@dataclass(frozen=True)
+class Given:
+    """Stands where a Member stands, and makes what it was given."""
+
+    member: Any
+    name: str = "one_time"
+
+    def make(self):
+        return self.member
+
+
+def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:
+    return tuple(Sampling(tuple(np.arange(frames) / FPS), send_s=at, **more) for at in send_s)
+
+
+def run(
+    streaming: Streaming,
+    *,
+    devices: int = 1,
+    duration_s: float = 30.0,
+    gpus: int = 1,
+    step_s: float | None = STEP_S,
+    adaptation: Member = Member("adaptation", "distill"),
+    session: FakeSession | None = None,
+    **setting: Any,
+) -> tuple[FakeSession, Loop]:
+    streams = [StreamSpec("streets/running", number, 32, 48, FPS, duration_s) for number in range(devices)]
+    edges = tuple(
+        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, stream) for number, stream in enumerate(streams)
+    )
+    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation)
+    cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s)
+    given = {
+        "experiment": "test",
+        "clock": "virtual",
+        "window_s": 10.0,
+        "pictures": 0,
+        "student": Network("tiny", COST, "digest", "the student's weights"),
+        "teacher": None,
+        "teacher_spec": TeacherSpec(),
+        "label_s": LABEL_S,
+        "server": Server(hardware.find("server-v100"), gpus, LABEL_S, step_s),
+        "classes": 8,
+    }
+    session = session or FakeSession()
+    advances: list[float] = []
+    loop = Loop(cell, Setting(**{**given, **setting}), session, advances.append)
+    session.loop, session.advances = loop, advances
+    loop.run()
+    return session, loop
+
+
+def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
+    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
+
+
+def times(row: dict[str, Any], *names: str) -> list[float]:
+    return [row[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def ran():
+    return run(Scripted(uploads(5.0)))
+
+
+class TestOneUpload:
+    """10 frames leave at 5 s: 1 s on the link, 0.5 s in flight, 2 s with the teacher, 1 s of training, and back."""
+
+    def test_the_uplink_takes_its_bytes_and_half_a_round_trip(self, ran):
+        up = rows(ran[1], "transfers")[0]
+        assert (up["direction"], up["kind"], up["bytes"], up["sequence"]) == ("up", "samples", UP_BYTES, 1)
+        assert times(up, "queued_s", "start_s", "sent_s", "arrive_s") == pytest.approx([5.0, 5.0, 6.0, 6.5])
+
+    def test_the_server_labels_then_trains(self, ran):
+        (update,) = rows(ran[1], "updates")
+        wanted = [6.5, 8.5, 8.5, 9.5]
+        assert times(update, "teach_start_s", "teach_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
+
+    def test_the_update_arrives_after_its_bytes_and_half_a_round_trip(self, ran):
+        down = rows(ran[1], "transfers")[1]
+        assert (down["direction"], down["kind"], down["bytes"], down["sequence"]) == ("down", "update", DOWN_BYTES, 1)
+        assert times(down, "queued_s", "start_s", "sent_s", "arrive_s") == pytest.approx([9.5, 9.5, 9.7, 10.2])
+        (applied,) = ran[0].of("apply")
+        assert applied.args == (ran[0].of("train")[0], down["arrive_s"])
+        assert applied.now_s == down["arrive_s"] == rows(ran[1], "updates")[0]["arrive_s"]
+
+    def test_the_row_says_what_happened(self, ran):
+        (update,) = rows(ran[1], "updates")
+        said = {name: update[name] for name in ("version", "samples", "buffered", "iterations", "values", "bytes")}
+        assert said == {
+            "version": 1,
+            "samples": 10,
+            "buffered": 40,
+            "iterations": 50,
+            "values": 500,
+            "bytes": DOWN_BYTES,
+        }
+        assert update["phi"] == pytest.approx(0.2)
+        assert (update["accepted"], update["reason"]) == (True, None)
+
+    def test_calls_come_in_the_order_of_virtual_time(self, ran):
+        notes = [(note.now_s, note.verb) for note in ran[0].notes if note.verb not in ("capture", "finish")]
+        assert notes == sorted(notes, key=lambda note: note[0])
+        assert [verb for _, verb in notes] == ["upload", "label", "store", "train", "watch", "apply", "watch", "watch"]
+        assert [now_s for now_s, _ in notes] == pytest.approx([0, 6.5, 6.5, 8.5, 10, 10.2, 20, 30])
+
+    def test_work_starts_when_its_virtual_start_comes_and_is_waited_for_at_its_end(self, ran):
+        store, train = ran[0].of("store")[0], ran[0].of("train")[0]
+        assert (store.now_s, store.asked_s) == (pytest.approx(6.5), pytest.approx([8.5]))
+        assert (train.now_s, train.asked_s) == (pytest.approx(8.5), pytest.approx([9.5]))
+
+    def test_payloads_go_from_job_to_job(self, ran):
+        (upload,), (label,), (store,) = (ran[0].of(verb) for verb in ("upload", "label", "store"))
+        assert label.args == (upload,)
+        assert store.args == (upload, label)
+        assert [note.args[0] for note in ran[0].of("watch")] == ran[0].of("capture")
+
+    def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
+        placed = {node.kind: now_s for now_s, node, _ in ran[0].placed}
+        assert placed == {"teacher": 0, "device": 0, "application": 0, "trainer": pytest.approx(6.5)}
+
+
+class TestQueues:
+    def test_the_gpu_serves_in_the_order_of_arrival(self):
+        _, loop = run(Scripted(uploads(5.0)), devices=3)
+        served = [(row["device"], row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates")]
+        assert served == [
+            ("device-0", pytest.approx(6.5), pytest.approx(9.5)),
+            ("device-1", pytest.approx(9.5), pytest.approx(12.5)),
+            ("device-2", pytest.approx(12.5), pytest.approx(15.5)),
+        ]
+
+    def test_two_gpus_serve_two_devices_at_once(self):
+        _, loop = run(Scripted(uploads(5.0)), devices=3, gpus=2)
+        assert [row["teach_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 6.5, 9.5])
+
+    def test_one_device_is_served_one_upload_at_a_time_whatever_the_gpus(self):
+        """Two phases on one copy of a model at once would send updates that build on each other out of order."""
+        _, loop = run(Scripted(uploads(5.0, 6.0)), gpus=2)
+        assert [row["teach_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
+
+    def test_the_gpu_is_free_while_an_update_travels(self):
+        _, loop = run(Scripted(uploads(5.0)), devices=2)
+        first, second = rows(loop, "updates")
+        assert second["teach_start_s"] == first["train_end_s"] < first["arrive_s"]
+
+    def test_a_link_carries_one_message_after_another(self):
+        _, loop = run(Scripted(uploads(5.0, 5.2, 9.0)))
+        up = [row for row in rows(loop, "transfers") if row["direction"] == "up"]
+        assert [row["queued_s"] for row in up] == pytest.approx([5.0, 5.2, 9.0])
+        assert [row["start_s"] for row in up] == pytest.approx([5.0, 6.0, 9.0])
+        assert [row["arrive_s"] for row in up] == pytest.approx([6.5, 7.5, 10.5])
+        assert [row["sequence"] for row in up] == [1, 2, 3]
+
+    def test_messages_are_numbered_by_direction(self):
+        _, loop = run(Scripted(uploads(5.0, 5.2, 9.0)))
+        down = [row["sequence"] for row in rows(loop, "transfers") if row["direction"] == "down"]
+        assert down == [1, 2, 3]
+
+
+class TestPlans:
+    @pytest.mark.parametrize(("send_s", "sent"), [(29.999, 1), (30.0, 0), (31.0, 0)])
+    def test_nothing_is_sent_that_would_leave_after_the_end(self, send_s, sent):
+        session, loop = run(Scripted(uploads(send_s)))
+        assert len(session.of("upload")) == sent
+        assert len([row for row in rows(loop, "transfers") if row["direction"] == "up"]) == sent
+
+    def test_next_s_says_when_to_plan_again(self):
+        streaming = Scripted((*uploads(4.0, next_s=7.0), *uploads(9.0)))
+        session, _ = run(streaming)
+        assert [now_s for now_s, _ in streaming.seen] == [0, 7.0, 9.0]
+        assert [note.now_s for note in session.of("upload")] == [0, 7.0]
+
+    def test_a_plan_without_frames_sends_nothing_and_goes_on(self):
+        session, loop = run(Scripted((Sampling((), send_s=3.0), *uploads(5.0))))
+        assert len(session.of("upload")) == 1
+        assert rows(loop, "transfers")[0]["queued_s"] == 5.0
+
+    def test_the_device_plans_by_the_last_answer_that_has_reached_it(self):
+        """The first answer is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per answer."""
+        streaming = Scripted(uploads(5.0, 9.8, 10.3))
+        run(streaming, duration_s=12.0)
+        assert streaming.seen == [(0, 0), (5.0, 0), (9.8, 0), (10.3, 11)]
+
+    @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
+    def test_a_plan_that_would_never_end_is_refused(self, plan):
+        class Stuck(Scripted):
+            def plan_uplink(self, state, session, now_s):
+                return Sampling((0.0,), *plan)
+
+        with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
+            run(Stuck())
+
+    def test_a_member_that_sends_nothing_needs_no_server(self):
+        session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
+        assert {note.verb for note in session.notes} == {"capture", "watch", "finish"}
+        assert "trainer" not in {node.kind for _, node, _ in session.placed}
+        assert rows(loop, "transfers") == rows(loop, "updates") == []
+
+    def test_the_trainer_is_placed_once(self):
+        session, _ = run(Scripted(uploads(5.0, 12.0, 20.0)))
+        assert [node.kind for _, node, _ in session.placed].count("trainer") == 1
+
+
+class TestTraining:
+    def test_a_free_member_takes_no_time(self):
+        plans = (*uploads(0.0, next_s=10.0), *uploads(10.0, next_s=20.0))
+        _, loop = run(Scripted(plans, free=True), devices=2)
+        for row in rows(loop, "transfers"):
+            assert row["arrive_s"] == row["queued_s"]
+        assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]
+
+    def test_where_a_score_ends_training_its_length_is_known_only_afterwards(self):
+        session = FakeSession(train=lambda node, answer: trained(iterations=7))
+        _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
+        (update,) = rows(loop, "updates")
+        assert update["train_end_s"] - update["train_start_s"] == pytest.approx(7 * STEP_S)
+
+    def test_a_phase_without_length_takes_the_adaptation_s_own(self):
+        distill = Member("adaptation", "distill", (("iterations", 30),))
+        _, loop = run(Scripted(uploads(5.0), phase=Phase()), adaptation=distill)
+        (update,) = rows(loop, "updates")
+        assert update["train_end_s"] - update["train_start_s"] == pytest.approx(30 * STEP_S)
+
+    def test_where_no_step_s_is_given_time_follows_from_the_mini_batch(self):
+        distill = Member("adaptation", "distill", (("batch", 3),))
+        _, loop = run(Scripted(uploads(5.0)), adaptation=distill, step_s=None)
+        (update,) = rows(loop, "updates")
+        wanted_s = training_s(COST, hardware.find("server-v100"), iterations=50, batch=3)
+        assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
+
+    def test_an_upload_that_is_only_stored_brings_a_plan_back(self):
+        session, loop = run(Scripted(uploads(5.0), phase=None))
+        (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
+        assert not session.of("train")
+        assert (update["reason"], update["version"], update["iterations"]) == ("stored", None, 0)
+        assert update["train_start_s"] is update["train_end_s"] is update["arrive_s"] is None
+        assert (down["kind"], down["bytes"], down["queued_s"]) == ("plan", PLAN_BYTES, pytest.approx(8.5))
+
+    def test_a_phase_that_learned_nothing_sends_no_update(self):
+        session = FakeSession(train=lambda node, answer: trained(iterations=0, bytes=0, values=0, skipped="no label"))
+        session, loop = run(Scripted(uploads(5.0)), session=session)
+        (update,) = rows(loop, "updates")
+        assert not session.of("apply")
+        assert (update["reason"], update["version"], update["bytes"]) == ("no label", None, 0)
+        assert rows(loop, "runs")[0]["updates"] == 0
+
+    def test_an_update_that_is_refused_says_why(self):
+        session = FakeSession(apply=lambda node, update, arrive_s: Applied(0, accepted=False, reason="out of order"))
+        _, loop = run(Scripted(uploads(5.0)), session=session)
+        (update,) = rows(loop, "updates")
+        assert (update["accepted"], update["reason"], update["version"]) == (False, "out of order", None)
+        assert rows(loop, "runs")[0]["updates"] == 0
+
+
+class TestWatching:
+    def test_windows_cover_the_stream_once(self):
+        session, _ = run(Scripted(), duration_s=25.0)
+        assert [note.args for note in session.of("capture")] == [(0, 10), (10, 20), (20, 25)]
+        assert [note.now_s for note in session.of("capture")] == [0, 10, 20]
+        assert sum(session.advances) == 25.0
+
+    def test_a_window_is_watched_when_it_is_over_and_asked_for_one_window_late(self):
+        session, _ = run(Scripted(), duration_s=30.0)
+        assert [note.now_s for note in session.of("watch")] == [10, 20, 30]
+        assert [note.asked_s for note in session.of("watch")] == [[20], [30], [30]]
+
+    def test_a_window_without_frames_is_not_watched(self):
+        session = FakeSession(capture=lambda node, start_s, stop_s: Captured(int(start_s != 10), has_truth=True))
+        session, loop = run(Scripted(), session=session)
+        assert [note.now_s for note in session.of("watch")] == [10, 30]
+        assert rows(loop, "runs")[0]["frames"] == 2
+
+    def test_truth_is_taken_from_the_stream_where_it_is(self):
+        session, _ = run(Scripted())
+        assert [note.args[1] for note in session.of("watch")] == [None] * 3
+        assert not session.of("label")
+
+    def test_a_stream_without_truth_asks_the_teacher(self):
+        session = FakeSession(capture=lambda node, start_s, stop_s: Captured(5, has_truth=False))
+        session, _ = run(Scripted(), session=session)
+        asked = session.of("label")
+        assert [note.args for note in asked] == [(captured,) for captured in session.of("capture")]
+        assert [note.args[1] for note in session.of("watch")] == asked
+
+    def test_the_whole_machine_goes_to_the_only_application(self):
+        session, _ = run(Scripted())
+        assert {note.args[2] for note in session.of("watch")} == {1.0}
+
+    def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
+        _, loop = run(Scripted(), devices=2)
+        frames = [(row["device"], row["frame"]) for row in rows(loop, "frames")]
+        assert len(frames) == 6
+        for device in ("device-0", "device-1"):
+            numbers = [number for name, number in frames if name == device]
+            assert numbers == sorted(numbers)
+
+
+class TestSums:
+    def test_a_run_sums_its_devices(self):
+        _, loop = run(Scripted(uploads(5.0)), devices=2)
+        (whole,), devices = rows(loop, "runs"), rows(loop, "devices")
+        assert [row["device"] for row in devices] == ["device-0", "device-1"]
+        assert whole["frames"] == sum(row["frames"] for row in devices) == 2 * 60
+        assert (whole["score"], whole["score_frame"], whole["score_global"]) == (0.25, 0.5, 1.0)
+        assert whole["uplink_bytes"] == 2 * UP_BYTES
+        assert whole["downlink_bytes"] == 2 * DOWN_BYTES
+        assert whole["uplink_kbps"] == pytest.approx(UP_BYTES * 8 / 1000 / 30)
+        assert whole["updates"] == 2
+        assert whole["energy_j"] == pytest.approx(2 * 60 * 0.1)
+
+    def test_nothing_scored_is_nothing_measured(self):
+        def unscored(node, capturing, truth, share):
+            return replace(watched(node, capturing, truth, share), scored=0, confusion=None)
+
+        _, loop = run(Scripted(), session=FakeSession(watch=unscored))
+        (whole,) = rows(loop, "runs")
+        assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
+
+    def test_the_digest_tells_other_final_weights(self):
+        digests = {rows(run(Scripted(), devices=n)[1], "runs")[0]["weights_digest"] for n in (1, 2)}
+        assert len(digests) == 2
+
+
+class TestPlacing:
+    def specs(self, adaptation: Member) -> dict[str, Any]:
+        session, _ = run(Scripted(uploads(5.0)), adaptation=adaptation)
+        return {node.kind: args for _, node, args in session.placed}
+
+    def test_who_learns_from_labels_learns_at_the_server_alone(self):
+        distill = Member("adaptation", "distill")
+        placed = self.specs(distill)
+        assert placed["application"][0].student.adaptation == Member("adaptation", "frozen")
+        assert placed["trainer"][0].adaptation == distill
+        assert placed["application"][1] == placed["trainer"][1] == "the student's weights"
+
+    def test_who_needs_no_labels_follows_on_the_device(self):
+        assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
+
+    def test_a_network_s_weights_go_to_the_teacher(self):
+        teacher = Network("teacher", COST, "digest", "the teacher's weights")
+        session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
+        assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
+
+    @pytest.mark.parametrize("pictures", [0, 1, 3])
+    def test_pictures_are_spread_over_the_first_device_on_frames_that_exist(self, pictures):
+        session, _ = run(Scripted(), devices=2, pictures=pictures)
+        first, second = (args[0].picture_times_s for _, node, args in session.placed if node.kind == "application")
+        assert second == ()
+        assert first == {0: (), 1: (15.0,), 3: (5.0, 15.0, 25.0)}[pictures]
+
+
+def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
+    def sent(seed: int) -> list[dict[str, Any]]:
+        lossy = replace(WIRE, loss=0.5, up_kbps=800)
+        session = FakeSession(upload=lambda node, plan: Uploaded(10, 60_000, 60_000, 0.0))
+        streams = (StreamSpec("streets/running", 1, 32, 48, FPS, 30.0),)
+        system = System("scripted", "", Given(Scripted(uploads(5.0))), Member("adaptation", "distill"))
+        cell = Cell("a", system, "w", "f", (EdgeSpec("d", hardware.find("laptop"), lossy, streams[0]),), seed, 30.0)
+        student = Network("tiny", COST, "", "w")
+        server = Server(hardware.find("server-v100"), 1, 0.1, 0.1)
+        setting = Setting("e", "virtual", 10.0, 0, student, None, TeacherSpec(), 0.1, server, 8)
+        session.loop = Loop(cell, setting, session)
+        session.loop.run()
+        return rows(session.loop, "transfers")
+
+    assert sent(0) == sent(0)
+    assert sent(0)[0]["wire_bytes"] != sent(1)[0]["wire_bytes"]
+
+
+def test_a_wall_clock_gives_the_same_rows():
+    def ran(clock: str) -> list[Any]:
+        _, loop = run(Scripted(uploads(0.1)), duration_s=0.2, clock=clock, window_s=0.1, label_s=0.001, step_s=1e-4)
+        return [rows(loop, table) for table in ("transfers", "updates", "devices", "runs")]
+
+    assert ran("wall") == ran("virtual")
