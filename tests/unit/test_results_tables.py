@@ -142,15 +142,15 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         before = open_run(folder).table("frames")
         written = []
 
-        def stop(table, file, written=written, survive=survive, whole=module._write_whole):
+        def stop(table, sink, written=written, survive=survive, whole=module.pq.write_table, **options):
             if len(written) == survive:
-                file.with_name(f".{file.name}.tmp").write_bytes(b"half")
+                sink.write(b"half")
                 raise Killed
-            written.append(file)
-            whole(table, file)
+            written.append(table)
+            whole(table, sink, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_write_whole", stop)
+            patch.setattr(module.pq, "write_table", stop)
             with pytest.raises(Killed):
                 Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
             with pytest.raises(Killed):
