@@ -25,6 +25,12 @@ def _resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
 
 
+def _standardise(images: torch.Tensor) -> torch.Tensor:
+    """Take each frame's light and tint away, so that fewer lessons suffice to know a scene under any."""
+    deviation, mean = torch.std_mean(images, dim=(2, 3), keepdim=True)
+    return (images - mean) / (deviation + 0.05)
+
+
 class Student(nn.Module):
     """Four convolutions down to a quarter of the resolution, with the first feature kept for the borders."""
 
@@ -72,7 +78,7 @@ class Teacher(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        half = self.stem(images)
+        half = self.stem(_standardise(images))
         quarter = self.quarter(half)
         eighth = self.eighth(quarter)
         x = self.up_quarter(torch.cat([_resize(eighth, quarter), quarter], dim=1))
