@@ -77,36 +77,51 @@ def read_file(file: Path, table: str) -> pa.Table:
 def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
     """Turn chunks of columns into one Arrow table of exactly the schema; NaN becomes null: it was not measured."""
     schema = TABLES[table]
-    batches = [_batch(table, schema, {"cell": cell, **chunk}) for chunk in chunks]
-    for batch in batches:
-        if len(batch) and set(batch["cell"].unique().to_pylist()) != {cell}:
-            raise ValueError(f"table '{table}' holds rows of another cell than '{cell}'")
-    return pa.Table.from_batches(batches, schema).combine_chunks()
+    named = [{"cell": cell, **chunk} for chunk in chunks]
+    lengths = [_rows(table, schema, chunk) for chunk in named]
+    columns = [_column(table, field, [chunk.get(field.name) for chunk in named], lengths) for field in schema]
+    joined = pa.Table.from_arrays(columns, schema=schema)
+    if set(joined["cell"].unique().to_pylist()) - {cell}:
+        raise ValueError(f"table '{table}' holds rows of another cell than '{cell}'")
+    return joined
 
 
-def _batch(table: str, schema: pa.Schema, chunk: Columns) -> pa.RecordBatch:
+def _rows(table: str, schema: pa.Schema, chunk: Columns) -> int:
+    """Count the rows of a chunk; one that holds scalars alone is a row."""
     if unknown := set(chunk) - set(schema.names):
         raise ValueError(f"table '{table}' has no column {', '.join(sorted(unknown))}")
     lengths = {name: len(values) for name, values in chunk.items() if not _is_scalar(values)}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"table '{table}': columns of one chunk differ in length: {lengths}")
-    rows = next(iter(lengths.values()), 1)
-    arrays = [_array(table, field, chunk.get(field.name), rows) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return next(iter(lengths.values()), 1)
 
 
-def _array(table: str, field: pa.Field, values: Any, rows: int) -> pa.Array:
-    scalar = _is_scalar(values)
-    plain = values.item() if scalar and isinstance(values, np.generic | np.ndarray) else values
+def _column(table: str, field: pa.Field, parts: Sequence[Any], lengths: Sequence[int]) -> pa.Array:
     try:
-        array = _convert(pa.array([plain] if scalar else plain, from_pandas=True), field.type)
+        array = _convert(_join(parts, lengths), field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"table '{table}', column '{field.name}' ({field.type}): {error}") from error
-    if scalar:
-        array = pa.repeat(array[0], rows)
     if array.null_count and not field.nullable:
         raise ValueError(f"table '{table}', column '{field.name}': a value is missing and may not be")
     return array
+
+
+def _join(parts: Sequence[Any], lengths: Sequence[int]) -> pa.Array:
+    """Put one column's chunks end to end; a thousand devices send many small ones, so never one conversion for each."""
+    if all(map(_is_scalar, parts)):
+        values = pa.array([_plain(part) for part in parts], from_pandas=True)
+        return values.take(pa.array(np.repeat(np.arange(len(parts)), lengths)))
+    if all(isinstance(part, np.ndarray) for part in parts) and len({part.dtype.kind for part in parts}) == 1:
+        return pa.array(np.concatenate(parts), from_pandas=True)
+    spread = ([_plain(part)] * rows if _is_scalar(part) else part for part, rows in zip(parts, lengths, strict=True))
+    return pa.array([_plain(value) for values in spread for value in values], from_pandas=True)
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap a library's scalar."""
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _convert(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -69,6 +69,21 @@ def test_a_scalar_stands_for_the_whole_chunk_and_order_is_kept():
     assert table.schema.equals(schema.TABLES["devices"], check_metadata=True)
 
 
+def test_chunks_of_many_kinds_join_in_order():
+    chunks = [
+        devices(device=["a", "b"], score=np.array([0.5, np.nan])),
+        devices(device="c", score=None),
+        devices(device=np.array(["d", "e"]), score=[1, None], frames=pa.array([7, 8])),
+        devices(device=[]),
+    ]
+    table = as_table("devices", "x", chunks)
+    assert table["device"].to_pylist() == list("abcde")
+    assert table["score"].to_pylist() == [0.5, None, None, 1.0, None]
+    assert table["frames"].to_pylist() == [4, 4, 4, 7, 8]
+    with pytest.raises(ValueError, match="column 'device'"):
+        as_table("devices", "x", [devices(device=np.array(["a"])), devices(device=np.array([1.0]))])
+
+
 def test_what_was_not_measured_is_null():
     table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), energy_j=None)])
     assert table["score"].to_pylist() == [None, 0.5]
