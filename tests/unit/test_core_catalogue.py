@@ -1,0 +1,131 @@
+"""The catalogue: members from requests, and every fault of a request named."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults, parameters
+
+
+@dataclass(frozen=True)
+class Sample:
+    rate: float = 1.0
+    count: int = 2
+    flag: bool = False
+    name: str = "x"
+    mode: Literal["fast", "slow"] = "fast"
+    limit_s: float | None = None
+    cap: int | None = None
+
+    def faults(self) -> list[str]:
+        return [f"'count' is {self.count}, must be above 0"] if self.count <= 0 else []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rate", 1.5),
+        ("rate", 2),
+        ("count", 3),
+        ("flag", True),
+        ("name", "y"),
+        ("mode", "slow"),
+        ("limit_s", None),
+        ("limit_s", 3),
+        ("limit_s", 3.5),
+        ("cap", None),
+        ("cap", 4),
+    ],
+)
+def test_what_fits(key, value):
+    assert parameter_faults(Sample, {key: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rate", "1.5"),
+        ("rate", True),
+        ("rate", None),
+        ("count", 3.0),
+        ("count", True),
+        ("count", "3"),
+        ("flag", 1),
+        ("flag", "true"),
+        ("name", 3),
+        ("mode", "middling"),
+        ("mode", 1),
+        ("limit_s", True),
+        ("limit_s", "none"),
+        ("cap", 4.0),
+        ("cap", [4]),
+    ],
+)
+def test_what_does_not_fit(key, value):
+    (fault,) = parameter_faults(Sample, {key: value})
+    assert f"'{key}' is {value!r}, expected " in fault
+
+
+def test_all_faults_at_once():
+    faults = parameter_faults(Sample, {"rat": 1.0, "count": "many", "mode": "fat"})
+    assert len(faults) == 3
+    assert "did you mean 'rate'?" in faults[0]
+    assert "allowed: rate, count, flag, name, mode, limit_s, cap" in faults[0]
+    assert "one of 'fast', 'slow'" in faults[2]
+
+
+def test_a_member_says_what_it_cannot_be():
+    assert parameter_faults(Sample, {"count": -1}) == ["'count' is -1, must be above 0"]
+
+
+def test_parameters_are_names_types_and_defaults():
+    assert parameters(Sample)["rate"] == (float, 1.0)
+    assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap"]
+
+
+def test_whole_numbers_become_floats_where_a_float_is_meant():
+    member = Member("streaming", "one_time", (("sample_s", 30),)).make()
+    assert isinstance(member.sample_s, float)
+    assert member == Member("streaming", "one_time", (("sample_s", 30.0),)).make()
+
+
+def test_a_member_is_shown_with_what_differs():
+    assert str(Member("streaming", "one_time")) == "one_time"
+    assert str(Member("streaming", "one_time", (("sample_s", 30), ("codec", "png")))) == (
+        "one_time(sample_s=30, codec=png)"
+    )
+
+
+def test_a_member_is_a_value():
+    member = Member("streaming", "one_time", (("sample_s", 30),))
+    assert pickle.loads(pickle.dumps(member)) == member
+    assert hash(member) == hash(Member("streaming", "one_time", (("sample_s", 30),)))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "said"),
+    [
+        ("steaming", "local", "Unknown family 'steaming'. Did you mean 'streaming'?"),
+        ("streaming", "locl", "Unknown streaming member 'locl'. Did you mean 'local'?"),
+        ("scaling", "", "Known: fixed"),
+    ],
+)
+def test_unknown_names(family, name, said):
+    with pytest.raises(RequestError) as caught:
+        member_class(family, name)
+    assert said in str(caught.value)
+
+
+def test_a_wrong_parameter_names_its_member():
+    with pytest.raises(RequestError, match=r"streaming/one_time: unknown parameter 'x'.*; 'codec' is 3, expected str"):
+        Member("streaming", "one_time", (("x", 1), ("codec", 3))).make()
+
+
+def test_no_member_is_called_twice_within_a_family():
+    for family, members in FAMILIES.items():
+        assert len(set(members.values())) == len(members), family

@@ -1,0 +1,409 @@
+"""Experiments: what is valid, what is refused, and that every fault is named with its place."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from driftlab.errors import RequestError
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.experiment import Choice, Experiment, load, names, parse
+
+DOCUMENT: dict[str, Any] = {
+    "name": "test",
+    "systems": [
+        "no_custom",
+        {"name": "one_time", "base": "one_time", "streaming": {"name": "one_time", "sample_s": 5}},
+    ],
+    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+    "bounds": False,
+}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(DOCUMENT), **changes}
+
+
+def refusal(changed: Any, overrides: tuple[str, ...] = (), choice: Choice | None = None) -> str:
+    with pytest.raises(RequestError) as caught:
+        parse(changed, overrides, choice)
+    return str(caught.value)
+
+
+def faults(changed: dict[str, Any]) -> list[str]:
+    first, *lines = refusal(changed).splitlines()
+    assert first == f"experiment: {len(lines)} fault{'s' if len(lines) > 1 else ''}"
+    return [line.removeprefix("  - ") for line in lines]
+
+
+class TestBuiltIn:
+    @pytest.mark.parametrize("name", names())
+    def test_it_is_valid_and_called_like_its_file(self, name):
+        experiment = load(name)
+        assert experiment.name == name
+        assert cells_of(experiment)
+
+    @pytest.mark.parametrize("name", names())
+    def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
+        path = Path(load.__code__.co_filename).parent / "experiments" / f"{name}.yaml"
+        head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+        assert f"driftlab run {name}" in head
+        assert "Takes about" in head
+        assert "xpect" in head
+
+    @pytest.mark.parametrize("name", names())
+    def test_its_spec_reads_back_as_the_same_experiment(self, name):
+        experiment = load(name)
+        text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+        assert parse(yaml.safe_load(text)) == experiment
+
+
+class TestShape:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"sedes": [1]}, "sedes is not known here. Did you mean 'seeds'? Known: name, "),
+            ({"window_s": -3}, "window_s is -3: input should be greater than 0"),
+            ({"window_s": 0}, "window_s is 0: input should be greater than 0"),
+            ({"window_s": float("inf")}, "window_s is inf: input should be a finite number"),
+            ({"window_s": float("nan")}, "window_s is nan: input should be a finite number"),
+            ({"window_s": "10"}, "window_s is '10': input should be a valid number"),
+            ({"window_s": True}, "window_s is True: input should be a valid number"),
+            ({"seeds": [True]}, "seeds.0 is True: input should be a valid integer"),
+            ({"seeds": [1.0]}, "seeds.0 is 1.0: input should be a valid integer"),
+            ({"seeds": [-1]}, "seeds.0 is -1: input should be greater than or equal to 0"),
+            ({"seeds": [2**63]}, "seeds.0 is 9223372036854775808: input should be less than"),
+            ({"seeds": 1}, "seeds is 1: input should be a valid tuple"),
+            ({"bounds": 1}, "bounds is 1: input should be a valid boolean"),
+            ({"systems": []}, "systems is empty: give at least one"),
+            ({"workloads": []}, "workloads is empty: give at least one"),
+            ({"fleets": []}, "fleets is empty: give at least one"),
+            ({"seeds": []}, "seeds is empty: give at least one"),
+            ({"fleets": [{"devices": []}]}, "fleets.0.devices is empty: give at least one"),
+            ({"fleets": [{"devices": [{"count": 0}]}]}, "fleets.0.devices.0.count is 0: input should be greater"),
+            ({"systems": [{"name": "a", "streming": "local"}]}, "systems.0.streming is not known here. Did you mean"),
+            ({"systems": [{"base": "ams"}]}, "systems.0.name is missing"),
+            ({"systems": [3]}, "systems.0 is 3: input should be a valid string"),
+            ({"server": {"gpu": 1}}, "server.gpu is not known here. Did you mean 'gpus'?"),
+            ({"clock": "walll"}, "clock is 'walll': input should be 'virtual' or 'wall'"),
+            ({"teacher": {"kind": "human"}}, "teacher.kind is 'human': input should be 'oracle' or 'network'"),
+            ({"name": "No Name"}, "name is 'No Name': string should match pattern"),
+            ({1: 2}, "1 is 1: keys should be strings"),
+        ],
+    )
+    def test_one_fault_is_one_line_with_its_place(self, changes, said):
+        (fault,) = faults({**document(), **changes})
+        assert fault.startswith(said)
+
+    @pytest.mark.parametrize("key", ["duration_s", "fps"])
+    @pytest.mark.parametrize("value", [-1, 0, float("inf"), "4", False])
+    def test_times_and_rates_of_a_workload_are_positive_numbers(self, key, value):
+        (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], key: value}]))
+        assert fault.startswith(f"workloads.0.{key} is {value!r}: ")
+
+    def test_all_faults_of_the_shape_at_once(self):
+        found = faults({"name": 3, "systems": [], "workloads": [{"fps": -1}], "seed": 1})
+        assert [fault.split()[0] for fault in found] == [
+            "name",
+            "systems",
+            "workloads.0.name",
+            "workloads.0.fps",
+            "seed",
+        ]
+
+
+class TestMeaning:
+    def test_all_wrong_names_at_once_with_places_and_what_was_meant(self):
+        found = faults(
+            document(
+                systems=["nocustom", {"name": "z", "streaming": {"name": "one_time", "sample_sec": 3}}],
+                workloads=[{"name": "streets/runing"}],
+                fleets=[{"devices": [{}, {"hardware": "jetson-nz", "link": "ltee"}]}],
+                server={"hardware": "server-v10"},
+                student={"network": "tny"},
+                teacher={"network": "techer"},
+                compute={"torch_device": "gpu"},
+            )
+        )
+        places = [fault.partition(": ")[0] for fault in found[:-1]]
+        device = "fleets.0.devices.1"
+        assert places == [
+            "systems.0",
+            "systems.1",
+            "workloads.0",
+            f"{device}.hardware",
+            f"{device}.link",
+            "server.hardware",
+            "student.network",
+            "teacher.network",
+        ]
+        assert all("id you mean '" in fault for fault in found[:-1])
+        assert found[-1] == "compute.torch_device is 'gpu'; allowed: cpu, cuda, cuda:N"
+
+    @pytest.mark.parametrize(
+        ("system", "said"),
+        [
+            ({"name": "z", "streaming": "one_time"}, "pays for a teacher's labels and adaptation 'frozen' learns from"),
+            ({"name": "z", "adaptation": "distill"}, "streaming 'local' brings none; choose a streaming member"),
+            ({"name": "z", "base": "one_tme"}, "Unknown system 'one_tme'. Did you mean 'one_time'?"),
+            ({"name": "z", "streaming": {"rate": 1}}, "it has no 'name', such as {name: local}"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "iterations": True}}, "is True, expected int"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "iterations": [1]}}, "is [1], expected int"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
+        ],
+    )
+    def test_a_system_that_makes_no_sense(self, system, said):
+        (fault,) = faults(document(systems=[system]))
+        assert fault.startswith("systems.0: ")
+        assert said in fault
+
+    @pytest.mark.parametrize(
+        ("workload", "said"),
+        [
+            ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
+            ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
+            ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; such settings stand beside params"),
+            ({"duration_s": None}, "duration_s is 0.0, allowed are"),
+            ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
+        ],
+    )
+    def test_a_workload_that_cannot_be_opened(self, workload, said):
+        (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], **workload}]))
+        assert fault.startswith("workloads.0: ")
+        assert said in fault
+
+    def test_machines_and_links_may_be_described(self):
+        device = {"hardware": {"name": "mine", "macs_per_s": -1}, "link": {"name": "wire", "up_kbps": "fast"}}
+        first, second = faults(document(fleets=[{"devices": [device]}]))
+        assert first.startswith("fleets.0.devices.0.hardware: Bad hardware 'mine': 'macs_per_s' is -1")
+        assert second.startswith("fleets.0.devices.0.link: Bad link 'wire': 'up_kbps' is 'fast'")
+
+    def test_an_infinite_rate_is_still_one_when_the_spec_is_read_back(self):
+        link = {"name": "wire", "up_kbps": float("inf"), "down_kbps": 1}
+        experiment = parse(document(fleets=[{"devices": [{"link": link}]}]), ["seeds.0=3"])
+        text = yaml.safe_dump(experiment.model_dump(mode="json"))
+        assert parse(yaml.safe_load(text)) == experiment
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"systems": ["no_custom", "no_custom"]},
+            {"workloads": DOCUMENT["workloads"] * 2},
+            {"fleets": [{}, {}]},
+            {"seeds": [0, 1, 0]},
+        ],
+    )
+    def test_no_cell_runs_twice(self, changes):
+        (fault,) = faults(document(**changes))
+        assert fault.startswith("these cells would run twice: no_custom/running/one/seed-0")
+
+    def test_an_alias_tells_two_readings_of_one_stream_apart(self):
+        slow = {**DOCUMENT["workloads"][0], "fps": 1, "alias": "slow"}
+        experiment = parse(document(workloads=[DOCUMENT["workloads"][0], slow]))
+        assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
+
+
+def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
+    import cv2
+    import numpy as np
+
+    path = tmp_path / "a.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 5, (48, 32))
+    for value in range(10):
+        writer.write(np.full((32, 48, 3), 20 * value, np.uint8))
+    writer.release()
+    workload = {"name": f"video:{path}", "duration_s": None, "fps": 2, "height": 32, "width": 48}
+    (fault,) = faults(document(workloads=[workload]))
+    assert "has no truth, and teacher.kind is oracle" in fault
+    assert "set teacher.kind=network" in fault
+    experiment = parse(document(workloads=[workload], teacher={"kind": "network"}))
+    assert cells_of(experiment)[0].duration_s == pytest.approx(2.0)
+
+
+class TestOverrides:
+    CHANGES = (
+        "name=other",
+        "summary=words",
+        "systems.0=oracle",
+        "systems.1.name=another",
+        "systems.1.streaming.sample_s=6",
+        "systems.1.streaming.rate_fps=2",
+        "systems.1.adaptation={name: distill, batch: 2}",
+        "workloads.0.name=streets/dance",
+        "workloads.0.duration_s=9",
+        "workloads.0.fps=1e0",
+        "workloads.0.height=48",
+        "workloads.0.width=64",
+        "workloads.0.params.pace=2",
+        "workloads.0.alias=short",
+        "fleets.0.name=two",
+        "fleets.0.devices.0.hardware=laptop",
+        "fleets.0.devices.0.link=wifi",
+        "fleets.0.devices.0.count=2",
+        "seeds=[0, 1]",
+        "seeds.0=4",
+        "window_s=5",
+        "pictures=0",
+        "bounds=true",
+        "clock=wall",
+        "student.network=small",
+        "student.pretrain_steps=7",
+        "teacher.kind=network",
+        "teacher.network=tiny",
+        "teacher.pretrain_steps=7",
+        "teacher.border_noise=0.5",
+        "server.hardware=laptop",
+        "server.gpus=2",
+        "server.label_s=null",
+        "server.step_s=1e-3",
+        "compute.torch_device=cuda",
+        "compute.gpus_per_actor=0.5",
+    )
+
+    @pytest.mark.parametrize("override", CHANGES)
+    def test_every_override_changes_the_experiment(self, override):
+        assert parse(document(), [override]) != parse(document())
+
+    def test_every_setting_can_be_overridden(self):
+        def leaves(value: Any, place: str = "") -> set[str]:
+            if isinstance(value, dict):
+                return {leaf for key, below in value.items() for leaf in leaves(below, f"{place}.{key}")}
+            return {place.strip(".").partition(".0")[0] if isinstance(value, list) else place.strip(".")}
+
+        settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
+        overridden = {override.partition("=")[0] for override in self.CHANGES}
+        assert {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)} == set()
+
+    def test_a_whole_number_may_stand_for_a_float_and_no_float_for_a_count(self):
+        assert parse(document(), ["window_s=5"]).window_s == 5.0
+        assert "seeds.0 is 1000.0: input should be a valid integer" in refusal(document(), ("seeds.0=1e3",))
+
+    @pytest.mark.parametrize(
+        ("override", "said"),
+        [
+            ("window=5", "window is not known here. Did you mean 'window_s'?"),
+            ("a.b.c=5", "a is not known here"),
+            ("workloads.0.fpss=5", "workloads.0.fpss is not known here. Did you mean 'fps'?"),
+            ("workloads.0.params.pase=5", "Did you mean 'pace'?"),
+            ("systems.1.streaming.sample=5", "did you mean 'sample_s'?"),
+            ("systems.0.streaming=local", "systems.0 is 'no_custom', which has nothing below it"),
+            ("window_s=-1e-3", "window_s is -0.001"),
+            ("window_s=1e999", "window_s is inf"),
+            ("window_s=", "window_s is None"),
+        ],
+    )
+    def test_what_it_meets_must_exist_and_fit(self, override, said):
+        assert said in refusal(document(), (override,))
+
+
+class TestSizes:
+    SIZED = document(sizes={"small": {"seeds": [7], "student": {"pretrain_steps": 3}}, "full": {}}, size="full")
+
+    def test_the_default_is_taken_unless_another_is_asked_for(self):
+        assert parse(self.SIZED).seeds == (0,)
+        assert parse(self.SIZED, ["size=small"]).seeds == (7,)
+        assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3
+
+    def test_a_size_comes_before_every_override(self):
+        assert parse(self.SIZED, ["seeds.0=9", "size=small"]).seeds == (9,)
+
+    @pytest.mark.parametrize(
+        ("changes", "overrides", "said"),
+        [
+            ({}, ("size=smal",), "Unknown size 'smal'. Did you mean 'small'? Known: full, small."),
+            ({"sizes": 3}, (), "sizes is 3; give changes by name"),
+            ({"sizes": {"a": 3}}, (), "give changes by name"),
+            ({"size": ["a"]}, (), "Unknown size '['a']'"),
+            ({"sizes": {"bad": {"seeds": []}}, "size": "bad"}, (), "seeds is empty"),
+        ],
+    )
+    def test_wrong_sizes(self, changes, overrides, said):
+        assert said in refusal({**copy.deepcopy(self.SIZED), **changes}, overrides)
+
+    def test_an_experiment_without_sizes_has_none(self):
+        assert "Unknown size 'small'. Known: none." in refusal(document(), ("size=small",))
+
+
+class TestChoice:
+    def cells(self, choice: Choice, **changes: Any) -> list[str]:
+        return [cell.id for cell in cells_of(parse(document(**changes), (), choice))]
+
+    def test_systems_keep_what_the_experiment_says_of_them(self):
+        (cell,) = cells_of(parse(document(bounds=True), (), Choice(systems=("one_time",))))
+        assert dict(cell.system.streaming.params) == {"sample_s": 5}
+
+    def test_a_system_that_is_not_listed_is_added_as_the_table_has_it(self):
+        assert self.cells(Choice(systems=("oracle",))) == ["oracle/running/one/seed-0"]
+
+    def test_a_workload_that_is_not_listed_is_read_like_the_first(self):
+        (workload,) = parse(document(), (), Choice(workloads=("streets/dance",))).workloads
+        assert (workload.name, workload.duration_s, workload.height) == ("streets/dance", 8, 32)
+
+    def test_workloads_are_known_by_name_and_by_alias(self):
+        both = [{**DOCUMENT["workloads"][0], "alias": alias} for alias in ("a", "b")]
+        assert len(self.cells(Choice(workloads=("streets/running",)), workloads=both)) == 4
+        assert {cell.split("/")[1] for cell in self.cells(Choice(workloads=("b",)), workloads=both)} == {"b"}
+
+    def test_seeds_are_replaced(self):
+        assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)
+
+    def test_an_empty_choice_changes_nothing(self):
+        assert parse(document(), (), Choice()) == parse(document())
+
+    def test_overrides_meet_what_was_chosen(self):
+        chosen = parse(document(), ["workloads.0.fps=1"], Choice(workloads=("streets/dance",)))
+        assert chosen.workloads[0].fps == 1
+
+    @pytest.mark.parametrize(
+        ("choice", "said"),
+        [
+            (Choice(systems=("no_costum",)), "Did you mean 'no_custom'?"),
+            (Choice(workloads=("streets/danse",)), "Did you mean 'streets/dance'?"),
+            (Choice(systems=("no_custom", "no_custom")), "would run twice"),
+            (Choice(seeds=(-1,)), "seeds.0 is -1"),
+        ],
+    )
+    def test_wrong_choices(self, choice, said):
+        assert said in refusal(document(), (), choice)
+
+
+class TestFiles:
+    def test_an_experiment_of_one_s_own(self, tmp_path):
+        path = tmp_path / "mine.yaml"
+        path.write_text(yaml.safe_dump(document()))
+        assert load(str(path)) == parse(document())
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"name: [", "is not readable as YAML"),
+            (b"\xff\xfe\x00name", "is not readable as YAML"),
+            (b"- 1\n", "holds list, expected a mapping that begins with 'name:'"),
+            (b"", "holds NoneType, expected a mapping"),
+            (b"name: a\nsystems: [no_custom]\n", "1 fault\n  - workloads is missing"),
+        ],
+    )
+    def test_a_file_that_is_none(self, tmp_path, content, said):
+        path = tmp_path / "mine.yaml"
+        path.write_bytes(content)
+        with pytest.raises(RequestError) as caught:
+            load(str(path))
+        assert said in str(caught.value)
+        assert str(path) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("request_", "said"),
+        [
+            ("quik", "Unknown experiment 'quik'. Did you mean 'quick'?"),
+            ("nowhere/mine.yaml", "There is no experiment file 'nowhere/mine.yaml'. Built-in experiments: "),
+            ("/tmp", "Unknown experiment"),
+        ],
+    )
+    def test_what_is_not_there(self, request_, said):
+        with pytest.raises(RequestError) as caught:
+            load(request_)
+        assert said in str(caught.value)

@@ -1,0 +1,129 @@
+"""The folder of a run: made whole, alone in it, and refused where it is something else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from driftlab.errors import RequestError
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.machine import check_torch_device
+
+
+def refusal(call, *args) -> str:
+    with pytest.raises(RequestError) as caught:
+        call(*args)
+    return str(caught.value)
+
+
+def make(path: Path | None) -> Path:
+    return paths.new_run(path, "test", {"name": "test", "seeds": [0]}, {"python": "3"})
+
+
+def test_a_new_run_has_its_spec_and_where_it_came_from(tmp_path):
+    folder = make(tmp_path / "a" / "b")
+    assert yaml.safe_load((folder / "spec.yaml").read_text()) == {"name": "test", "seeds": [0]}
+    assert json.loads((folder / "run.json").read_text()) == {"python": "3"}
+    assert sorted(path.name for path in folder.iterdir()) == ["run.json", "spec.yaml", "tables"]
+
+
+def test_an_empty_folder_may_be_used(tmp_path):
+    assert make(tmp_path) == tmp_path
+
+
+def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {make(None) for _ in range(5)}
+    assert len(folders) == 5
+    assert {folder.parent for folder in folders} == {tmp_path / "runs"}
+
+
+class TestOutputFolders:
+    def test_a_folder_with_something_in_it_is_left_alone(self, tmp_path):
+        (tmp_path / "thesis.tex").write_text("years of work")
+        said = refusal(make, tmp_path)
+        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in said
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+    def test_a_run_says_how_to_continue_it(self, tmp_path):
+        make(tmp_path / "run")
+        assert f"continue it with --resume {tmp_path / 'run'}" in refusal(make, tmp_path / "run")
+
+    def test_a_file_is_no_folder(self, tmp_path):
+        (tmp_path / "file").touch()
+        assert "choose another --out" in refusal(make, tmp_path / "file")
+
+    @pytest.mark.parametrize("place", ["file/run", "/proc/run", "/dev/null/run"])
+    def test_where_nothing_can_be_written(self, tmp_path, place):
+        (tmp_path / "file").touch()
+        said = refusal(make, tmp_path / place)
+        assert said.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
+        assert said.endswith("Choose another --out.")
+
+
+class TestContinuedFolders:
+    def test_what_was_asked_for_is_read_back(self, tmp_path):
+        assert paths.existing_run(make(tmp_path)) == {"name": "test", "seeds": [0]}
+
+    def test_no_folder(self, tmp_path):
+        assert "There is no run folder" in refusal(paths.existing_run, tmp_path / "nothing")
+
+    def test_a_foreign_folder(self, tmp_path):
+        assert "is not a run folder: it has no spec.yaml" in refusal(paths.existing_run, tmp_path)
+
+    @pytest.mark.parametrize("content", [b"name: [", b"\xff\xfe\x00", b"- 1", b"", b"text"])
+    def test_a_damaged_spec(self, tmp_path, content):
+        folder = make(tmp_path)
+        (folder / "spec.yaml").write_bytes(content)
+        said = refusal(paths.existing_run, folder)
+        assert f"'{folder / 'spec.yaml'}' is damaged" in said
+        assert said.endswith("start the experiment anew.")
+
+
+class TestLock:
+    HOLD = "import sys, pathlib\nfrom driftlab.platform.lab.paths import locked\n" + (
+        "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+
+    def test_a_second_driftlab_is_refused_until_the_first_has_ended_however_it_ends(self, tmp_path):
+        def enter() -> None:
+            with paths.locked(tmp_path):
+                pass
+
+        command = [sys.executable, "-c", self.HOLD, str(tmp_path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "held\n"
+            assert "Another driftlab is working in" in refusal(enter)
+            first.kill()
+            first.wait()
+        enter()
+
+
+def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    target = tmp_path / "spec.yaml"
+    paths.write_atomically(target, "first")
+
+    def torn(self: Path, text: str, **more: object) -> None:
+        with self.open("w") as file:
+            file.write(text[:2])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", torn)
+    with pytest.raises(OSError, match="disk full"):
+        paths.write_atomically(target, "second")
+    assert target.read_text() == "first"
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.lab.machine.gpus", lambda: 2)
+    check_torch_device("cpu")
+    check_torch_device("cuda:1")
+    assert "'cuda:2' and this machine has 2 GPUs" in refusal(check_torch_device, "cuda:2")
+    monkeypatch.setattr("driftlab.platform.lab.machine.gpus", lambda: 0)
+    assert "use cpu, or --address of a cluster that has one" in refusal(check_torch_device, "cuda")
