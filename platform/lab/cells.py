@@ -138,6 +138,13 @@ def system_of(part: str | SystemPart) -> System:
     return system
 
 
+def written_out(part: str | SystemPart) -> dict[str, Any]:
+    """Write a system with all its slots and parameters, so that a run folder says what ran and `--set` meets it."""
+    given = {} if isinstance(part, str) else part.model_dump(exclude_none=True)
+    slots = {member.family: {"name": member.name, **dict(member.params)} for member in system_of(part).members}
+    return {"name": part, **given, **slots} if isinstance(part, str) else {**given, **slots}
+
+
 def _row(name: str) -> System:
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.lab.cells import written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
 from driftlab.platform.lab.overrides import apply_overrides, merged, read
 
@@ -185,11 +186,15 @@ def parse(
     """Validate a document; every fault is named with its place, its value and what is allowed."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
-    experiment = _validated(_sized(dict(document), sizes, source), source)
-    if others or choice:
-        complete = experiment.model_dump(mode="json")
-        chosen = choice.of(complete) if choice else complete
-        experiment = _validated(apply_overrides(chosen, others), source)
+    experiment = _checked(_sized(dict(document), sizes, source), source)
+    complete = experiment.model_dump(mode="json")
+    chosen = choice.of(complete) if choice else complete
+    chosen["systems"] = [written_out(part) for part in _checked(chosen, source).systems]
+    return _checked(apply_overrides(chosen, others), source)
+
+
+def _checked(document: Mapping[str, Any], source: str) -> Experiment:
+    experiment = _validated(document, source)
     faults = faults_of(experiment)
     if faults:
         raise RequestError(report(source, faults))

@@ -13,7 +13,7 @@ from pathlib import Path
 from driftlab.errors import DriftlabError
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
-from driftlab.platform.lab.backend import Backend, NodeId
+from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import Cell, cells_of
 from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.lab.loop import Loop
@@ -94,11 +94,19 @@ def _run_cell(cell: Cell, work: Work) -> str:
         log.debug("cell %s failed", cell.id, exc_info=True)
         reason = str(error) if isinstance(error, DriftlabError) else f"{type(error).__name__}: {error}"
         rows = failed_rows(cell, setting.experiment, reason)
+    return _record(cell, rows, session, work) or reason
+
+
+def _record(cell: Cell, rows: Rows, session: Session, work: Work) -> str:
+    """Write a cell's rows and let go of its nodes; return why that failed, or nothing."""
     recorder = NodeId("recorder", "recorder")
-    session.place(recorder, str(work.directory))
-    session.result(session.call(recorder, "write", cell.id, rows))
-    session.close()
-    return reason
+    try:
+        session.place(recorder, str(work.directory))
+        session.result(session.call(recorder, "write", cell.id, rows))
+        session.close()
+    except (OSError, DriftlabError) as error:
+        return f"its tables could not be written: {error}; make room or give access, then --resume {work.directory}"
+    return ""
 
 
 def _with_host(rows: Rows, started: float) -> Rows:

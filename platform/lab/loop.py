@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -226,7 +226,7 @@ class Loop:
         """Train as long as the plan says; where that depends on the score, the work comes before its duration."""
         if answer.phase is None:
             return None
-        training = self.session.call(visit.edge.node("trainer"), "train", answer)
+        training = self.session.call(visit.edge.node("trainer"), "train", replace(answer, state=None))
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
         if answer.phase.stop_score is not None:
             iterations = self.session.result(training).facts.iterations

@@ -31,7 +31,7 @@ class Trainer:
         self._state = self._adaptation.prepare(self._model)
         self._layout = vector.layout_of(self._model)
         self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
-        self._residual: vector.Vector | None = None
+        self._lost: vector.Vector | None = None  # by the codec of the last update
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
@@ -58,7 +58,7 @@ class Trainer:
         batch = Batch(self._images, self._labels, rng)
         adapted = self._adaptation.adapt(self._model, self._state, batch, answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
-        update = None if adapted.skipped else self._pack(adapted, answer.dense)
+        update = None if adapted.skipped else self._pack(adapted, answer)
         facts = Trained(
             iterations=adapted.iterations,
             bytes=len(update.data) if update else 0,
@@ -75,16 +75,17 @@ class Trainer:
         kept = self._times_s >= oldest_s
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
-    def _pack(self, adapted: Adapted, dense: bool) -> delta.Encoded:
+    def _pack(self, adapted: Adapted, answer: Answer) -> delta.Encoded:
         """Encode the change, and go on from exactly the weights that the device will have."""
         change = delta.Change(
             before=self._vector,
             after=vector.read(self._model),
-            changed=None if dense else adapted.changed,
+            changed=None if answer.dense else adapted.changed,
             version=self._version + 1,
-            base=None if dense else self._version,
+            base=None if answer.dense else self._version,
         )
-        update = delta.encode(change, self._layout, delta.Format(), self._residual)
+        form = delta.Format(answer.wire.values, answer.wire.mask)
+        update = delta.encode(change, self._layout, form, self._lost if answer.wire.feedback else None)
         vector.write(self._model, update.vector)
-        self._vector, self._version = update.vector, self._version + 1
+        self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
         return update

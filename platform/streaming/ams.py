@@ -12,7 +12,7 @@ from typing import Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming, Wire
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
 
@@ -30,6 +30,9 @@ class Ams(Streaming):
     target: float = 0.4
     slowdown: bool = True  # whether the training interval adapts too
     codec: str = "h264"
+    values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
+    mask: Literal["raw", "gzip", "gaps", "rice"] = "gzip"
+    feedback: bool = False
 
     brings_labels = True
 
@@ -53,7 +56,8 @@ class Ams(Streaming):
 
     def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
         """Set both rates by the new φ-scores, and train on what the horizon still holds."""
-        return Answer(self._advance(state, stored), Phase(), oldest_s=now_s - self.horizon_s)
+        wire = Wire(self.values, self.mask, self.feedback)
+        return Answer(self._advance(state, stored), Phase(), oldest_s=now_s - self.horizon_s, wire=wire)
 
     def _advance(self, state: Rates, stored: Stored) -> Rates:
         if self.control == "fixed":

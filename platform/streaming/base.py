@@ -29,6 +29,15 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """How an update is written (models/delta.py)."""
+
+    values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
+    mask: Literal["raw", "gzip", "gaps", "rice"] = "rice"
+    feedback: bool = False  # whether what the values lost goes along with the next update
+
+
+@dataclass(frozen=True)
 class Answer:
     """What the server does with an upload; no phase means that it only stores it."""
 
@@ -36,6 +45,7 @@ class Answer:
     phase: Phase | None
     oldest_s: float = float("-inf")  # samples captured before this leave the trainer's buffer
     dense: bool = False  # send every weight rather than those that changed
+    wire: Wire = Wire()
 
 
 PLAN_BYTES = 16  # the message that brings a new plan where no update goes along
