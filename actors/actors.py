@@ -30,8 +30,8 @@ class _Host:
         return self._name
 
     @ray.method(max_task_retries=-1)
-    def ready(self) -> str:
-        """Answer as soon as the process is there, however often it has to be started."""
+    def ready(self, *payloads: Any) -> str:
+        """Answer as soon as the process and these payloads are there, however often it has to be started."""
         return self._name
 
     def place(self, session: str, epoch: int, node: NodeId, *args: Any) -> None:

@@ -11,13 +11,16 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
+from ray import exceptions
+from ray._private import services
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab import machine
@@ -26,7 +29,8 @@ MIB = 2**20
 STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
 PROCESS_BYTES = 200 * MIB  # measured: an actor that has imported torch
 REACH_S = 3.0
-JOIN_S = 6
+HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every gRPC server begins
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 ALLOWED = (
@@ -99,9 +103,10 @@ def _silence(lines: re.Pattern[str] | None) -> None:
     Its only setting for this is an environment variable that it reads when it is imported, for all its users.
     """
     with contextlib.suppress(ImportError, AttributeError):
-        from ray._private.ray_logging import stdout_deduplicator
+        from ray._private import ray_logging
 
-        stdout_deduplicator.skip_re = lines
+        printer: Any = ray_logging.stdout_deduplicator
+        printer.skip_re = lines
 
 
 def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
@@ -125,30 +130,40 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
 
 def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Join a cluster, within seconds or with a reason."""
-    check_reachable(address)
     _set_defaults(QUIET)
     runtime_env = {"py_modules": list(config.py_modules)} if config.py_modules else None
-    with _variable("RAY_gcs_rpc_server_connect_timeout_s", str(JOIN_S)):
-        try:
-            return ray.init(address=address, runtime_env=runtime_env, **common)
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            reason = str(error).strip().splitlines()
-            raise RequestError(
-                f"Cannot join a Ray cluster at '{address}': {reason[0] if reason else error}. {ALLOWED}"
-            ) from error
+    try:
+        found = _resolved(address)
+        check_reachable(found)
+        GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
+        return ray.init(address=found, runtime_env=runtime_env, **common)
+    except exceptions.AuthenticationError as error:
+        raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
+    except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise RequestError(f"Cannot join a Ray cluster at '{address}': {reason} {ALLOWED}") from error
+
+
+def _resolved(address: str) -> str:
+    """Find what `auto` stands for, as ray.init does."""
+    return str(services.canonicalize_bootstrap_address_or_die(address)) if address == "auto" else address
 
 
 def check_reachable(address: str) -> None:
-    """Refuse what is no address, and one where nobody answers; Ray itself would try for a minute."""
-    if address == "auto":
-        return
+    """Refuse what is no address, and one where no server of Ray's kind answers; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise RequestError(f"'{address}' is not an address. {ALLOWED}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S) as wire:
+            if "RAY_USE_TLS" in os.environ:
+                return
+            wire.sendall(HTTP2_HELLO)
+            answer = wire.recv(len(HTTP2_SETTINGS))
     except (OSError, OverflowError) as error:
         raise RequestError(f"No Ray cluster answers at '{address}' ({error}). {ALLOWED}") from error
+    if answer[3:4] != HTTP2_SETTINGS[3:4]:
+        raise RequestError(f"What answers at '{address}' is not a Ray cluster. {ALLOWED}")
 
 
 def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
@@ -197,17 +212,3 @@ def session_folder() -> Path:
 def _set_defaults(variables: Mapping[str, str]) -> None:
     """Set what the user's environment leaves open."""
     os.environ.update({name: value for name, value in variables.items() if name not in os.environ})
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for a while."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -205,23 +205,27 @@ class RaySession:
         with self._backend.using(), self._lock:
             if self._epoch != epoch:
                 return  # someone else has been faster
-            lost = is_lost_object(error)
-            if lost:
-                self._revive_others()
-            if lost or life > 0 or job.call.index < self._cut.index:
+            if is_lost_object(error) or life > 0 or job.call.index < self._cut.index:
                 self._cut = Cut()
             if life >= SHARED_LIVES:
                 self._move_away()
+            self._revive_others()
             self._rewind()
 
     def _revive_others(self) -> None:
-        """Have the sessions whose payloads are used here make them again."""
+        """Have the sessions whose payloads are used here make those again that are gone with their machine."""
         others = {arg for call in self._log for arg in call.args if isinstance(arg, RayJob) and arg.session is not self}
+        slot = next(iter(self._slots.values()))
         for job in others:
-            session = job.session
-            with session._lock:
-                session._cut = Cut()
-                session._rewind()
+            session, epoch = job.session, job.session._epoch
+            try:
+                self._backend.get(slot.actor.ready.remote(job.payload), None)
+            except exceptions.RayError as error:
+                log.debug("%s: lost the payload of %s, %s", self._key, job.node, reason(error))
+                with session._lock:
+                    if session._epoch == epoch:
+                        session._cut = Cut()
+                        session._rewind()
 
     def _move_away(self) -> None:
         """Leave the shared actors, lest whatever kills them here takes other sessions with it again and again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,31 @@ def test_an_address_where_nobody_listens_is_refused():
         port = server.getsockname()[1]
     with pytest.raises(RequestError, match=rf"No Ray cluster answers at '127\.0\.0\.1:{port}' .*refused"):
         cluster.check_reachable(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not a Ray cluster"), (b"", "is not a Ray cluster"), (None, "timed out")],
+    ids=["a web server", "one that hangs up", "one that is silent"],
+)
+def test_a_server_of_another_kind_is_refused(says, message, monkeypatch):
+    monkeypatch.setattr(cluster, "REACH_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def serve():
+            client, _ = server.accept()
+            held.append(client)
+            if says is not None:
+                client.recv(100)
+                client.sendall(says)
+                client.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(RequestError, match=message):
+            cluster.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
 
 
 def test_the_folder_of_a_dead_run_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):

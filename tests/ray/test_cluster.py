@@ -1,0 +1,105 @@
+"""The same session on a cluster of two machines, one of which dies; and what is left when a backend is closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psutil
+import pytest
+import ray
+import ray_fakes
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.actors.faults import actor_processes
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.lab.backend import NodeId
+
+DEVICE = NodeId("device", "d")
+STORE_BYTES = 100 * 2**20
+FAST_DEATH = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 2,
+}
+
+
+@pytest.fixture
+def two_machines():
+    """A cluster of two machines on this one; it notices within two seconds that one of them is dead."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES, include_dashboard=False, _system_config=FAST_DEATH)
+    cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(two_machines, answers, capfd):
+    backend = RayBackend(ClusterConfig(address=two_machines.address, workers=2), ray_fakes.CLASSES)
+    builders, early, late = (backend.open(name) for name in ("builders", "early", "late"))
+    built = [_built(builders, name) for name in "bc"]
+
+    def use(session):
+        session.place(DEVICE, "d", *built)
+        return session.result(session.call(DEVICE, "work", 1)).facts
+
+    def lose_a_machine():
+        before = use(early)
+        (second,) = two_machines.worker_nodes
+        two_machines.remove_node(second, allow_graceful=False)
+        deadline = time.monotonic() + 60
+        while sum(node["Alive"] for node in ray.nodes()) > 1 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return use(late) == before
+
+    assert len({node["NodeID"] for node in ray.nodes()}) == 2
+    assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == answers(3, 150)
+    backend.close()
+
+
+def _built(session, name):
+    """Make something large, spread over the machines."""
+    node = NodeId("builder", name)
+    session.place(node, name)
+    job = session.call(node, "big", 1)
+    session.result(job)
+    return job
+
+
+def test_closing_leaves_no_process_and_no_folder():
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    backend = RayBackend(ClusterConfig(workers=1, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
+    folder = backend._cluster.folder
+    session = backend.open("cell")
+    session.place(DEVICE, "d")
+    waiting = session.call(DEVICE, "slow", 1, 60)
+    raised = []
+
+    def wait():
+        try:
+            session.result(waiting)
+        except RunError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not actor_processes(["EdgeDevice"]):
+        time.sleep(0.1)
+    with pytest.raises(RequestError, match="uses Ray already"):
+        RayBackend(ClusterConfig())
+    backend.close()
+    thread.join(10)
+    assert raised == ["The run was stopped."]
+    with pytest.raises(RunError, match="stopped"):
+        session.call(DEVICE, "work", 1)
+    assert not ray.is_initialized()
+    assert not folder.exists()
+    left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert not alive
