@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from driftlab.errors import RequestError
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 
 
-def new_run(out: Path | None, name: str, spec: dict[str, Any], info: dict[str, Any]) -> Path:
-    """Make the folder of a new run with its spec and provenance."""
+def new_run(out: Path | None, name: str, spec: dict[str, Any]) -> Path:
+    """Make the folder of a new run with its spec."""
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     path = out if out is not None else Path("runs") / _fresh_name(name)
     try:
@@ -28,7 +28,6 @@ def new_run(out: Path | None, name: str, spec: dict[str, Any], info: dict[str, A
             hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
             raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
         (path / "tables").mkdir(parents=True, exist_ok=True)
-        write_atomically(path / INFO, json.dumps(info, indent=2, sort_keys=True) + "\n")
         write_atomically(path / SPEC, text)
     except OSError as error:
         raise RequestError(
@@ -52,6 +51,14 @@ def existing_run(path: Path) -> dict[str, Any]:
     if not os.access(path, os.W_OK):
         raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
     return spec
+
+
+def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
+    """Write a run's provenance where it is missing or damaged; what is there stays."""
+    try:
+        json.loads((path / INFO).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
 def is_run(path: Path) -> bool:

@@ -49,7 +49,7 @@ def resume(
 
 def prepare(spec: Experiment, out: Path | None) -> Path:
     """Make the folder of a new run."""
-    return paths.new_run(out, spec.name, spec.model_dump(mode="json", exclude_none=True), provenance())
+    return paths.new_run(out, spec.name, spec.model_dump(mode="json", exclude_none=True))
 
 
 def found(path: Path) -> tuple[Experiment, Path]:
@@ -60,6 +60,7 @@ def found(path: Path) -> tuple[Experiment, Path]:
 def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
     """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
     with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file:
+        paths.keep_info(directory, provenance)
         backend = open_backend()
         try:
             return run_grid(spec, backend, directory, Log(file, progress))

@@ -22,14 +22,27 @@ def refusal(call, *args) -> str:
 
 
 def make(path: Path | None) -> Path:
-    return paths.new_run(path, "test", {"name": "test", "seeds": [0]}, {"python": "3"})
+    return paths.new_run(path, "test", {"name": "test", "seeds": [0]})
 
 
-def test_a_new_run_has_its_spec_and_where_it_came_from(tmp_path):
+def test_a_new_run_has_its_spec(tmp_path):
     folder = make(tmp_path / "a" / "b")
     assert yaml.safe_load((folder / "spec.yaml").read_text()) == {"name": "test", "seeds": [0]}
+    assert sorted(path.name for path in folder.iterdir()) == ["spec.yaml", "tables"]
+
+
+@pytest.mark.parametrize("damage", [None, "", "{torn"])
+def test_where_a_run_came_from_is_written_once_and_again_where_it_was_damaged(tmp_path, damage):
+    folder = make(tmp_path)
+    paths.keep_info(folder, lambda: {"python": "1"})
+    paths.keep_info(folder, lambda: {"python": "2"})
+    assert json.loads((folder / "run.json").read_text()) == {"python": "1"}
+    if damage is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(damage)
+    paths.keep_info(folder, lambda: {"python": "3"})
     assert json.loads((folder / "run.json").read_text()) == {"python": "3"}
-    assert sorted(path.name for path in folder.iterdir()) == ["run.json", "spec.yaml", "tables"]
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
