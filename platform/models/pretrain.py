@@ -27,7 +27,7 @@ from driftlab.platform.models.zoo import build
 if TYPE_CHECKING:
     from driftlab.platform.models.artifacts import Recipe
 
-FRAMES = 1600  # lessons to draw from: more add rendering time and, for these networks, no score
+FRAMES = 1600  # lessons to draw from: networks trained on them score only 2 to 3 points lower on new scenes
 FRAMES_OF_A_STREAM = 4
 STREAM_S = 240.0
 WARM_UP = 0.1  # share of the steps in which the rate rises
