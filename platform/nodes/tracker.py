@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.frames import Frames
+from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.platform.models import flow
 from driftlab.platform.models.flow import Gray, Map
 
@@ -38,13 +38,14 @@ class Tracker:
         self._keyframes.append(keyframe)
 
     def follow(self, frames: Frames, predicted: Labels) -> Labels:
-        """Replace predictions by labels that were carried here, from the first labels on."""
+        """Replace predictions by labels that were carried here, from the first labels on and where they are known."""
         tracked: Labels = predicted.copy()
         for index, time_s in enumerate(map(float, frames.times_s)):
             self._seen[time_s] = flow.gray(frames.images[index])
             keyframe = self._in_use(time_s)
             if keyframe is not None and keyframe.captured_s in self._seen:
-                tracked[index] = flow.warp(keyframe.labels, self._source(keyframe.captured_s, time_s))
+                carried = flow.warp(keyframe.labels, self._source(keyframe.captured_s, time_s))
+                tracked[index] = np.where(carried == IGNORE, predicted[index], carried)
         self._forget(float(frames.times_s[-1]))
         return tracked
 

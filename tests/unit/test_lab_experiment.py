@@ -268,6 +268,12 @@ class TestOverrides:
     def test_every_override_changes_the_experiment(self, override):
         assert parse(document(), [override]) != parse(document())
 
+    def test_what_the_table_says_of_a_system_can_be_overridden(self):
+        changed = parse(document(systems=["one_time"]), ["systems.0.streaming.sample_s=6"])
+        (cell,) = cells_of(changed)
+        assert dict(cell.system.streaming.params)["sample_s"] == 6
+        assert cell.system.name == "one_time"
+
     def test_every_setting_can_be_overridden(self):
         def leaves(value: Any, place: str = "") -> set[str]:
             if isinstance(value, dict):
@@ -290,7 +296,7 @@ class TestOverrides:
             ("workloads.0.fpss=5", "workloads.0.fpss is not known here. Did you mean 'fps'?"),
             ("workloads.0.params.pase=5", "Did you mean 'pace'?"),
             ("systems.1.streaming.sample=5", "did you mean 'sample_s'?"),
-            ("systems.0.streaming=local", "systems.0 is 'no_custom', which has nothing below it"),
+            ("systems.0.name.x=1", "systems.0.name is 'no_custom', which has nothing below it"),
             ("window_s=-1e-3", "window_s is -0.001"),
             ("window_s=1e999", "window_s is inf"),
             ("window_s=", "window_s is None"),

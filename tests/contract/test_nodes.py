@@ -1,0 +1,233 @@
+"""What every class of nodes promises: the same calls give the same answers, before and after a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Reply
+from driftlab.platform.lab.inline import NODE_CLASSES, node_class
+from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.streaming.base import Answer, Sampling
+from driftlab.platform.world import hardware
+
+HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 4.0
+STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
+STUDENT = StudentSpec(
+    "half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5
+)
+WATCHER = AppSpec(
+    "device-0",
+    "segmentation",
+    replace(STUDENT, adaptation=Member("adaptation", "frozen")),
+    replace(hardware.find("raspberry-pi-4"), macs_per_s=6e6),  # slower than the camera: some frames are skipped
+    picture_times_s=(0.5, 3.0),
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """How a node is made, and the calls of one session."""
+
+    kind: str
+    made_from: tuple[Any, ...]
+    calls: tuple[tuple[str, tuple[Any, ...]], ...]
+
+    def node(self) -> Any:
+        return node_class(self.kind)(*self.made_from)
+
+
+@cache
+def frames(start_s: float, stop_s: float) -> Frames:
+    stream = open_stream(
+        STREAM.workload, seed=STREAM.seed, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=STREAM.duration_s
+    )
+    found = stream.at(np.arange(start_s, stop_s, 1 / FPS))
+    for array in (found.times_s, found.images, found.scenes, found.labels):
+        array.flags.writeable = False  # as shared memory gives them
+    return found
+
+
+@cache
+def weights(network: str = "half") -> Mapping[str, Any]:
+    return state_of(build(network, CLASSES, seed=1))
+
+
+@cache
+def updates() -> tuple[bytes, ...]:
+    """Make what a trainer sends in two phases."""
+    trainer, found = Trainer(STUDENT, weights()), []
+    for number in range(2):
+        seen = frames(2 * number, 2 * number + 2)
+        trainer.store(seen, seen.labels)
+        found.append(trainer.train(Answer(None, Phase(3))).payload)
+    return tuple(found)
+
+
+def rows_of_a_cell(score: float) -> Mapping[str, Any]:
+    asked = dict.fromkeys(("experiment", "system", "streaming", "adaptation", "scaling", "scheduling"), "x")
+    return {
+        "runs": [{**asked, "workload": "w", "fleet": "f", "devices": 1, "seed": 0, "status": "done", "score": score}]
+    }
+
+
+def scripts(folder: Path) -> list[Script]:
+    def stored(start_s: float) -> tuple[str, tuple[Any, ...]]:
+        return "store", (frames(start_s, start_s + 2), frames(start_s, start_s + 2).labels)
+
+    def watched(start_s: float, truth: Any = None) -> tuple[str, tuple[Any, ...]]:
+        return "watch", (frames(start_s, start_s + 2), truth, 1.0)
+
+    first, second = updates()
+    labels = zlib.compress(frames(1, 2).labels[0].tobytes())
+    return [
+        Script(
+            "device",
+            (STREAM,),
+            (("capture", (0.0, 1.5)), ("upload", (Sampling((0.25, 1.0), 1.0),)), ("capture", (1.5, 3.0))),
+        ),
+        Script("teacher", (TeacherSpec(border_noise=0.5),), (("label", (frames(0, 2),)), ("label", (frames(2, 4),)))),
+        Script(
+            "teacher",
+            (TeacherSpec(kind="network", network="tiny"), weights("tiny")),
+            (("label", (frames(0, 2),)), ("pack", (frames(0, 1).labels,)), ("label", (frames(2, 4),))),
+        ),
+        Script(
+            "trainer",
+            (STUDENT, weights()),
+            (
+                stored(0),
+                ("train", (Answer(None, Phase(3)),)),
+                stored(2),
+                ("train", (Answer(None, Phase(3), oldest_s=1.0),)),
+                ("train", (Answer(None, Phase(2, stop_score=0.99), dense=True),)),
+                ("train", (Answer(None, Phase(2), oldest_s=99.0),)),
+            ),
+        ),
+        Script(
+            "application",
+            (WATCHER, weights()),
+            (
+                watched(0),
+                ("apply", (first, 2.6)),
+                watched(2),
+                ("apply", (first, 4.1)),
+                ("apply", (second, 4.1)),
+                watched(4, truth=frames(4, 6).labels),
+                ("finish", ()),
+            ),
+        ),
+        Script(
+            "application",
+            (replace(WATCHER, tracks=True), weights()),
+            (watched(0), ("track", (labels, 1.0, 2.1)), watched(2), ("track", (b"torn", 2.0, 4.0)), watched(4)),
+        ),
+        Script("builder", (), (("build", (Recipe("half", height=HEIGHT, width=WIDTH, steps=0),)),)),
+        Script(
+            "recorder", (str(folder),), (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))
+        ),
+    ]
+
+
+def called(node: Any, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    return [plain(getattr(node, verb)(*args)) for verb, args in calls]
+
+
+def plain(value: Any) -> Any:
+    """Turn an answer into something that can be compared; what the host needed is left out."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, {
+            field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "host_seconds"
+        }
+    if isinstance(value, Mapping):
+        return {key: plain(below) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(below) for below in value]
+    return "nan" if isinstance(value, float) and np.isnan(value) else value
+
+
+@pytest.fixture(scope="module")
+def all_scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Script]:
+    return scripts(tmp_path_factory.mktemp("run"))
+
+
+def test_every_kind_has_a_script(all_scripts):
+    assert {script.kind for script in all_scripts} == set(NODE_CLASSES)
+
+
+def test_every_verb_is_called(all_scripts):
+    verbs: dict[str, set[str]] = {}
+    for script in all_scripts:
+        verbs.setdefault(script.kind, set()).update(verb for verb, _ in script.calls)
+    for kind in NODE_CLASSES:
+        methods = {
+            name
+            for name, member in vars(node_class(kind)).items()
+            if callable(member) and not isinstance(member, property) and not name.startswith("_")
+        }
+        assert methods == verbs[kind], kind
+
+
+@pytest.mark.parametrize("number", range(8))
+class TestEveryNode:
+    @pytest.fixture
+    def script(self, all_scripts, number) -> Script:
+        assert len(all_scripts) == 8
+        return all_scripts[number]
+
+    def test_its_answers_are_replies(self, script):
+        node = script.node()
+        for verb, args in script.calls:
+            assert isinstance(getattr(node, verb)(*args), Reply)
+
+    def test_the_same_calls_give_the_same_answers(self, script):
+        assert called(script.node(), script.calls) == called(script.node(), script.calls)
+
+    @pytest.mark.parametrize("carry", [lambda node: pickle.loads(pickle.dumps(node)), copy.deepcopy])
+    def test_it_goes_on_from_a_checkpoint_at_any_point(self, script, carry: Callable[[Any], Any]):
+        whole = called(script.node(), script.calls)
+        node, answers = carry(script.node()), []
+        for call in script.calls:
+            answers += called(node, [call])
+            node = carry(node)
+        assert answers == whole
+
+    def test_a_checkpoint_is_not_changed_by_what_comes_after(self, script):
+        """A call that is repeated after a fault must find what the first one found."""
+        node = script.node()
+        for verb, args in script.calls:
+            kept = pickle.dumps(node)
+            answer = plain(getattr(node, verb)(*args))
+            assert plain(getattr(pickle.loads(kept), verb)(*args)) == answer
+
+    def test_its_arguments_stay_as_they_were(self, script):
+        before = plain(script.made_from), plain(script.calls)
+        called(script.node(), script.calls)
+        assert (plain(script.made_from), plain(script.calls)) == before
+
+    def test_facts_and_rows_are_small(self, script):
+        """They go through the driver: no frames, no weights (pictures, a few per run, are the exception)."""
+        node = script.node()
+        for verb, args in script.calls:
+            reply = getattr(node, verb)(*args)
+            rows = {table: chunks for table, chunks in reply.rows.items() if table != "pictures"}
+            assert len(pickle.dumps((reply.facts, rows))) < 8_000, verb

@@ -1,0 +1,292 @@
+"""The application: which weights each frame saw, what stands while it is busy, and how it was scored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.datasets.sheet import PALETTE
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.models import delta, vector
+from driftlab.platform.models.account import account
+from driftlab.platform.models.predict import predict, state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.specs import AppSpec, StudentSpec
+from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.results.metrics import confusion, miou
+from driftlab.platform.streaming.base import Answer
+from driftlab.platform.world import hardware
+from driftlab.platform.world.cost import inference_j, inference_s
+
+HEIGHT, WIDTH, CLASSES, FPS = 16, 24, 8, 4.0
+STUDENT = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), Member("scaling", "fixed"), 0)
+FAST = hardware.find("server-h200")
+
+
+def frames(start_s: float, stop_s: float, seed: int = 0) -> Frames:
+    times_s = np.arange(round(start_s * FPS), round(stop_s * FPS)) / FPS
+    n = len(times_s)
+    rng = np.random.default_rng([seed, round(start_s * FPS)])
+    return Frames(
+        times_s=times_s,
+        images=rng.integers(0, 256, (n, HEIGHT, WIDTH, 3), dtype=np.uint8),
+        scenes=np.arange(n, dtype=np.int32),
+        labels=rng.integers(0, CLASSES, (n, HEIGHT, WIDTH), dtype=np.uint8),
+    )
+
+
+def weights(seed: int = 0) -> Mapping[str, Any]:
+    return state_of(build("half", CLASSES, seed=seed))
+
+
+def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> Application:
+    return Application(AppSpec("cam", "segmentation", STUDENT, machine, picture_times_s=pictures), weights())
+
+
+def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
+    """Make an update that stands alone, and the weights that it brings."""
+    model = build("half", CLASSES, seed=seed)
+    after = vector.read(model)
+    change = delta.Change(after, after, None, version, None)
+    made = delta.encode(change, vector.layout_of(model), delta.Format())
+    return made.data, made.vector
+
+
+def shown(reply: Any) -> list[np.ndarray]:
+    """Read back what was predicted, from the pictures."""
+    return [to_labels(chunk["prediction"][0]) for chunk in reply.rows["pictures"]]
+
+
+def to_labels(png: bytes) -> np.ndarray:
+    rgb = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    return (rgb[:, :, None, :] == PALETTE[None, None]).all(-1).argmax(-1).astype(np.uint8)
+
+
+def column(reply: Any, name: str) -> list[Any]:
+    return np.asarray(reply.rows["frames"][0][name]).tolist()
+
+
+class TestVersions:
+    ARRIVALS_S = (0.6, 1.0, 1.01, 3.9, 4.0)  # between frames, on one, just after, before and on a window's edge
+
+    def test_each_frame_uses_the_newest_weights_that_had_arrived(self):
+        times_s = tuple(np.arange(0, 24) / FPS)
+        node = application(pictures=times_s)
+        vectors = {0: vector.read(build("half", CLASSES, seed=0))}
+        replies, todo = [], list(enumerate(self.ARRIVALS_S, start=1))
+        for start_s in (0.0, 2.0, 4.0):
+            while todo and todo[0][1] <= start_s + 2:
+                number, arrive_s = todo.pop(0)
+                update, vectors[number] = whole(number, seed=number)
+                assert node.apply(update, arrive_s).facts.accepted
+            replies.append(node.watch(frames(start_s, start_s + 2), None, 1.0))
+        wanted = [sum(arrive_s <= time_s for arrive_s in self.ARRIVALS_S) for time_s in times_s]
+        assert [number for reply in replies for number in column(reply, "version")] == wanted
+        assert set(wanted) == {0, 1, 2, 3, 5}
+        model = build("half", CLASSES, seed=0)
+        images = np.concatenate([frames(start_s, start_s + 2).images for start_s in (0.0, 2.0, 4.0)])
+        seen = [labels for reply in replies for labels in shown(reply)]
+        for number, image, labels in zip(wanted, images, seen, strict=True):
+            vector.write(model, vectors[number])
+            assert np.array_equal(predict(model, image[None])[0], labels)
+
+    def test_weights_that_no_frame_will_use_again_are_dropped(self):
+        node = application()
+        for number in range(1, 6):
+            node.apply(whole(number, seed=number)[0], number - 0.5)
+            node.watch(frames(number, number + 1), None, 1.0)
+            assert len(node._versions) == 1
+
+    @pytest.mark.parametrize(
+        "spoil", [lambda data: data[:-9], lambda data: b"", lambda data: data[:50] + b"!" + data[51:]]
+    )
+    def test_a_torn_update_is_refused_and_changes_nothing(self, spoil):
+        node = application()
+        before = node.finish().facts
+        applied = node.apply(spoil(whole(1, seed=1)[0]), 1.0).facts
+        assert (applied.accepted, applied.version) == (False, 0)
+        assert applied.reason.startswith("torn")
+        assert node.finish().facts == before
+
+    def test_an_update_twice_or_out_of_order_is_refused(self):
+        node = application()
+        model = build("half", CLASSES, seed=0)
+        layout, held = vector.layout_of(model), vector.read(model)
+        one, two = (delta.encode(delta.Change(held, held + n, None, n, n - 1), layout, delta.Format()) for n in (1, 2))
+        assert node.apply(two.data, 1.0).facts.reason.startswith("out of order")
+        assert node.apply(one.data, 1.0).facts.accepted
+        assert node.apply(one.data, 1.0).facts.reason.startswith("replayed")
+        assert node.apply(two.data, 1.0).facts.version == 2
+
+    def test_weights_of_another_network_are_refused(self):
+        other = build("tiny", CLASSES, seed=0)
+        held = vector.read(other)
+        foreign = delta.encode(delta.Change(held, held, None, 1, None), vector.layout_of(other), delta.Format())
+        assert application().apply(foreign.data, 1.0).facts.reason.startswith("foreign")
+
+
+class TestTwoCopies:
+    @pytest.mark.parametrize("fraction", [0.05, 1.0])
+    def test_device_and_server_hold_the_same_bits_after_every_update(self, fraction):
+        distill = Member("adaptation", "distill", (("fraction", fraction),))
+        trainer, node = Trainer(replace(STUDENT, adaptation=distill), weights()), application()
+        digests = set()
+        for number in range(5):
+            seen = frames(number, number + 1)
+            trainer.store(seen, seen.labels)
+            answer = Answer(None, Phase(4), dense=number == 3)
+            applied = node.apply(trainer.train(answer).payload, float(number)).facts
+            assert (applied.accepted, applied.version) == (True, number + 1)
+            assert node._versions[-1].vector.tobytes() == trainer._vector.tobytes()
+            assert vector.read(trainer._model).tobytes() == trainer._vector.tobytes()
+            digests.add(node.finish().facts)
+        assert len(digests) == 5
+
+    def test_and_so_they_predict_the_same(self):
+        trainer = Trainer(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
+        seen = frames(0, 2)
+        node = application(pictures=tuple(seen.times_s))
+        trainer.store(seen, seen.labels)
+        node.apply(trainer.train(Answer(None, Phase(10))).payload, 0.0)
+        assert np.array_equal(shown(node.watch(seen, None, 1.0)), predict(trainer._model, seen.images))
+
+
+class TestBusy:
+    def slow(self, latency_s: float) -> hardware.Hardware:
+        """Describe a machine that needs so long for one frame."""
+        layers = len(account(build("half", CLASSES, seed=0), HEIGHT, WIDTH).layers)
+        return replace(FAST, macs_per_s=1e30, bytes_per_s=1e30, overhead_s=latency_s / layers)
+
+    @pytest.mark.parametrize("latency_s", [0.1, 0.25, 0.26, 0.6, 1.3])
+    def test_a_frame_that_comes_while_it_is_busy_is_skipped(self, latency_s):
+        node = application(self.slow(latency_s))
+        found = [
+            flag
+            for start_s in (0.0, 2.0)
+            for flag in column(node.watch(frames(start_s, start_s + 2), None, 1.0), "processed")
+        ]
+        wanted, free_s = [], 0.0
+        for time_s in np.arange(0, 16) / FPS:
+            wanted.append(bool(time_s >= free_s - 1e-6))
+            free_s = time_s + latency_s if wanted[-1] else free_s
+        assert found == wanted
+
+    def test_half_the_machine_takes_twice_as_long(self):
+        node = application(self.slow(0.2))
+        reply = node.watch(frames(0, 2), None, 0.5)
+        assert column(reply, "processed") == [True, False] * 4
+        assert column(reply, "latency_ms")[::2] == pytest.approx([400.0] * 4)
+        assert np.isnan(column(reply, "latency_ms")[1::2]).all()
+
+    def test_the_last_prediction_stands_across_windows_and_updates(self):
+        node = application(self.slow(1.3), pictures=tuple(np.arange(0, 16) / FPS))
+        model = build("half", CLASSES, seed=0)
+        first = node.watch(frames(0, 2), None, 1.0)
+        node.apply(whole(1, seed=1)[0], 2.0)
+        second = node.watch(frames(2, 4), None, 1.0)
+        processed = column(first, "processed") + column(second, "processed")
+        images = np.concatenate([frames(0, 2).images, frames(2, 4).images])
+        versions = [0] * 8 + [1] * 8
+        vectors = [vector.read(model), whole(1, seed=1)[1]]
+        last = None
+        for flag, version, image, labels in zip(processed, versions, images, shown(first) + shown(second), strict=True):
+            if flag:
+                vector.write(model, vectors[version])
+                last = predict(model, image[None])[0]
+            assert np.array_equal(labels, last)
+        assert processed.index(True, 7) > 8  # a window begins while it is busy
+
+    def test_work_is_counted_by_the_frames_that_were_processed(self):
+        machine = self.slow(0.6)
+        facts = application(machine).watch(frames(0, 2), None, 1.0).facts
+        cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
+        assert (facts.frames, facts.processed) == (8, 3)
+        assert facts.busy_s == pytest.approx(3 * inference_s(cost, machine)) == pytest.approx(1.8)
+        assert facts.energy_j == pytest.approx(3 * inference_j(cost, machine))
+
+
+class TestScores:
+    def test_they_are_those_of_the_last_ten_seconds_whatever_the_windows(self):
+        edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
+        seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
+        node = application(pictures=tuple(np.arange(0, 96) / FPS))
+        replies = [node.watch(part, None, 1.0) for part in seen]
+        predicted = np.array([labels for reply in replies for labels in shown(reply)])
+        truth = np.concatenate([part.labels for part in seen])
+        times_s = np.concatenate([part.times_s for part in seen])
+        for name, oldest_s in (("miou_frame", 0.0), ("miou_window", 10.0)):
+            found = [value for reply in replies for value in column(reply, name)]
+            for index, time_s in enumerate(times_s):
+                first = index if not oldest_s else int(np.argmax(times_s > time_s - oldest_s + 1e-9))
+                part = slice(first, index + 1)
+                assert found[index] == pytest.approx(float(miou(confusion(predicted[part], truth[part], CLASSES))))
+        accuracy = [value for reply in replies for value in column(reply, "pixel_accuracy")]
+        assert accuracy == pytest.approx((predicted == truth).mean(axis=(1, 2)))
+        assert sum(reply.facts.confusion for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
+
+    def test_facts_sum_the_rows(self):
+        reply = application().watch(frames(0, 3), None, 1.0)
+        assert reply.facts.scored == 12
+        assert reply.facts.frame_score_sum == pytest.approx(sum(column(reply, "miou_frame")))
+        assert reply.facts.window_score_sum == pytest.approx(sum(column(reply, "miou_window")))
+
+    def test_a_frame_whose_truth_is_unknown_counts_for_nothing(self):
+        """One of them made the score of a whole run NaN."""
+        seen = frames(0, 2)
+        seen.labels[3] = IGNORE
+        reply = application().watch(seen, None, 1.0)
+        assert reply.facts.scored == 7
+        assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "miou_frame")))
+        assert np.isfinite(reply.facts.window_score_sum)
+
+    def test_without_truth_nothing_is_scored(self):
+        reply = application().watch(replace(frames(0, 2), labels=None), None, 1.0)
+        assert (reply.facts.scored, reply.facts.confusion) == (0, None)
+        assert reply.rows["frames"][0]["miou_window"] is None
+
+    def test_labels_that_are_given_stand_for_the_truth(self):
+        seen = frames(0, 2)
+        given, own = (
+            application().watch(part, labels, 1.0)
+            for part, labels in ((replace(seen, labels=None), seen.labels), (seen, None))
+        )
+        assert column(given, "miou_window") == column(own, "miou_window")
+
+    def test_frames_are_numbered_through(self):
+        node = application()
+        numbers = [
+            n for start_s in (0, 1, 2) for n in column(node.watch(frames(start_s, start_s + 1), None, 1.0), "frame")
+        ]
+        assert numbers == list(range(12))
+
+
+class TestPictures:
+    def test_only_the_wanted_frames_are_kept(self):
+        reply = application(pictures=(0.5, 1.75, 9.0)).watch(frames(0, 2), None, 1.0)
+        assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[0.5], [1.75]]
+
+    def test_late_in_a_stream_too(self):
+        seen = replace(frames(0, 2), times_s=1e5 + np.arange(8) / FPS)
+        reply = application(pictures=(1e5 + 0.5,)).watch(seen, None, 1.0)
+        assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[1e5 + 0.5]]
+
+    def test_they_show_frame_and_truth(self):
+        seen = frames(0, 1)
+        (picture,) = application(pictures=(0.5,)).watch(seen, None, 1.0).rows["pictures"]
+        image = cv2.imdecode(np.frombuffer(picture["image"][0], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+        assert np.array_equal(image, seen.images[2])
+        assert np.array_equal(to_labels(picture["truth"][0]), seen.labels[2])
+        assert (picture["height"], picture["width"], picture["scene"]) == (HEIGHT, WIDTH, [2])
+
+    def test_a_truth_that_is_not_there_is_not_drawn(self):
+        (picture,) = application(pictures=(0.5,)).watch(replace(frames(0, 1), labels=None), None, 1.0).rows["pictures"]
+        assert picture["truth"] == [None]

@@ -1,0 +1,59 @@
+"""The device: every frame of a window, once; and what the link makes of those that are sent."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.platform.nodes.device import Device
+from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.streaming.base import Sampling
+
+SPEC = StreamSpec("streets/running", 3, 32, 48, 2.5, 10.0, (("noise", 0.5),))
+
+
+def stream():
+    return open_stream("streets/running", seed=3, height=32, width=48, fps=2.5, duration_s=10.0, noise=0.5)
+
+
+def test_windows_show_every_frame_once():
+    device = Device(SPEC)
+    edges = (0.0, 0.4, 1.3, 4.0, 7.7, 10.0, 12.0)
+    parts = [device.capture(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
+    times_s = np.concatenate([part.payload.times_s for part in parts])
+    assert times_s.tolist() == (np.arange(25) / 2.5).tolist()
+    assert [part.facts.frames for part in parts] == [len(part.payload) for part in parts]
+    images = np.concatenate([part.payload.images for part in parts])
+    assert np.array_equal(images, stream().at(times_s).images)
+
+
+def test_a_window_between_two_frames_is_empty():
+    reply = Device(SPEC).capture(0.1, 0.3)
+    assert (reply.facts.frames, len(reply.payload)) == (0, 0)
+
+
+@pytest.mark.parametrize("codec", ["png", "jpeg"])
+def test_an_upload_holds_what_the_codec_leaves_and_the_truth(codec):
+    times_s = (0.4, 2.0, 7.6)
+    reply = Device(SPEC).upload(Sampling(times_s, 8.0, codec=codec))
+    seen = stream().at(times_s)
+    lost = np.abs(reply.payload.images.astype(int) - seen.images).mean()
+    assert lost == 0 if codec == "png" else 0 < lost < 20
+    assert np.array_equal(reply.payload.labels, seen.labels)
+    assert reply.payload.times_s.tolist() == list(times_s)
+    facts = reply.facts
+    assert (facts.frames, facts.newest_s, facts.raw_bytes) == (3, 7.6, 3 * 32 * 48 * 3)
+    assert 0 < facts.bytes < facts.raw_bytes
+
+
+def test_a_checkpoint_leaves_the_open_stream_behind():
+    device = Device(SPEC)
+    before = device.capture(0.0, 2.0)
+    kept = pickle.dumps(device)
+    assert len(kept) < 1000
+    again = pickle.loads(kept).capture(0.0, 2.0)
+    assert np.array_equal(again.payload.images, before.payload.images)

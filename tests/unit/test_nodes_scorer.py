@@ -1,0 +1,54 @@
+"""The scorer against brute force, and that its memory does not grow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftlab.platform.nodes.scorer import WINDOW_S, Scorer
+from driftlab.platform.results.metrics import confusion, miou
+
+CLASSES = 4
+
+
+def maps(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, CLASSES, (2, n, 6, 5), dtype=np.uint8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    fps=st.sampled_from([0.3, 1.0, 3.0, 7.5]),
+    parts=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
+def test_each_frame_is_scored_over_the_last_ten_seconds(fps, parts, seed):
+    n = sum(parts)
+    predicted, truth = maps(n, seed)
+    times_s = np.arange(n) / fps
+    scorer, found, done = Scorer(CLASSES), [], 0
+    for length in parts:
+        part = slice(done, done + length)
+        found += scorer.score(times_s[part], predicted[part], truth[part]).miou_window.tolist()
+        done += length
+    for index in range(n):
+        inside = (times_s > times_s[index] - WINDOW_S + 1e-9) & (times_s <= times_s[index])
+        assert found[index] == pytest.approx(float(miou(confusion(predicted[inside], truth[inside], CLASSES))))
+
+
+def test_memory_is_that_of_one_window():
+    scorer = Scorer(CLASSES)
+    for number in range(30):
+        predicted, truth = maps(8, number)
+        scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
+        assert len(scorer._times_s) == len(scorer._matrices) <= WINDOW_S * 4 + 8
+
+
+def test_the_batch_s_matrix_is_of_the_batch_alone():
+    scorer = Scorer(CLASSES)
+    for number in range(2):
+        predicted, truth = maps(8, number)
+        scores = scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
+        assert np.array_equal(scores.matrix, confusion(predicted, truth, CLASSES))

@@ -1,0 +1,103 @@
+"""The teacher: the same frames get the same labels, and an oracle errs at borders only."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.errors import RequestError
+from driftlab.platform.models.predict import predict, state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.nodes.teacher import Teacher, blur_borders
+
+HEIGHT, WIDTH = 32, 48
+
+
+def frames(n: int = 4, *, truth: bool = True) -> Frames:
+    rng = np.random.default_rng(n)
+    labels = np.repeat(np.repeat(rng.integers(0, 8, (n, 4, 6), dtype=np.uint8), 8, axis=1), 8, axis=2)
+    images = rng.integers(0, 256, (n, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Frames(np.arange(n) / 2, images, np.zeros(n, np.int32), labels if truth else None)
+
+
+def at_border(labels: np.ndarray) -> np.ndarray:
+    """Find the pixels that touch another class above, below, left or right of them, inside the picture."""
+    found = np.zeros(labels.shape, bool)
+    for axis in (0, 1):
+        differs = np.diff(labels.astype(int), axis=axis) != 0
+        rows, columns = np.nonzero(differs)
+        found[rows, columns] = True
+        found[rows + (axis == 0), columns + (axis == 1)] = True
+    return found
+
+
+def test_an_oracle_tells_the_truth():
+    seen = frames()
+    reply = Teacher(TeacherSpec()).label(seen)
+    assert np.array_equal(reply.payload, seen.labels)
+    assert reply.facts.frames == 4
+
+
+def test_who_asks_and_when_does_not_matter():
+    seen, spec = frames(), TeacherSpec(border_noise=0.5)
+    whole = Teacher(spec).label(seen).payload
+    other = Teacher(spec)
+    parts = [other.label(seen[index]).payload for index in ([2, 3], [0], [1])]
+    assert np.array_equal(whole[[2, 3, 0, 1]], np.concatenate(parts))
+
+
+def test_noise_is_at_borders_and_takes_a_neighbour_s_label():
+    for seed in range(20):
+        labels = frames(20).labels[seed]
+        noisy = blur_borders(labels, 1.0, seed=seed)
+        wrong = noisy != labels
+        assert wrong.any()
+        assert not (wrong & ~at_border(labels)).any()
+        padded = np.pad(labels, 1, mode="edge")
+        around = np.stack([padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]])
+        assert (around == noisy)[:, wrong].any(axis=0).all()
+
+
+def test_the_first_row_does_not_touch_the_last():
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[HEIGHT // 2 :] = 1
+    for seed in range(20):
+        wrong = blur_borders(labels, 1.0, seed=seed) != labels
+        assert not wrong[[0, -1]].any()
+        assert not wrong[:, [0, -1]][: HEIGHT // 2 - 1].any()
+
+
+def test_noise_is_as_likely_as_was_asked():
+    labels = np.indices((200, 200)).sum(axis=0).astype(np.uint8) % 2
+    assert (blur_borders(labels, 0.3, seed=0) != labels).mean() == pytest.approx(0.3, abs=0.02)
+    assert np.array_equal(blur_borders(labels, 0.0, seed=0), labels)
+
+
+def test_what_is_unknown_stays_unknown_and_does_not_spread():
+    labels = np.indices((40, 40)).sum(axis=0).astype(np.uint8) % 3
+    labels[10:20] = IGNORE
+    noisy = blur_borders(labels, 1.0, seed=1)
+    assert np.array_equal(noisy == IGNORE, labels == IGNORE)
+
+
+def test_an_oracle_cannot_know_what_has_no_truth():
+    with pytest.raises(RequestError, match=r"frames without truth; set teacher\.kind=network"):
+        Teacher(TeacherSpec()).label(frames(truth=False))
+
+
+def test_a_network_says_what_it_sees():
+    model = build("tiny", 8, seed=3)
+    seen = frames(truth=False)
+    labels = Teacher(TeacherSpec(kind="network", network="tiny"), state_of(model)).label(seen).payload
+    assert np.array_equal(labels, predict(model, seen.images))
+
+
+def test_labels_are_packed_without_loss():
+    labels = frames(1).labels
+    packed = Teacher(TeacherSpec()).pack(labels)
+    assert packed.facts.bytes == len(packed.payload) < labels.size / 4
+    assert zlib.decompress(packed.payload) == labels.tobytes()

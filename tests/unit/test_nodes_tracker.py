@@ -1,0 +1,105 @@
+"""The tracker: labels are carried from the frame they tell of, from the moment they arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.platform.nodes.tracker import Keyframe, Tracker
+
+HEIGHT, WIDTH, FPS = 48, 64, 2.0
+
+
+def world() -> tuple[np.ndarray, np.ndarray]:
+    """Draw a wide texture and its labels; a camera looks at a part of it."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(30, 226, (12, 60, 3)).astype(np.float32)
+    y, x = np.linspace(0, 11, HEIGHT), np.linspace(0, 59, 4 * WIDTH)
+    below, right = (np.minimum(np.floor(axis).astype(int), limit) for axis, limit in ((y, 10), (x, 58)))
+    v, u = (y - below)[:, None, None], (x - right)[None, :, None]
+    rows = coarse[below] * (1 - v) + coarse[below + 1] * v
+    texture = rows[:, right] * (1 - u) + rows[:, right + 1] * u
+    labels = np.tile((np.arange(4 * WIDTH) // 16 % 4).astype(np.uint8), (HEIGHT, 1))
+    return texture.astype(np.uint8), labels
+
+
+def frames(start: int, stop: int, step_px: int = 3) -> Frames:
+    """Show a world that moves so far to the right from frame to frame."""
+    texture, labels = world()
+    lefts = [WIDTH * 2 - step_px * number for number in range(start, stop)]
+    return Frames(
+        times_s=np.arange(start, stop) / FPS,
+        images=np.stack([texture[:, left : left + WIDTH] for left in lefts]),
+        scenes=np.zeros(stop - start, np.int32),
+        labels=np.stack([labels[:, left : left + WIDTH] for left in lefts]),
+    )
+
+
+def predictions(seen: Frames) -> np.ndarray:
+    return np.full((len(seen), HEIGHT, WIDTH), 7, np.uint8)
+
+
+def keyframe(seen: Frames, index: int, arrive_s: float) -> Keyframe:
+    return Keyframe(float(seen.times_s[index]), arrive_s, seen.labels[index])
+
+
+def test_until_labels_arrive_predictions_stand():
+    seen = frames(0, 6)
+    tracker = Tracker()
+    tracker.add(keyframe(seen, 0, arrive_s=1.2))
+    found = tracker.follow(seen, predictions(seen))
+    assert [set(np.unique(labels)) == {7} for labels in found] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(("chained", "step_px"), [(True, 3), (False, 1)])  # one flow over a long way is not found
+def test_labels_follow_the_motion_since_their_frame(chained, step_px):
+    seen = frames(0, 5, step_px)
+    tracker = Tracker(chained)
+    tracker.add(keyframe(seen, 0, arrive_s=0.0))
+    found = tracker.follow(seen, predictions(seen))
+    assert np.array_equal(found[0], seen.labels[0])
+    for index in range(1, 5):
+        inside = slice(step_px * index + 2, -2)  # what has come into view was in no keyframe
+        standing = (seen.labels[0] == seen.labels[index])[:, inside].mean()
+        assert (found[index] == seen.labels[index])[:, inside].mean() > max(0.9, standing)
+
+
+def test_a_still_world_keeps_its_labels_whatever_the_windows():
+    seen = frames(0, 8, step_px=0)
+    tracker = Tracker()
+    tracker.add(keyframe(seen, 0, arrive_s=0.0))
+    for part in (seen[:3], seen[3:4], seen[4:]):
+        assert (tracker.follow(part, predictions(part)) == part.labels).mean() > 0.999
+
+
+def test_the_newest_labels_that_have_arrived_are_used():
+    seen = frames(0, 6, step_px=0)
+    tracker = Tracker()
+    ones, twos = (np.full((HEIGHT, WIDTH), value, np.uint8) for value in (1, 2))
+    tracker.add(Keyframe(0.0, 0.6, ones))
+    tracker.add(Keyframe(1.0, 2.0, twos))
+    found = tracker.follow(seen, predictions(seen))
+    assert [int(labels[0, 0]) for labels in found] == [7, 7, 1, 1, 2, 2]
+
+
+def test_where_a_label_is_unknown_the_prediction_stands():
+    """A class that is none would be counted as one."""
+    seen = frames(0, 2, step_px=0)
+    labels = seen.labels[0].copy()
+    labels[:10] = IGNORE
+    tracker = Tracker()
+    tracker.add(Keyframe(0.0, 0.0, labels))
+    found = tracker.follow(seen, predictions(seen))
+    assert (found[:, :10] == 7).all()
+    assert np.array_equal(found[:, 10:], seen.labels[:, 10:])
+
+
+def test_frames_before_the_labels_in_use_are_forgotten():
+    tracker = Tracker()
+    for start in range(0, 40, 4):
+        seen = frames(start, start + 4, step_px=0)
+        tracker.add(keyframe(seen, 0, arrive_s=float(seen.times_s[2])))
+        tracker.follow(seen, predictions(seen))
+        assert len(tracker._seen) <= 4
+        assert len(tracker._keyframes) == 1

@@ -1,0 +1,136 @@
+"""The trainer: what is in its buffer, how long it trains, and what it sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.models import delta, vector
+from driftlab.platform.models.predict import predict, state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.results.metrics import confusion, miou
+from driftlab.platform.streaming.base import Answer
+
+HEIGHT, WIDTH, CLASSES = 16, 24, 8
+
+
+def trainer(seed: int = 0, **params: Any) -> Trainer:
+    distill = Member("adaptation", "distill", tuple(params.items()))
+    spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill, Member("scaling", "fixed"), seed)
+    return Trainer(spec, state_of(build("half", CLASSES, seed=0)))
+
+
+def frames(*times_s: float) -> Frames:
+    rng = np.random.default_rng([round(1000 * time_s) for time_s in times_s])
+    n = len(times_s)
+    return Frames(
+        times_s=np.array(times_s),
+        images=rng.integers(0, 256, (n, HEIGHT, WIDTH, 3), dtype=np.uint8),
+        scenes=np.zeros(n, np.int32),
+        labels=rng.integers(0, CLASSES, (n, HEIGHT, WIDTH), dtype=np.uint8),
+    )
+
+
+def store(node: Trainer, *times_s: float) -> Any:
+    seen = frames(*times_s)
+    return node.store(seen, seen.labels).facts
+
+
+class TestStore:
+    def test_it_says_what_the_buffer_holds(self):
+        node = trainer()
+        first, second = store(node, 0.0, 1.0), store(node, 2.0, 3.0, 4.5)
+        assert (first.frames, first.buffered, first.newest_s) == (2, 2, 1.0)
+        assert (second.frames, second.buffered, second.newest_s) == (3, 5, 4.5)
+
+    def test_it_tells_how_much_the_labels_changed_from_each_sample_to_the_next(self):
+        node = trainer()
+        found = [*store(node, 0.0, 1.0).phis, *store(node, 2.0, 3.0, 4.5).phis]
+        labels = np.concatenate([frames(0.0, 1.0).labels, frames(2.0, 3.0, 4.5).labels])
+        wanted = [1 - float(miou(confusion(labels[i + 1], labels[i], CLASSES))) for i in range(4)]
+        assert found == pytest.approx(wanted)
+
+    def test_the_same_labels_again_are_no_change(self):
+        node, seen = trainer(), frames(0.0, 1.0)
+        same = np.stack([seen.labels[0]] * 2)
+        assert node.store(seen, same).facts.phis == (0.0,)
+        assert node.store(seen, same).facts.phis == (0.0, 0.0)
+
+    def test_unknown_labels_are_no_change(self):
+        node, seen = trainer(), frames(0.0, 1.0, 2.0)
+        labels = np.stack([seen.labels[0]] * 3)
+        labels[0, :8], labels[1] = IGNORE, IGNORE
+        assert node.store(seen, labels).facts.phis == (0.0, 0.0)
+
+
+class TestTrain:
+    def test_only_what_changed_is_sent_unless_everything_is_asked_for(self):
+        node = trainer(fraction=0.05)
+        store(node, 0.0, 1.0)
+        size = vector.layout_of(build("half", CLASSES, seed=0)).size
+        sparse, dense = (node.train(Answer(None, Phase(3), dense=dense)).facts for dense in (False, True))
+        assert sparse.values == pytest.approx(0.05 * size, rel=0.01)
+        assert dense.values == size
+        assert dense.bytes > 2 * size > 5 * sparse.bytes
+
+    def test_facts_are_of_this_phase(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        facts, payload = (lambda reply: (reply.facts, reply.payload))(node.train(Answer(None, Phase(7))))
+        assert facts.iterations == 7
+        assert facts.bytes == len(payload)
+        assert facts.loss_first != facts.loss_last
+        assert facts.skipped == ""
+        assert facts.host_seconds > 0
+
+    def test_old_samples_leave_the_buffer(self):
+        node = trainer()
+        store(node, 0.0, 1.0, 2.0)
+        node.train(Answer(None, Phase(1), oldest_s=1.0))
+        assert store(node, 3.0).buffered == 3
+
+    def test_nothing_to_learn_from_is_no_update_and_no_version(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        nothing = node.train(Answer(None, Phase(1), oldest_s=99.0))
+        assert (nothing.payload, nothing.facts.bytes, nothing.facts.values) == (None, 0, 0)
+        assert nothing.facts.skipped
+        assert nothing.facts.loss_first is None
+        store(node, 100.0)
+        update = node.train(Answer(None, Phase(1))).payload
+        model = build("half", CLASSES, seed=0)
+        assert delta.apply(update, vector.read(model), vector.layout_of(model), base=0).version == 1
+
+    def test_training_ends_as_soon_as_the_student_knows_the_batch(self):
+        node = trainer(fraction=1.0)
+        seen = frames(0.0)
+        known = predict(build("half", CLASSES, seed=0), seen.images)
+        node.store(seen, known)
+        facts = node.train(Answer(None, Phase(50, stop_score=0.9))).facts
+        assert (facts.iterations, facts.score) == (0, 1.0)
+        assert facts.skipped
+
+    def test_it_learns(self):
+        node = trainer(fraction=1.0, learning_rate=1e-2)
+        seen = frames(0.0)
+        labels = np.zeros_like(seen.labels)
+        labels[:, :, WIDTH // 2 :] = 1
+        node.store(seen, labels)
+        facts = node.train(Answer(None, Phase(60))).facts
+        assert facts.loss_last < facts.loss_first / 2
+
+    def test_chance_depends_on_the_stream_and_the_phase_alone(self):
+        def sent(seed: int) -> list[bytes]:
+            node = trainer(seed)
+            store(node, 0.0, 1.0, 2.0)
+            return [node.train(Answer(None, Phase(2))).payload for _ in range(2)]
+
+        assert sent(0) == sent(0)
+        assert sent(0)[0] != sent(1)[0]
