@@ -203,9 +203,9 @@ runs/<name>-<time>/
 import driftlab
 
 run = driftlab.open_run("runs/demo-...")
-run.table("frames")                                         # pyarrow.Table
-run.frame("runs")                                           # pandas.DataFrame
-run.sql("select system, avg(score) from runs group by 1")   # DuckDB; every table is a view
+run.table("frames")  # pyarrow.Table
+run.frame("runs")  # pandas.DataFrame
+run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
 ```
 
 Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), scores go
