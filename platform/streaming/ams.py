@@ -39,9 +39,9 @@ class Ams(Streaming):
     def faults(self) -> list[str]:
         positive = {"interval_s": self.interval_s, "horizon_s": self.horizon_s, "low_fps": self.low_fps}
         wrong = [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
-        if self.high_fps < self.low_fps:
+        if not self.high_fps >= self.low_fps:
             wrong.append(f"'high_fps' is {self.high_fps}, must not be below low_fps = {self.low_fps}")
-        if self.longest < 1:
+        if not self.longest >= 1:
             wrong.append(f"'longest' is {self.longest}, must be at least 1")
         return wrong
 

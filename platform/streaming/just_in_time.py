@@ -9,12 +9,12 @@ and the table of systems sets a smaller step, since the published 0.01 diverges 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.sampling import newest
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class JustInTime(Streaming):
 
     def plan_uplink(self, state: float, session: Session, now_s: float) -> Sampling | None:
         """Send the newest frame, and come back after the interval, which is never shorter than a frame."""
-        newest_s = math.floor(now_s * session.fps + 1e-9) / session.fps
-        return Sampling((newest_s,), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec)
+        return Sampling(
+            (newest(now_s, session),), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec
+        )
 
     def plan_downlink(self, state: float, session: Session, stored: Stored, now_s: float) -> Answer:
         """Train on the newest frame alone, for as long as it is not known well enough."""

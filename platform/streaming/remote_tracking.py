@@ -6,11 +6,11 @@ and until the first labels arrive the device shows what its generic model predic
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.sampling import newest
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class RemoteTracking(Streaming):
 
     def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
         """Send the newest frame now."""
-        newest_s = math.floor(now_s * session.fps + 1e-9) / session.fps
-        return Sampling((newest_s,), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
+        return Sampling((newest(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
 
     def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
         return Answer(state, phase=None)

@@ -1,10 +1,12 @@
-"""Which frames of an interval to send: evenly spaced, the newest included, never none."""
+"""Which frames of an interval to send: evenly spaced, the newest included."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+
+from driftlab.platform.streaming.base import Session
 
 
 def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
@@ -16,3 +18,9 @@ def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tup
     chosen = count if rate_fps >= fps else max(1, round(count * rate_fps / fps))
     index = np.rint(np.linspace(-1, count - 1, chosen + 1)).astype(int)[1:]
     return tuple(float((first + i) / fps) for i in index)
+
+
+def newest(now_s: float, session: Session) -> float:
+    """Tell when the frame that is shown now began; a time that rounding brought to the end shows the last one."""
+    last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
+    return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

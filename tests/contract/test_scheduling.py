@@ -1,0 +1,74 @@
+"""What every member of the scheduling family promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+
+DEMANDS = st.builds(
+    Demand,
+    app=st.sampled_from("abcdefgh"),
+    fps=st.floats(0.1, 60),
+    inference_s=st.floats(1e-6, 10),
+    memory_bytes=st.integers(1, 10**9),
+)
+WINDOWS = st.builds(
+    Window,
+    start_s=st.floats(0, 1e4),
+    window_s=st.floats(0.1, 100),
+    memory_bytes=st.integers(1, 10**10),
+    demands=st.lists(DEMANDS, min_size=1, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
+)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES["scheduling"]))
+class TestEveryScheduling:
+    def test_its_parameters_are_data(self, name):
+        cls = member_class("scheduling", name)
+        assert issubclass(cls, Scheduling)
+        assert dataclasses.is_dataclass(cls)
+        assert cls.__dataclass_params__.frozen
+        assert cls() == cls()
+        assert not hasattr(cls, "faults") or cls().faults() == []
+        for key, (_, default) in parameters(cls).items():
+            assert Member("scheduling", name, ((key, default),)).make() == cls()
+
+    def test_it_says_in_one_line_what_it_does(self, name):
+        first, *rest = (member_class("scheduling", name).__doc__ or "").splitlines()
+        assert 10 < len(first) <= 120
+        assert first.endswith(".")
+        assert not rest or rest[0] == ""
+
+    def test_the_driver_reads_it_without_torch(self, name):
+        module = FAMILIES["scheduling"][name].partition(":")[0]
+        code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+    @settings(max_examples=100, deadline=None)
+    @given(window=WINDOWS)
+    def test_shares_are_of_one_machine_and_of_everyone_who_asked(self, name, window):
+        allocation = Member("scheduling", name).make().allocate(window)
+        assert isinstance(allocation, Allocation)
+        assert len(allocation.shares) == len(window.demands)
+        assert all(0 <= share <= 1 for share in allocation.shares)
+        assert 0 < sum(allocation.shares) <= 1 + 1e-9
+
+    @settings(max_examples=30, deadline=None)
+    @given(window=WINDOWS)
+    def test_it_is_a_pure_function(self, name, window):
+        kept = repr(window)
+        first, second = (Member("scheduling", name).make().allocate(window) for _ in range(2))
+        assert first == second
+        assert repr(window) == kept
+
+    def test_who_is_alone_has_the_machine(self, name):
+        window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, 0.1, 10**6),))
+        assert Member("scheduling", name).make().allocate(window).shares == (1.0,)

@@ -1,0 +1,187 @@
+"""What every member of the streaming family promises."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
+from driftlab.platform.core.records import Stored, Trained
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.codec import pack
+
+SESSIONS = [
+    Session(fps=2.0, duration_s=40.0),
+    Session(fps=30.0, duration_s=130.0),
+    Session(fps=2.5, duration_s=7.3),
+    Session(fps=0.3, duration_s=100.0),
+    Session(fps=4.0, duration_s=0.2),
+]
+LATEST = 2000  # plans of one session; more would mean that time stands still
+PHIS = ((0.0, 0.1), (0.9,), (), (0.4, 0.5, 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One plan, and what the server answered to what it brought."""
+
+    now_s: float
+    sampling: Sampling
+    answer: Answer
+
+
+def trained(score: float | None, skipped: str = "") -> Trained:
+    return Trained(5, 100, 10, 1.0, 0.5, score, skipped, 0.1)
+
+
+def session_of(member: Streaming, session: Session) -> list[Step]:
+    """Play a session whose server answers at once."""
+    state, now_s, steps = member.start(session), 0.0, []
+    while now_s < session.duration_s and len(steps) < LATEST:
+        sampling = member.plan_uplink(state, session, now_s)
+        if sampling is None or sampling.send_s >= session.duration_s:
+            break
+        count = len(sampling.times_s)
+        newest_s = sampling.times_s[-1] if count else now_s
+        stored = Stored(count, count, newest_s, PHIS[len(steps) % len(PHIS)])
+        answer = member.plan_downlink(state, session, stored, sampling.send_s)
+        score = (None, 0.9, 0.2)[len(steps) % 3]
+        state = answer.state if answer.phase is None else member.learn(answer.state, trained(score))
+        steps.append(Step(now_s, sampling, answer))
+        now_s = sampling.send_s if sampling.next_s is None else sampling.next_s
+    return steps
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES["streaming"]))
+class TestEveryStreaming:
+    @pytest.fixture
+    def member(self, name) -> Streaming:
+        made: Streaming = Member("streaming", name).make()
+        return made
+
+    @pytest.fixture(params=SESSIONS, ids=str)
+    def session(self, request) -> Session:
+        found: Session = request.param
+        return found
+
+    def test_its_parameters_are_data(self, name):
+        cls = member_class("streaming", name)
+        assert issubclass(cls, Streaming)
+        assert dataclasses.is_dataclass(cls)
+        assert cls.__dataclass_params__.frozen
+        assert cls() == cls()
+        assert hash(cls()) == hash(cls())
+        assert pickle.loads(pickle.dumps(cls())) == cls()
+        for key, (_, default) in parameters(cls).items():
+            assert Member("streaming", name, ((key, default),)).make() == cls()
+
+    def test_its_defaults_are_valid(self, member):
+        assert not hasattr(member, "faults") or member.faults() == []
+
+    def test_it_says_what_the_loop_must_know(self, member):
+        assert isinstance(member.brings_labels, bool)
+        assert isinstance(member.free, bool)
+        assert member.returns in ("weights", "labels")
+
+    def test_it_says_in_one_line_what_it_does(self, name):
+        cls = member_class("streaming", name)
+        assert one_line(cls.__doc__)
+        assert one_line(importlib.import_module(cls.__module__).__doc__)
+
+    def test_the_driver_reads_it_without_torch(self, name):
+        assert imports_no_torch(FAMILIES["streaming"][name])
+
+    def test_it_decides_nothing_by_chance_or_by_the_clock(self, name):
+        assert imported(FAMILIES["streaming"][name]) & {"random", "time", "datetime", "secrets", "os"} == set()
+
+    def test_plans_are_pure_and_deterministic(self, member, session):
+        assert session_of(member, session) == session_of(copy.deepcopy(member), session)
+
+    def test_a_plan_leaves_the_state_as_it_was(self, member, session):
+        state = member.start(session)
+        for number in range(5):
+            kept = pickle.dumps(state)
+            member.plan_uplink(state, session, 0.0)
+            stored = Stored(3, 3, 0.0, PHIS[number % len(PHIS)])
+            answer = member.plan_downlink(state, session, stored, 1.0)
+            after = member.learn(answer.state, trained(0.5))
+            assert pickle.dumps(state) == kept
+            state = after
+
+    def test_states_survive_a_checkpoint(self, member, session):
+        for step in session_of(member, session)[:10]:
+            assert pickle.loads(pickle.dumps(step.answer)) == step.answer
+
+    def test_samples_are_frames_of_the_stream_seen_since_the_last_plan(self, member, session):
+        for step in session_of(member, session):
+            times_s = step.sampling.times_s
+            assert list(times_s) == sorted(set(times_s))
+            for time_s in times_s:
+                assert time_s == round(time_s * session.fps) / session.fps
+                assert 0 <= time_s < session.duration_s
+
+    def test_nothing_is_sent_before_it_is_seen(self, member, session):
+        for step in [] if member.free else session_of(member, session):  # a bound may look ahead
+            assert all(time_s <= step.sampling.send_s + 1e-6 for time_s in step.sampling.times_s)
+
+    def test_time_goes_on(self, member, session):
+        steps = session_of(member, session)
+        assert len(steps) < LATEST
+        for step in steps:
+            again_s = step.sampling.send_s if step.sampling.next_s is None else step.sampling.next_s
+            assert step.now_s <= step.sampling.send_s <= again_s
+            assert again_s > step.now_s
+
+    def test_its_codec_exists(self, member, session, name):
+        import numpy as np
+
+        frames = np.zeros((2, 32, 48, 3), np.uint8)
+        for codec in {step.sampling.codec for step in session_of(member, session)}:
+            assert pack(frames, codec).net_bytes > 0
+
+    def test_what_it_brings_is_what_it_says(self, member, session):
+        phases = [step.answer.phase for step in session_of(member, session)]
+        if not member.brings_labels:
+            assert phases == [None] * len(phases)
+        elif session == SESSIONS[1]:
+            assert any(phase is not None for phase in phases)
+
+    def test_every_number_that_makes_no_sense_is_refused(self, name):
+        cls = member_class("streaming", name)
+        for key, (kind, default) in parameters(cls).items():
+            if kind not in (int, float) or key in ("target", "threshold"):
+                continue
+            for wrong in (-1, 0) if kind is int else (-1.0, float("nan")):
+                faults = dataclasses.replace(cls(), **{key: wrong}).faults()
+                assert any(key in fault and str(wrong) in fault for fault in faults), (key, wrong, default)
+
+
+def one_line(text: str | None) -> bool:
+    first, *rest = inspect.cleandoc(text or "").splitlines() or [""]
+    return 10 < len(first) <= 120 and first.endswith((".", ":")) and (not rest or rest[0] == "")
+
+
+def imports_no_torch(target: str) -> bool:
+    module = target.partition(":")[0]
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def imported(target: str) -> set[str]:
+    tree = ast.parse(inspect.getsource(importlib.import_module(target.partition(":")[0])))
+    found: set[Any] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found

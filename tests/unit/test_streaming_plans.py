@@ -1,0 +1,122 @@
+"""The plans of each streaming member, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Stored, Trained
+from driftlab.platform.streaming.base import Session
+
+SESSION = Session(fps=2.0, duration_s=25.0)
+STORED = Stored(5, 5, 4.5, (0.2,))
+
+
+def member(name: str, **params: Any) -> Any:
+    return Member("streaming", name, tuple(params.items())).make()
+
+
+def test_local_sends_nothing():
+    assert member("local").plan_uplink(None, SESSION, 0.0) is None
+    assert member("local").plan_downlink(None, SESSION, STORED, 0.0).phase is None
+
+
+class TestOneTime:
+    def test_it_sends_the_beginning_when_it_has_been_seen_and_nothing_more(self):
+        one_time = member("one_time", sample_s=4, rate_fps=0.5)
+        state = one_time.start(SESSION)
+        plan = one_time.plan_uplink(state, SESSION, 0.0)
+        assert (plan.times_s, plan.send_s, plan.next_s) == ((1.5, 3.5), 4.0, None)
+        assert one_time.plan_uplink(state, SESSION, 4.0) is None
+
+    def test_a_stream_that_is_shorter_is_sent_as_far_as_it_goes(self):
+        assert member("one_time").plan_uplink(False, SESSION, 0.0).send_s == 25.0
+
+    def test_every_weight_comes_back(self):
+        answer = member("one_time", iterations=7).plan_downlink(False, SESSION, STORED, 5.0)
+        assert (answer.phase, answer.dense) == (Phase(7), True)
+
+
+class TestForesight:
+    def test_a_static_choice_knows_the_whole_stream_and_is_made_once(self):
+        foresight = member("foresight", span="stream", rate_fps=0.2)
+        plan = foresight.plan_uplink(None, SESSION, 0.0)
+        assert (plan.times_s, plan.send_s) == ((4.5, 9.5, 14.5, 19.5, 24.5), 0.0)
+        assert foresight.plan_uplink(None, SESSION, plan.next_s) is None
+
+    def test_an_oracle_knows_each_window_before_it_begins(self):
+        foresight = member("foresight", window_s=10, rate_fps=0.2)
+        plans, now_s = [], 0.0
+        while now_s < 25.0:
+            plans.append(foresight.plan_uplink(None, SESSION, now_s))
+            now_s = plans[-1].next_s
+        assert [plan.send_s for plan in plans] == [0.0, 10.0, 20.0]
+        assert [plan.times_s for plan in plans] == [(4.5, 9.5), (14.5, 19.5), (24.5,)]
+
+    def test_an_oracle_of_a_window_forgets_the_others(self):
+        assert member("foresight").plan_downlink(None, SESSION, STORED, 10.0).oldest_s == 10.0
+
+    def test_pictures_are_not_spoilt_on_the_way(self):
+        assert member("foresight").plan_uplink(None, SESSION, 0.0).codec == "png"
+
+
+class TestJustInTime:
+    def trained(self, score: float | None) -> Trained:
+        return Trained(1, 1, 1, None, None, score, "", 0.0)
+
+    def test_it_sends_the_newest_frame_now(self):
+        plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7)
+        assert (plan.times_s, plan.send_s, plan.next_s) == ((3.5,), 3.7, 5.7)
+
+    def test_never_more_often_than_there_are_frames(self):
+        plan = member("just_in_time").plan_uplink(0.01, SESSION, 3.0)
+        assert plan.next_s == 3.5
+
+    @pytest.mark.parametrize(
+        ("interval_s", "score", "after_s"),
+        [(1.0, 0.9, 2.0), (3.0, 0.9, 4.0), (1.0, 0.5, 0.5), (0.6, None, 0.5), (1.0, 0.75, 0.5)],
+    )
+    def test_the_interval_doubles_after_a_known_frame_and_halves_after_another(self, interval_s, score, after_s):
+        just_in_time = member("just_in_time", shortest_s=0.5, longest_s=4.0, threshold=0.75)
+        assert just_in_time.learn(interval_s, self.trained(score)) == after_s
+
+    def test_it_trains_on_the_newest_frame_until_it_is_known(self):
+        answer = member("just_in_time", most_steps=3).plan_downlink(1.0, SESSION, STORED, 5.0)
+        assert (answer.phase, answer.oldest_s, answer.state) == (Phase(3, stop_score=0.75), 4.5, 1.0)
+
+
+class TestAms:
+    def test_it_fills_a_buffer_and_sends_it_when_the_interval_is_over(self):
+        ams = member("ams", interval_s=4, high_fps=0.5)
+        plan = ams.plan_uplink(ams.start(SESSION), SESSION, 8.0)
+        assert (plan.times_s, plan.send_s, plan.next_s) == ((9.5, 11.5), 12.0, None)
+
+    def test_it_trains_on_the_horizon(self):
+        ams = member("ams", horizon_s=30)
+        answer = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, 50.0)
+        assert (answer.phase, answer.oldest_s, answer.dense) == (Phase(), 20.0, False)
+
+    @pytest.mark.parametrize(("phi", "slower"), [(0.0, True), (0.9, False)])
+    def test_a_world_that_stands_still_is_sampled_less(self, phi, slower):
+        ams = member("ams")
+        state = ams.start(SESSION)
+        for _ in range(40):
+            state = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, (phi,)), 5.0).state
+        assert (state.fps == pytest.approx(0.1)) == slower
+        assert (state.interval_s == pytest.approx(60.0)) == slower
+
+    def test_fixed_rates_stay(self):
+        ams = member("ams", control="fixed")
+        state = ams.start(SESSION)
+        assert ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, (0.0,)), 5.0).state == state
+
+
+def test_remote_tracking_sends_the_newest_frame_every_so_often():
+    tracking = member("remote_tracking", every_s=1.5)
+    plan = tracking.plan_uplink(None, SESSION, 3.7)
+    assert (plan.times_s, plan.send_s) == ((3.5,), 3.7)
+    assert plan.next_s == pytest.approx(5.2)
+    assert tracking.plan_downlink(None, SESSION, STORED, 5.0).phase is None

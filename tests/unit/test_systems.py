@@ -1,0 +1,65 @@
+"""The table of systems: every row makes sense, and a combination that makes none is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftlab.platform.core.catalogue import Member, parameter_faults
+from driftlab.platform.systems.system import System
+from driftlab.platform.systems.table import SYSTEMS
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+class TestEveryRow:
+    def test_it_makes_sense(self, name):
+        system = SYSTEMS[name]
+        assert system.faults() == []
+        for member in system.members:
+            member.make()
+
+    def test_its_slots_are_of_their_families(self, name):
+        families = [member.family for member in SYSTEMS[name].members]
+        assert families == ["streaming", "adaptation", "scaling", "scheduling"]
+
+    def test_it_says_in_one_line_what_it_does(self, name):
+        summary = SYSTEMS[name].summary
+        assert 20 < len(summary) <= 120
+        assert summary.endswith(".")
+        assert "\n" not in summary
+
+    def test_it_has_a_name_of_its_own(self, name):
+        assert SYSTEMS[name].name == name
+
+
+def test_no_two_rows_are_the_same():
+    rows = [system.members for system in SYSTEMS.values()]
+    assert len(set(rows)) == len(rows)
+
+
+def test_each_bound_is_there_once():
+    bounds = [system.bound for system in SYSTEMS.values() if system.bound]
+    assert sorted(bounds) == ["best_static", "do_nothing", "oracle"]
+
+
+def test_doing_nothing_is_all_null_members():
+    assert [member.name for member in SYSTEMS["no_custom"].members] == ["local", "frozen", "fixed", "uniform"]
+
+
+def test_labels_that_no_one_brings():
+    (fault,) = System("mine", "", adaptation=Member("adaptation", "distill")).faults()
+    assert "'distill' learns from a teacher's labels and streaming 'local' brings none" in fault
+    assert "choose a streaming member that does" in fault
+
+
+def test_labels_that_no_one_learns_from():
+    (fault,) = System("mine", "", streaming=Member("streaming", "one_time")).faults()
+    assert "'one_time' pays for a teacher's labels and adaptation 'frozen' learns from none" in fault
+
+
+def test_who_needs_a_teacher():
+    assert {name for name, system in SYSTEMS.items() if not system.uses_teacher} == {"no_custom"}
+
+
+def test_unknown_parameters_of_a_row_would_be_found():
+    system = System("mine", "", streaming=Member("streaming", "local", (("rate", 1),)))
+    assert parameter_faults(type(Member("streaming", "local").make()), dict(system.streaming.params))
