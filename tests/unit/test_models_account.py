@@ -115,6 +115,12 @@ def test_training_memory_is_what_backward_keeps_with_gradients_and_adams_means()
     assert training_memory_bytes(model, 2, 5, 6) == 0
 
 
+def test_a_storage_that_two_layers_keep_counts_once():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(120, 2, bias=False))
+    kept = 4 * ((3 + 4) * 30 + 12 + 240)  # the cut-off's output is also, seen flat, the linear layer's input
+    assert training_memory_bytes(model, 1, 5, 6) == kept + 3 * 4 * (12 + 240)
+
+
 def test_training_memory_without_numbers_equals_that_with_numbers():
     model = build("tiny", 5, seed=0).train()
     kept = {}

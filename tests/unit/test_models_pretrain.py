@@ -57,6 +57,24 @@ def test_no_steps_leave_the_random_weights():
     }
 
 
+def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 200, (5, 6, 8), dtype=np.uint8)
+    lessons = pretrain.Lessons(np.repeat(labels[..., None], 3, axis=3), labels)
+    mirrored = []
+
+    def compare(images, truth, ignore_index):
+        shown = (images[:, 0].detach() * 63.75 + 127.5).round().long()
+        assert torch.equal(shown, truth)
+        mirrored.append(not any(np.array_equal(truth[0].numpy(), label) for label in labels))
+        return images.sum()
+
+    monkeypatch.setattr(pretrain.F, "cross_entropy", compare)
+    scale = torch.nn.Conv2d(3, 3, 1, bias=False)
+    torch.nn.init.dirac_(scale.weight)
+    pretrain._train(scale, Recipe("half", steps=12, batch=2, lr=0.0), lessons)
+    assert set(mirrored) == {True, False}
+
+
 @pytest.mark.slow
 def test_training_teaches_something():
     recipe = Recipe("tiny", height=32, width=48, steps=60, batch=8)
