@@ -12,7 +12,7 @@ from driftlab.cli.progress import shown
 from driftlab.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from driftlab.platform.lab.backend import Backend
     from driftlab.platform.lab.experiment import Experiment
@@ -33,6 +33,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [defaul
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+MOST_SEEDS = 10_000
 
 
 def register(app: typer.Typer) -> None:
@@ -129,20 +130,28 @@ class _Place:
 def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
     from driftlab.platform.lab.experiment import Choice
 
-    if not (system or workload or seed):
+    if system is None and workload is None and seed is None:
         return None
-    return Choice(_split(system), _split(workload), tuple(number for part in _split(seed) for number in _seeds(part)))
+    seeds = tuple(number for part in _split("--seed", seed) for number in _seeds(part))
+    return Choice(_split("--system", system), _split("--workload", workload), seeds)
 
 
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+def _split(option: str, text: str | None) -> tuple[str, ...]:
+    """Take a list of names apart; one that names nothing would run everything."""
+    parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if text is not None and not parts:
+        raise RequestError(f"{option} '{text}' names nothing; give names such as a,b, or leave {option} out.")
+    return parts
 
 
-def _seeds(part: str) -> list[int]:
+def _seeds(part: str) -> Sequence[int]:
     first, dots, last = part.partition("..")
-    if not first.isdigit() or (dots and not last.isdigit()):
+    if not first.isdecimal() or (dots and not last.isdecimal()):
         raise RequestError(f"--seed '{part}' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4.")
-    return list(range(int(first), int(last if dots else first) + 1))
+    begin, end = int(first), int(last if dots else first) + 1
+    if not begin < end <= begin + MOST_SEEDS:
+        raise RequestError(f"--seed '{part}' is no range of 1 to {MOST_SEEDS} seeds; give the lower one first.")
+    return range(begin, end)
 
 
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:

@@ -58,7 +58,7 @@ class DevicePart(_Part):
 
     hardware: str | dict[str, Any] = "jetson-nx"
     link: str | dict[str, Any] = "lte"
-    count: Count = 1
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
 
 
 class FleetPart(_Part):

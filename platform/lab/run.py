@@ -49,7 +49,7 @@ def resume(
 
 def prepare(spec: Experiment, out: Path | None) -> Path:
     """Make the folder of a new run."""
-    return paths.new_run(out, spec.name, spec.model_dump(mode="json", exclude_none=True))
+    return paths.new_run(out, spec.name, spec.model_dump(mode="json"))
 
 
 def found(path: Path) -> tuple[Experiment, Path]:

@@ -1,0 +1,104 @@
+"""A run folder says what was asked for, so that it can be continued as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from driftlab.platform.lab import run as lab
+from driftlab.platform.lab.experiment import load, names, parse
+from driftlab.platform.lab.inline import InlineBackend
+from driftlab.platform.lab.progress import Log, Progress
+
+DOCUMENT: dict[str, Any] = {
+    "name": "test",
+    "systems": ["no_custom", {"name": "mine", "base": "one_time", "streaming": {"name": "one_time", "sample_s": 5}}],
+    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
+    experiment = load(name)
+    assert lab.found(lab.prepare(experiment, tmp_path))[0] == experiment
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "server.label_s=null",
+        "server.step_s=null",
+        "server.step_s=1e-5",
+        "workloads.0.alias=1e3",
+        "workloads.0.params.pace=2",
+        "systems.1.streaming.rate_fps=0.1",
+        "summary='a: b # c'",
+        "seeds=[9223372036854775807]",
+        "fleets.0.devices.0.link={name: wire, up_kbps: .inf, down_kbps: 1}",
+    ],
+)
+def test_what_was_overridden_is_read_back(tmp_path, override):
+    """A null that was left out came back as the default."""
+    experiment = parse(DOCUMENT, [override])
+    assert lab.found(lab.prepare(experiment, tmp_path))[0] == experiment
+
+
+def test_a_damaged_spec_names_its_file(tmp_path):
+    folder = lab.prepare(parse(DOCUMENT), tmp_path)
+    (folder / "spec.yaml").write_text("name: test\nsystems: [no_custm]\nworkloads: [{name: streets/running}]\n")
+    with pytest.raises(lab.paths.RequestError) as caught:
+        lab.found(folder)
+    assert str(folder / "spec.yaml") in str(caught.value)
+    assert "Did you mean 'no_custom'?" in str(caught.value)
+
+
+def test_provenance_says_what_ran_and_where():
+    told = lab.provenance()
+    assert {"started", "command", "python", "cores", "packages", "git_commit"} <= set(told)
+    assert told["packages"]["torch"]
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(InlineBackend, "close", lambda self: closed.append(self))
+
+    def broken(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab, "run_grid", broken)
+    spec = parse(DOCUMENT)
+    with pytest.raises(KeyboardInterrupt):
+        lab.work(spec, lab.prepare(spec, tmp_path), InlineBackend, Progress())
+    assert len(closed) == 1
+
+
+def test_the_log_tells_everyone_and_keeps_it(tmp_path):
+    heard = []
+
+    class Listener(Progress):
+        def begins(self, cells, kept, virtual_s):
+            heard.append(("begins", cells, kept, virtual_s))
+
+        def built(self, network, done, of):
+            heard.append(("built", network, done, of))
+
+        def advanced(self, virtual_s):
+            heard.append(("advanced", virtual_s))
+
+        def finished(self, cell, reason):
+            heard.append(("finished", cell, reason))
+
+    path = tmp_path / "log.jsonl"
+    with path.open("w") as file:
+        log = Log(file, Listener())
+        log.begins(2, 1, 30.0)
+        log.built("tiny", 1, 1)
+        log.advanced(5.0)
+        log.finished("cell", "it broke")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]  # every line is there at once
+    assert [line["event"] for line in lines] == ["begins", "built", "finished"]
+    assert lines[2]["reason"] == "it broke"
+    assert [name for name, *_ in heard] == ["begins", "built", "advanced", "finished"]
