@@ -34,14 +34,12 @@ class _Host:
         """Answer as soon as the process and these payloads are there, however often it has to be started."""
         return self._name
 
-    def place(self, session: str, epoch: int, node: NodeId, *args: Any) -> None:
-        self._rack.place(session, epoch, node, *args)
+    def place(self, address: tuple[str, int, NodeId], *args: Any) -> None:
+        self._rack.place(*address, *args)
 
     @ray.method(num_returns=2)
-    def call(
-        self, session: str, epoch: int, step: int, node: NodeId, verb: str, *args: Any
-    ) -> tuple[Head | Failure, Any]:
-        return self._rack.call(session, epoch, step, node, verb, *args)
+    def call(self, address: tuple[str, int, int, NodeId, str], *args: Any) -> tuple[Head | Failure, Any]:
+        return self._rack.call(*address, *args)  # the address in one piece: Ray packs every argument by itself
 
     @ray.method(num_returns=2)
     def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> tuple[int, bytes]:

@@ -135,8 +135,9 @@ def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
     try:
         found = _resolved(address)
         check_reachable(found)
-        GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
-        return ray.init(address=found, runtime_env=runtime_env, **common)
+        if address != "auto" or "RAY_AUTH_MODE" in os.environ:  # else ray.init looks for a token first
+            GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
+        return ray.init(address=address, runtime_env=runtime_env, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:

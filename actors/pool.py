@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from driftlab.actors.actors import ACTORS
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
@@ -127,6 +128,9 @@ class Pool:
             "max_task_retries": 0,  # repeating is the session's business: Ray would do it out of order
             "scheduling_strategy": "SPREAD",
         }
+        if kind == "recorder":  # writes into the run's folder, which is where the driver is
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            options |= {"num_cpus": 0, "scheduling_strategy": here}
         actor = ACTORS[kind].options(**options).remote(name, classes)
         return Slot(name, kind, actor, actor.ready.remote())
 

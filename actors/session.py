@@ -166,10 +166,10 @@ class RaySession:
         args = [_reference(arg, fresh) for arg in call.args]
         if call.verb == PLACE:
             self._steps[call.node] = 0
-            return actor.place.remote(self._key, self._epoch, call.node, *args), None
+            return actor.place.remote((self._key, self._epoch, call.node), *args), None
         step = self._steps[call.node]
         self._steps[call.node] = step + 1
-        head, payload = actor.call.remote(self._key, self._epoch, step, call.node, call.verb, *args)
+        head, payload = actor.call.remote((self._key, self._epoch, step, call.node, call.verb), *args)
         return head, payload
 
     def _owns(self, arg: Any) -> bool:

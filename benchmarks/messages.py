@@ -1,0 +1,104 @@
+"""Measure messages of 1 MB from 50 devices to a trainer, against bare Ray doing the same; prints one JSON line.
+
+Each device makes a payload and the trainer takes it; the driver sees neither. The bare side has as many actors and
+calls, and none of names, logs, racks and sessions. The two take turns on the same Ray; medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import ray
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.core.records import Reply
+from driftlab.platform.lab.backend import NodeId
+
+DEVICES = 50
+PAYLOAD_BYTES = 2**20
+WORKERS = 2
+
+
+class Camera:
+    """Makes payloads."""
+
+    def make(self) -> Reply:
+        return Reply(payload=np.zeros(PAYLOAD_BYTES, dtype=np.uint8))
+
+
+class Learner:
+    """Takes payloads."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, payload: np.ndarray) -> Reply:
+        self.taken += 1
+        return Reply(len(payload))
+
+
+def ours_per_s(backend: RayBackend, rounds: int) -> float:
+    session = backend.open("messages")
+    trainer = NodeId("trainer", "trainer")
+    devices = [NodeId("device", f"device-{index}") for index in range(DEVICES)]
+    session.place(trainer)
+    for device in devices:
+        session.place(device)
+    session.result(session.call(trainer, "take", session.call(devices[0], "make")))
+    start_s = time.perf_counter()
+    for _ in range(rounds):
+        jobs = [session.call(trainer, "take", session.call(device, "make")) for device in devices]
+        for job in jobs:
+            assert session.result(job).facts == PAYLOAD_BYTES
+    rate = rounds * DEVICES / (time.perf_counter() - start_s)
+    session.close()
+    return rate
+
+
+def bare_per_s(rounds: int) -> float:
+    @ray.remote(num_cpus=0)
+    class Host:
+        def make(self) -> np.ndarray:
+            return np.zeros(PAYLOAD_BYTES, dtype=np.uint8)
+
+        def take(self, payload: np.ndarray) -> int:
+            return len(payload)
+
+    hosts, trainer = [Host.remote() for _ in range(WORKERS)], Host.remote()
+    ray.get([trainer.take.remote(host.make.remote()) for host in hosts])
+    start_s = time.perf_counter()
+    for _ in range(rounds):
+        taken = [trainer.take.remote(hosts[index % WORKERS].make.remote()) for index in range(DEVICES)]
+        for reference in taken:
+            assert ray.get(reference) == PAYLOAD_BYTES
+    return rounds * DEVICES / (time.perf_counter() - start_s)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    nodes = {"device": "messages:Camera", "trainer": "messages:Learner"}
+    nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:Camera")
+    backend = RayBackend(ClusterConfig(workers=WORKERS), nodes)
+    try:
+        pairs = [(bare_per_s(options.rounds), ours_per_s(backend, options.rounds)) for _ in range(options.repeats)]
+    finally:
+        backend.close()
+    bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+    line = {
+        "benchmark": "messages",
+        "devices": DEVICES,
+        "payload_bytes": PAYLOAD_BYTES,
+        "bare_per_s": round(bare),
+        "messages_per_s": round(ours),
+        "ratio": round(ours / bare, 3),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")

@@ -1,0 +1,82 @@
+"""Measure the time from the start of a process to the first finished round, against bare Ray; prints one JSON line.
+
+A round is a window that a device has seen and its model has run over. Bare Ray is `ray.init` and one actor that has
+imported torch. The two take turns in processes of their own; medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+
+BARE = """
+import tempfile, time, psutil, ray
+with tempfile.TemporaryDirectory(prefix="dl") as folder:
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=2**30, log_to_driver=False,
+             logging_level="ERROR", _temp_dir=folder)
+    @ray.remote
+    class Actor:
+        def ready(self):
+            import torch
+            return torch.__version__
+    ray.get(Actor.remote().ready.remote())
+    print(time.time() - psutil.Process().create_time())
+    ray.shutdown()
+"""
+OURS = """
+import sys, time, psutil
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.lab.inline import InlineBackend
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.run import run
+
+class FirstRound(Progress):
+    def __init__(self):
+        self.steps = 0
+    def advanced(self, virtual_s):
+        self.steps += 1
+        if self.steps == 2:  # a window is reported when the model begins with it: the second means the first is done
+            print(time.time() - psutil.Process().create_time())
+
+EXPERIMENT = {
+    "name": "startup", "systems": ["no_custom"], "bounds": False, "student": {"pretrain_steps": 20},
+    "workloads": [{"name": "streets/driving_la", "duration_s": 30.0}],
+}
+open_backend = InlineBackend if sys.argv[2] == "inline" else lambda: RayBackend(ClusterConfig(workers=2))
+run(EXPERIMENT, out=sys.argv[1], open_backend=open_backend, progress=FirstRound())
+"""
+
+
+def bare_s() -> float:
+    return _child(BARE)
+
+
+def ours_s(backend: str = "ray") -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return _child(OURS, f"{folder}/run", backend)
+
+
+def _child(code: str, *arguments: str) -> float:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    ours_s("inline")  # builds the student, which both sides find from then on
+    pairs = [(bare_s(), ours_s()) for _ in range(options.repeats)]
+    bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
+    line = {
+        "benchmark": "startup",
+        "bare_s": round(bare, 2),
+        "first_round_s": round(ours, 2),
+        "ratio": round(ours / bare, 3),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
