@@ -22,7 +22,9 @@ DOCUMENT: dict[str, Any] = {
 @pytest.mark.parametrize("name", names())
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
     experiment = load(name)
-    assert lab.found(lab.prepare(experiment, tmp_path))[0] == experiment
+    folder = lab.prepare(experiment, tmp_path)
+    assert lab.found(folder)[0] == experiment
+    assert load(str(folder / "spec.yaml")) == experiment
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
         "server.label_s=null",
         "server.step_s=null",
         "server.step_s=1e-5",
-        "workloads.0.alias=1e3",
+        "workloads.0.alias='1e3'",
         "workloads.0.params.pace=2",
         "systems.1.streaming.rate_fps=0.1",
         "summary='a: b # c'",
