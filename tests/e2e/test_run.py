@@ -1,0 +1,291 @@
+"""Whole runs in this process: complete tables, the same ones again, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import driftlab
+from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.experiment import parse
+from driftlab.platform.lab.inline import InlineBackend, InlineSession
+from driftlab.platform.lab.run import resume, run
+from driftlab.platform.results.diff import differences
+from driftlab.platform.results.recorder import table_file
+from driftlab.platform.results.schema import TABLES
+
+DOCUMENT: dict[str, Any] = {
+    "name": "tiny",
+    "systems": [
+        "no_custom",
+        {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 3, "iterations": 4}},
+        {
+            "name": "ams",
+            "streaming": {"name": "ams", "interval_s": 2},
+            "adaptation": {"name": "distill", "iterations": 3},
+        },
+        {"name": "oracle", "streaming": {"name": "foresight", "window_s": 4, "iterations": 3}},
+    ],
+    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+    "fleets": [{"name": "two", "devices": [{"count": 2, "hardware": "raspberry-pi-4", "link": "congested"}]}],
+    "window_s": 3,
+    "pictures": 2,
+    "bounds": False,
+    "student": {"network": "half", "pretrain_steps": 2},
+}
+HARMS = ("deleted", "cut", "emptied", "scribbled")
+CELLS = [cell.id for cell in cells_of(parse(DOCUMENT))]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    outcome = run(DOCUMENT, out=tmp_path_factory.mktemp("runs") / "reference")
+    assert (outcome.done, outcome.kept, outcome.failed) == (len(CELLS), 0, ())
+    return outcome.directory
+
+
+@pytest.fixture
+def again(tmp_path: Path, reference: Path) -> Path:
+    """A run of its own that may be spoilt."""
+    import shutil
+
+    return Path(shutil.copytree(reference, tmp_path / "again"))
+
+
+class TestTables:
+    def test_every_table_is_there_for_every_cell(self, reference):
+        tables = driftlab.open_run(reference)
+        for table in TABLES:
+            assert set(tables.table(table)["cell"].to_pylist()) == set(CELLS) - (
+                {CELLS[0]} if table in ("transfers", "updates") else set()
+            ), table
+        assert set(tables.frame("runs")["status"]) == {"done"}
+
+    def test_every_frame_is_there_once_and_in_order(self, reference):
+        frames = driftlab.open_run(reference).frame("frames")
+        for _, device in frames.groupby(["cell", "device"]):
+            assert device["frame"].tolist() == list(range(16))
+            assert device["time_s"].tolist() == (np.arange(16) / 2).tolist()
+        assert len(frames) == len(CELLS) * 2 * 16
+
+    def test_sums_are_those_of_the_rows(self, reference):
+        tables = driftlab.open_run(reference)
+        frames, transfers, updates = (tables.frame(name) for name in ("frames", "transfers", "updates"))
+        for whole in tables.frame("runs").itertuples():
+            mine = frames[frames["cell"] == whole.cell]
+            assert whole.score == pytest.approx(mine["miou_window"].mean())
+            assert whole.score_frame == pytest.approx(mine["miou_frame"].mean())
+            carried = transfers[transfers["cell"] == whole.cell].groupby("direction")["wire_bytes"].sum()
+            assert (whole.uplink_bytes, whole.downlink_bytes) == (carried.get("up", 0), carried.get("down", 0))
+            assert whole.updates == updates[(updates["cell"] == whole.cell)]["accepted"].sum()
+
+    def test_versions_in_use_follow_the_updates_that_had_arrived(self, reference):
+        tables = driftlab.open_run(reference)
+        frames, updates = tables.frame("frames"), tables.frame("updates")
+        assert frames["version"].max() > 1
+        for (cell, device), shown in frames.groupby(["cell", "device"]):
+            mine = updates[(updates["cell"] == cell) & (updates["device"] == device) & updates["accepted"]]
+            for frame in shown.itertuples():
+                arrived = mine[mine["arrive_s"] <= frame.time_s]["version"]
+                assert frame.version == (arrived.max() if len(arrived) else 0)
+
+    def test_every_device_sees_the_same_whatever_runs_on_it(self, reference):
+        devices = driftlab.open_run(reference).frame("devices")
+        assert devices.groupby("device")["stream_seed"].nunique().tolist() == [1, 1]
+        assert devices["stream_seed"].nunique() == 2
+
+    def test_the_log_tells_what_happened(self, reference):
+        events = [json.loads(line) for line in (reference / "log.jsonl").read_text().splitlines()]
+        assert [event["event"] for event in events] == ["begins", "built"] + ["finished"] * len(CELLS)
+        assert [event["cell"] for event in events[2:]] == CELLS
+
+
+class TestAgain:
+    def test_the_same_request_gives_the_same_tables(self, reference, tmp_path):
+        assert differences(reference, run(DOCUMENT, out=tmp_path / "twin").directory) == []
+
+    def test_another_seed_gives_others(self, reference, tmp_path):
+        document = {**DOCUMENT, "systems": DOCUMENT["systems"][:1]}
+        other = driftlab.open_run(run(document, ["seeds.0=1"], out=tmp_path / "other").directory)
+        ours = driftlab.open_run(reference).frame("frames")
+        assert other.frame("frames")["miou_frame"].tolist() != ours[ours["cell"] == CELLS[0]]["miou_frame"].tolist()
+
+    def test_a_part_of_a_grid_is_that_part_of_the_whole(self, reference, tmp_path):
+        part = run({**DOCUMENT, "systems": DOCUMENT["systems"][2:3]}, out=tmp_path / "part").directory
+        found = [line for line in differences(reference, part) if not line.startswith("spec ")]
+        assert sorted(found) == sorted(f"cell '{cell}': only in {reference}" for cell in CELLS if "ams" not in cell)
+
+
+class TestResume:
+    def test_a_complete_run_is_left_as_it_is(self, again):
+        before = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}
+        outcome = resume(again)
+        assert (outcome.done, outcome.kept) == (0, len(CELLS))
+        assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == before
+
+    @pytest.mark.parametrize(
+        ("harm", "table"),
+        sorted({*zip(itertools.cycle(HARMS), TABLES, strict=False), *((harm, "runs") for harm in HARMS)}),
+    )
+    def test_a_file_that_is_gone_or_damaged_is_made_again(self, reference, again, table, harm):
+        file = table_file(again / "tables", table, CELLS[2])
+        whole = file.read_bytes()
+        if harm == "deleted":
+            file.unlink()
+        else:
+            middle = len(whole) // 2
+            spoilt = {"cut": whole[:middle], "emptied": b"", "scribbled": whole[:200] + b"\0\1\2" + whole[203:]}
+            file.write_bytes(spoilt[harm])
+        outcome = resume(again)
+        assert (outcome.done, outcome.kept, outcome.failed) == (1, len(CELLS) - 1, ())
+        assert differences(reference, again) == []
+
+    def test_what_a_kill_leaves_behind_does_no_harm(self, reference, again):
+        (again / "tables" / "frames" / ".half.parquet.tmp").write_bytes(b"half a file")
+        for file in list((again / "tables" / "runs").iterdir())[1:]:
+            file.unlink()
+        (again / "run.json").unlink()
+        outcome = resume(again)
+        assert (outcome.done, outcome.kept) == (len(CELLS) - 1, 1)
+        assert differences(reference, again) == []
+
+    def test_a_run_folder_may_be_moved(self, reference, again):
+        table_file(again / "tables", "runs", CELLS[0]).unlink()
+        moved = again.rename(again.with_name("moved"))
+        assert resume(moved).directory == moved
+        assert differences(reference, moved) == []
+
+
+class Broken(InlineSession):
+    """Loses the application's node of one cell in the middle of its work."""
+
+    def call(self, node: NodeId, verb: str, *args: Any) -> Any:
+        if verb == "apply" and any("one_time" in note for note in BROKEN):
+            raise RuntimeError("out of luck")
+        return super().call(node, verb, *args)
+
+
+BROKEN: list[str] = []
+
+
+class BrokenBackend(InlineBackend):
+    def open(self, session: str) -> InlineSession:
+        BROKEN[:] = [session]
+        return Broken()
+
+
+class TestFailure:
+    def test_a_cell_that_fails_leaves_its_reason_and_the_others_alone(self, reference, tmp_path):
+        outcome = run(DOCUMENT, out=tmp_path / "failed", open_backend=BrokenBackend)
+        assert outcome.failed == ((CELLS[1], "RuntimeError: out of luck"),)
+        assert outcome.done == len(CELLS) - 1
+        rows = driftlab.open_run(outcome.directory).frame("runs").set_index("cell")
+        assert rows["status"].to_dict() == {cell: "failed" if cell == CELLS[1] else "done" for cell in CELLS}
+        assert rows.loc[CELLS[1], "error"] == "RuntimeError: out of luck"
+        found = differences(reference, outcome.directory)
+        assert found
+        assert all(f"cell '{CELLS[1]}'" in line for line in found)
+        mended = resume(outcome.directory)
+        assert (mended.done, mended.kept, mended.failed) == (1, len(CELLS) - 1, ())
+        assert differences(reference, outcome.directory) == []
+
+    def test_the_command_says_so_and_ends_with_1(self, tmp_path, monkeypatch, capsys):
+        import yaml
+
+        from driftlab.cli import app
+
+        member = tmp_path / "mine.py"
+        member.write_text(
+            "from dataclasses import dataclass\n"
+            "from driftlab.platform.streaming.one_time import OneTime\n\n\n"
+            "@dataclass(frozen=True)\n"
+            "class Mine(OneTime):\n"
+            "    def plan_downlink(self, state, session, stored, now_s):\n"
+            "        raise ZeroDivisionError('of all things')\n"
+        )
+        mine = {"name": "mine", "base": "one_time", "streaming": {"name": f"{member}:Mine", "sample_s": 2}}
+        file = tmp_path / "mine.yaml"
+        file.write_text(yaml.safe_dump({**DOCUMENT, "systems": ["no_custom", mine]}))
+        monkeypatch.setattr(
+            sys, "argv", ["driftlab", "run", str(file), "--backend", "inline", "--out", str(tmp_path / "out")]
+        )
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        assert ended.value.code == 1
+        output = capsys.readouterr().out
+        assert "FAILED mine/running/two/seed-0: ZeroDivisionError: of all things" in output
+        assert "no_custom" in output
+        assert f"report  {tmp_path / 'out' / 'report.html'}" in output
+
+    def test_what_cannot_be_written_is_a_failed_cell_and_not_the_end(self, tmp_path, monkeypatch):
+        from driftlab.platform.results import recorder
+
+        write = recorder._write_whole
+
+        def full(table: Any, file: Path) -> None:
+            if "one_time" in file.name:
+                raise OSError(28, "No space left on device")
+            write(table, file)
+
+        monkeypatch.setattr(recorder, "_write_whole", full)
+        outcome = run(DOCUMENT, out=tmp_path / "full")
+        ((cell, reason),) = outcome.failed
+        assert cell == CELLS[1]
+        assert "No space left on device" in reason
+        assert f"--resume {outcome.directory}" in reason
+        assert set(driftlab.open_run(outcome.directory).frame("runs")["cell"]) == set(CELLS) - {cell}
+
+
+class TestKill:
+    """A driver that says what happens and goes on when it is told to, and at some moment is gone."""
+
+    DRIVER = """
+import sys, json
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.run import run
+
+class Aloud(Progress):
+    def begins(self, *args): self.tell("begins")
+    def built(self, *args): self.tell("built")
+    def advanced(self, *args): self.tell("advanced")
+    def finished(self, *args): self.tell("finished")
+    def tell(self, event):
+        print(event, flush=True)
+        sys.stdin.readline()
+
+run(json.loads(sys.argv[1]), out=sys.argv[2], progress=Aloud())
+"""
+    EVENTS = 2 + len(CELLS) * (1 + 2 * 3)  # begins, built; per cell three windows of two devices, finished
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_a_run_goes_on_where_it_was_killed(self, reference, tmp_path, number):
+        moment = random.Random(number)
+        count = moment.randrange(1, self.EVENTS - 1)
+        folder = tmp_path / "killed"
+        command = [sys.executable, "-c", self.DRIVER, json.dumps(DOCUMENT), str(folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+            assert driver.stdin is not None
+            assert driver.stdout is not None
+            driver.stdin.write("go on\n" * count)
+            driver.stdin.flush()
+            heard = [driver.stdout.readline() for _ in range(count)]
+            time.sleep(moment.random() / 20)  # somewhere on the way to the next event
+            driver.kill()
+        assert driver.returncode == -signal.SIGKILL
+        assert all(heard)
+        outcome = resume(folder)
+        assert outcome.failed == ()
+        assert heard.count("finished\n") <= outcome.kept < len(CELLS)
+        assert differences(reference, folder) == []
+        assert len(driftlab.open_run(folder).table("frames")) == len(driftlab.open_run(reference).table("frames"))
