@@ -27,7 +27,7 @@ from driftlab.platform.lab.rows import device_row, run_row
 from driftlab.platform.lab.setting import Setting
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.scheduling.base import Demand, Window
-from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling
+from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling, Wire
 from driftlab.platform.streaming.base import Session as Plan
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.cost import inference_s
@@ -52,6 +52,7 @@ class Edge:
     has_trainer: bool = False
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     version: int = 0
+    in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it
     account: Account = field(default_factory=Account)
 
     @property
@@ -226,7 +227,7 @@ class Loop:
         """Train as long as the plan says; where that depends on the score, the work comes before its duration."""
         if answer.phase is None:
             return None
-        training = self.session.call(visit.edge.node("trainer"), "train", replace(answer, state=None))
+        training = self.session.call(visit.edge.node("trainer"), "train", _order(visit.edge, answer))
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
         if answer.phase.stop_score is not None:
             iterations = self.session.result(training).facts.iterations
@@ -245,7 +246,7 @@ class Loop:
             transfer = yield from self._carry(edge, "down", "update", trained.bytes)
             applying = self.session.call(edge.node("application"), "apply", training, transfer.arrive_s)
             applied: Applied = self.session.result(applying).facts
-            edge.version = applied.version
+            edge.version, edge.in_step = applied.version, applied.accepted
             edge.account.updates += applied.accepted
             self._record(visit, transfer.arrive_s, applied)
         edge.device_state = visit.state
@@ -347,3 +348,10 @@ class Loop:
             reason=applied.reason or None,
             host_train_seconds=trained.host_seconds if trained else None,
         )
+
+
+def _order(edge: Edge, answer: Answer) -> Answer:
+    """Tell the trainer what to send; after a refusal a message that stands alone, in a form fit for whole weights."""
+    if edge.in_step:
+        return replace(answer, state=None)
+    return replace(answer, state=None, dense=True, wire=Wire())

@@ -19,15 +19,22 @@ def gray(image: npt.NDArray[np.uint8]) -> Gray:
 
 
 def flow(now: Gray, before: Gray, method: Method = "farneback") -> Map:
-    """Return for each pixel of `now` the offset to where it was in `before`."""
-    unfilled = np.zeros((*now.shape, 2), dtype=np.float32)
-    if method == "dis":
-        tracker = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-        return np.asarray(tracker.calc(now, before, unfilled), dtype=np.float32)
+    """Return for each pixel of `now` the offset to where it was in `before`; 0 where nothing around it changed."""
     window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; a window has a middle
-    flags = cv2.OPTFLOW_FARNEBACK_GAUSSIAN
-    found = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
-    return np.asarray(found, dtype=np.float32)
+    found = _dis(now, before) if method == "dis" else _farneback(now, before, window)
+    still = cv2.erode((now == before).astype(np.uint8), np.ones((window, window), np.uint8))
+    found[still == 1] = 0  # near the border Farneback finds most of a pixel between two equal pictures
+    return found
+
+
+def _farneback(now: Gray, before: Gray, window: int) -> Map:
+    unfilled, flags = np.zeros((*now.shape, 2), dtype=np.float32), cv2.OPTFLOW_FARNEBACK_GAUSSIAN
+    return np.asarray(cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags), np.float32)
+
+
+def _dis(now: Gray, before: Gray) -> Map:
+    tracker = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    return np.asarray(tracker.calc(now, before, np.zeros((*now.shape, 2), dtype=np.float32)), np.float32)
 
 
 def identity(height: int, width: int) -> Map:

@@ -6,7 +6,7 @@ Differs from the paper: samples are stamped with the time of capture, not of rec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from driftlab.platform.adaptation.base import Phase
@@ -62,6 +62,16 @@ class Ams(Streaming):
     def _advance(self, state: Rates, stored: Stored) -> Rates:
         if self.control == "fixed":
             return state
-        sampling = SamplingControl(self.control, self.target, low_fps=self.low_fps, high_fps=self.high_fps)
-        training = TrainingControl(self.interval_s, self.longest if self.slowdown else 1.0)
-        return rates.advance(state, stored.phis, sampling, training)
+        return rates.advance(state, stored.phis, self._sampling(self.control), self._training())
+
+    def _sampling(self, mode: rates.Mode) -> SamplingControl:
+        """Let the steps of the rate grow with its range, so that a faster world is the same world on a faster clock."""
+        usual = SamplingControl(mode, self.target, low_fps=self.low_fps, high_fps=self.high_fps)
+        if mode == "scaled":  # its gain is already one per frame/s
+            return usual
+        return replace(usual, gain_fps=usual.gain_fps * self.high_fps, most_fps=usual.most_fps * self.high_fps)
+
+    def _training(self) -> TrainingControl:
+        usual = TrainingControl(longest=self.longest if self.slowdown else 1.0)
+        step_s = usual.step_s * self.interval_s / usual.shortest_s
+        return replace(usual, shortest_s=self.interval_s, step_s=step_s)

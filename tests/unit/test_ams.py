@@ -1,0 +1,281 @@
+"""AMS and its rivals as a whole: two copies that stay the same bits, a server whose time adds up, steps that end."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import ModelCost, Stored
+from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.models import vector
+from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.streaming.base import Answer, Session, Wire
+from driftlab.platform.systems.system import System
+from driftlab.platform.world import hardware, link
+
+HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 2.0
+FIXED = Member("scaling", "fixed")
+WIRES = [
+    Wire(),
+    Wire("fp16", "gzip"),
+    Wire("fp32"),
+    Wire("bf16"),
+    Wire("int8", feedback=True),
+    Wire("int4", "gaps", True),
+]
+
+
+def distill(**params: Any) -> Member:
+    return Member("adaptation", "distill", tuple({"iterations": 2, "batch": 1, **params}.items()))
+
+
+def frames(start: int, stop: int) -> Frames:
+    rng = np.random.default_rng(start)
+    shape = (stop - start, HEIGHT, WIDTH)
+    return Frames(
+        times_s=np.arange(start, stop) / FPS,
+        images=rng.integers(0, 256, (*shape, 3), dtype=np.uint8),
+        scenes=np.zeros(stop - start, np.int32),
+        labels=rng.integers(0, CLASSES, shape, dtype=np.uint8),
+    )
+
+
+class TestTwoCopies:
+    """What the server trains and what the device runs are the same bits once an update has been applied."""
+
+    @pytest.fixture
+    def server(self) -> Trainer:
+        spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill(), FIXED, 0)
+        return Trainer(spec, state_of(build("half", CLASSES, seed=0)))
+
+    @pytest.fixture
+    def device(self) -> Application:
+        student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
+        spec = AppSpec("cam", "segmentation", student, hardware.find("server-h200"))
+        return Application(spec, state_of(build("half", CLASSES, seed=0)))
+
+    def phase(self, server: Trainer, number: int, **answer: Any) -> bytes:
+        seen = frames(10 * number, 10 * number + 2)
+        server.store(seen, seen.labels)
+        return server.train(Answer(None, Phase(), **answer)).payload
+
+    def digests(self, server: Trainer, device: Application, number: int) -> set[str]:
+        """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
+        device.watch(frames(10 * number + 4, 10 * number + 6), None, 1.0)
+        running = hashlib.sha256(vector.read(device._model).tobytes()).hexdigest()[:16]
+        training = hashlib.sha256(vector.read(server._model).tobytes()).hexdigest()[:16]
+        return {training, device.finish().facts, running}
+
+    @pytest.mark.parametrize("wire", WIRES, ids=str)
+    def test_they_are_equal_after_every_update(self, server, device, wire):
+        seen = set()
+        for number in range(4):
+            update = self.phase(server, number, wire=wire)
+            assert device.apply(update, 5.0 * number + 1).facts.accepted
+            digests = self.digests(server, device, number)
+            assert len(digests) == 1
+            seen |= digests
+        assert len(seen) == 4
+
+    @pytest.mark.parametrize("wire", WIRES, ids=str)
+    def test_a_lost_update_is_noticed_and_one_that_stands_alone_mends_it(self, server, device, wire):
+        device.apply(self.phase(server, 0, wire=wire), 1.0)
+        before = device.finish().facts
+        self.phase(server, 1, wire=wire)  # lost on the way
+        refused = device.apply(self.phase(server, 2, wire=wire), 11.0).facts
+        assert (refused.accepted, refused.version) == (False, 1)
+        assert "out of order" in refused.reason
+        assert device.finish().facts == before
+        assert device.apply(self.phase(server, 3, dense=True), 16.0).facts.version == 4
+        assert len(self.digests(server, device, 3)) == 1
+        assert device.apply(self.phase(server, 4, wire=wire), 21.0).facts.accepted
+        assert len(self.digests(server, device, 4)) == 1
+
+
+@dataclass(eq=False)
+class LosingSession(InlineSession):
+    """Nodes in this process; some updates are cut short on their way to the device."""
+
+    torn: tuple[int, ...] = ()
+    _updates: int = field(default=0)
+
+    def call(self, node, verb, *args):
+        if verb == "apply":
+            self._updates += 1
+            if self._updates in self.torn:
+                update: InlineJob = args[0]
+                args = (update.reply.payload[:-7], *args[1:])
+        return super().call(node, verb, *args)
+
+
+def run(
+    streaming: Member, adaptation: Member, *, devices: int = 1, duration_s: float = 45.0, torn: tuple[int, ...] = ()
+) -> tuple[Loop, LosingSession]:
+    student = build("half", CLASSES, seed=0)
+    streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, FPS, duration_s) for number in range(devices)]
+    edges = tuple(
+        EdgeSpec(f"device-{number}", hardware.find("laptop"), link.LINKS["null"], stream)
+        for number, stream in enumerate(streams)
+    )
+    cell = Cell("a/b/c/seed-0", System("a", "", streaming, adaptation), "b", "c", edges, 0, duration_s)
+    size = vector.layout_of(student).size
+    cost = ModelCost(macs=1_000_000, parameters=size, weight_bytes=4 * size, activation_bytes=1000)
+    setting = Setting(
+        experiment="test",
+        clock="virtual",
+        window_s=10.0,
+        pictures=0,
+        student=Network("half", cost, "", state_of(student)),
+        teacher=None,
+        teacher_spec=TeacherSpec(),
+        label_s=0.2,
+        server=Server(hardware.find("server-v100"), 1, 0.2, 0.25),
+        classes=CLASSES,
+    )
+    session = LosingSession(torn=torn)
+    loop = Loop(cell, setting, session)
+    loop.run()
+    return loop, session
+
+
+def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
+    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
+
+
+def ams(**params: Any) -> Member:
+    return Member("streaming", "ams", tuple({"control": "fixed", "codec": "jpeg", **params}.items()))
+
+
+class TestResync:
+    """An update that arrives torn makes those that build on it useless; the next phase sends every weight."""
+
+    def test_a_refusal_leads_to_one_update_that_stands_alone(self):
+        loop, session = run(ams(interval_s=5.0, values="int4"), distill(fraction=0.1), torn=(2,))
+        updates = rows(loop, "updates")
+        size = vector.layout_of(build("half", CLASSES, seed=0)).size
+        assert [row["accepted"] for row in updates] == [True, False, *[True] * 6]
+        assert [row["version"] for row in updates] == [1, None, 3, 4, 5, 6, 7, 8]
+        assert [row["values"] == size for row in updates] == [False, False, True, *[False] * 5]
+        assert "torn" in updates[1]["reason"]
+        assert rows(loop, "runs")[0]["updates"] == 7
+        nodes = {node.kind: made for node, made in session.nodes.items()}
+        assert np.array_equal(nodes["trainer"]._vector, nodes["application"]._versions[-1].vector)
+
+    def test_the_device_goes_on_seeing_with_what_it_has(self):
+        loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)
+        versions = np.concatenate([chunk["version"] for chunk in loop.ledger.rows["frames"]])
+        assert rows(loop, "runs")[0]["frames"] == 60
+        assert set(versions[:43]) == {0}  # the fourth leaves the server at 21.5 s
+        assert versions[-1] > 0
+
+    def test_without_a_refusal_nothing_is_sent_whole(self):
+        loop, _ = run(ams(interval_s=5.0), distill(fraction=0.1), duration_s=20.0)
+        assert len({row["values"] for row in rows(loop, "updates")}) == 1
+
+
+class TestServerTime:
+    """Labelling takes 0.2 s a frame, a phase 2 steps of 0.25 s; nothing takes time on the link."""
+
+    def busy_s(self, loop: Loop) -> list[tuple[float, float]]:
+        return sorted((row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
+
+    def test_one_device_never_waits(self):
+        loop, _ = run(ams(), distill())
+        updates = rows(loop, "updates")
+        service_s = 10 * 0.2 + 2 * 0.25
+        assert [row["teach_start_s"] for row in updates] == [10.0, 20.0, 30.0, 40.0]
+        assert [row["arrive_s"] for row in updates] == pytest.approx([at + service_s for at in (10, 20, 30, 40)])
+
+    @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of what one GPU can do
+    def test_its_time_adds_up_and_nothing_is_dropped(self, devices):
+        loop, _ = run(ams(), distill(), devices=devices)
+        busy = self.busy_s(loop)
+        assert all(start >= stop - 1e-9 for (_, stop), (start, _) in itertools.pairwise(busy))
+        updates = rows(loop, "updates")
+        service_s = sum(row["samples"] * 0.2 + row["iterations"] * 0.25 for row in updates)
+        assert sum(stop - start for start, stop in busy) == pytest.approx(service_s)
+        assert service_s <= busy[-1][1] - busy[0][0] + 1e-9
+        assert sum(row["samples"] for row in updates) == devices * 4 * 10
+
+    def test_devices_are_served_in_turn(self):
+        loop, _ = run(ams(), distill(), devices=6)
+        served = [row["device"] for row in sorted(rows(loop, "updates"), key=lambda row: row["teach_start_s"])]
+        assert all(len(set(served[first : first + 6])) == 6 for first in (0, 6, 12, 18))
+
+
+class TestEnds:
+    def test_an_interval_longer_than_what_is_left_sends_nothing_more(self):
+        loop, _ = run(ams(interval_s=30.0), distill())
+        assert [row["teach_start_s"] for row in rows(loop, "updates")] == [30.0]
+
+    def test_a_horizon_that_forgets_everything_trains_on_nothing(self):
+        """The samples of a busy server may be older than the horizon when their turn comes."""
+        loop, _ = run(ams(horizon_s=1.0), distill(), duration_s=15.0)
+        (update,) = rows(loop, "updates")
+        assert (update["reason"], update["version"], update["bytes"]) == ("no frames", None, 0)
+        assert rows(loop, "transfers")[-1]["kind"] == "plan"
+
+
+class TestJustInTimeThresholds:
+    """Real training on frames of a street: a threshold of 0 is always reached, one above 1 never."""
+
+    def run(self, threshold: float) -> tuple[list[dict[str, Any]], list[float]]:
+        streaming = Member("streaming", "just_in_time", (("threshold", threshold), ("most_steps", 3)))
+        momentum = distill(optimiser="momentum", learning_rate=1e-3)
+        loop, _ = run(streaming, momentum, duration_s=20.0)
+        sent_s = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "samples"]
+        return rows(loop, "updates"), list(np.diff(sent_s))
+
+    def test_a_threshold_of_nothing_never_trains_and_comes_back_ever_later(self):
+        updates, gaps_s = self.run(0.0)
+        assert {row["reason"] for row in updates} == {"good enough"}
+        assert {row["iterations"] for row in updates} == {0}
+        assert gaps_s[:2] == pytest.approx([0.5, 16 / 30])  # never less than a frame
+        assert (np.diff(gaps_s) > -1e-9).all()
+        assert gaps_s[-3:] == pytest.approx([64 / 30] * 3)
+
+    def test_a_threshold_that_nothing_reaches_takes_every_step_and_every_frame(self):
+        updates, gaps_s = self.run(1.01)
+        assert {row["iterations"] for row in updates} == {3}
+        assert all(row["version"] for row in updates)
+        assert gaps_s == pytest.approx([1 / FPS] * len(gaps_s))
+
+
+class TestRates:
+    """The steps of both controllers follow their ranges, so that a faster world is the same world on a faster clock."""
+
+    def trace(self, faster: float, control: str) -> list[tuple[float, float]]:
+        params = {"interval_s": 10 / faster, "low_fps": 0.1 * faster, "high_fps": faster, "control": control}
+        member = Member("streaming", "ams", tuple(params.items())).make()
+        session = Session(fps=30.0, duration_s=100.0)
+        state, found = member.start(session), []
+        for phi in (0.1, 0.3, 0.0, 0.0, 0.2, 0.0, 0.1, 0.0, 0.0, 0.1, 0.9, 0.5, 1.0, 1.0, 1.0):
+            state = member.plan_downlink(state, session, Stored(2, 2, 0.0, (phi,)), 0.0).state
+            found.append((state.fps / faster, state.interval_s * faster))
+        return found
+
+    @pytest.mark.parametrize("control", ["tanh", "linear", "scaled"])
+    def test_four_times_the_pace_is_the_same_trace(self, control):
+        usual, fast = self.trace(1.0, control), self.trace(4.0, control)
+        assert np.array(fast) == pytest.approx(np.array(usual))
+        assert len({interval_s for _, interval_s in usual}) > 3
+
+    def test_an_upload_without_a_pair_of_labels_changes_nothing(self):
+        member = Member("streaming", "ams").make()
+        state = replace(member.start(Session(2.0, 60.0)), fps=0.3, slow=True, interval_s=24.0)
+        assert member.plan_downlink(state, Session(2.0, 60.0), Stored(1, 1, 0.0, ()), 5.0).state == state
