@@ -32,9 +32,9 @@ class Recipe:
     width: int = 96
     workloads: str = "streets"  # the family whose scenes are the lessons
     seed: int = 0
-    steps: int = 400
-    batch: int = 8
-    lr: float = 3e-3
+    steps: int = 2500
+    batch: int = 4
+    lr: float = 6e-3
     version: int = 1  # raise it when a network, the lessons or the training change what comes out
 
     def key(self) -> str:
