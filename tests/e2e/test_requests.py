@@ -1,0 +1,238 @@
+"""Wrong requests: exit code 2, one message that says what was given, what is allowed and what to do; nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from driftlab.cli import app
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.recorder import table_file
+
+LIMIT_S = 60  # a wrong request is refused at once; this only keeps a broken one from hanging the tests
+TINY = {
+    "name": "tiny",
+    "systems": ["no_custom"],
+    "workloads": [{"name": "streets/running", "duration_s": 4, "fps": 1, "height": 32, "width": 48}],
+    "bounds": False,
+    "pictures": 0,
+    "student": {"network": "half", "pretrain_steps": 0},
+}
+INLINE = ("--backend", "inline")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    output: str
+    error: str
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capsys):
+    """Call the command in this process, in an empty folder of its own; nothing may be left there."""
+    monkeypatch.chdir(tmp_path)
+
+    def asked(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["driftlab", *words])
+        before = set(psutil.Process().children(recursive=True))
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        assert set(psutil.Process().children(recursive=True)) <= before, "something was left running"
+        output, error = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), output, error)
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(TINY, out=tmp_path_factory.mktemp("runs") / "finished").directory
+
+
+@pytest.fixture
+def folder(tmp_path: Path, finished: Path) -> Path:
+    """A finished run of its own that may be spoilt."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+def refused(answer: Answer, *said: str) -> None:
+    assert (answer.code, answer.output) == (2, "")
+    assert answer.error.startswith(("Error: ", "Usage: "))
+    assert answer.error.count("Error: ") == 1
+    assert "Traceback" not in answer.error
+    for words in said:
+        assert words in answer.error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), ("Name an experiment, such as `driftlab run quick`", "--resume DIR")),
+        (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: demo, quick",)),
+        (("nowhere.yaml",), ("There is no experiment file 'nowhere.yaml'. Built-in experiments: demo, quick",)),
+        (("quick", "--system", "no_costum"), ("Unknown system 'no_costum'. Did you mean 'no_custom'? Known: ",)),
+        (("quick", "--workload", "streets/drivng_la"), ("Did you mean 'streets/driving_la'? Known: ",)),
+        (("quick", "--workload", "video:/nowhere.mp4"), ("There is no video file '/nowhere.mp4'. Give the path",)),
+        (("quick", "--backend", "rya"), ("'rya' is not one of 'ray', 'inline'",)),
+        (("quick", "--workers", "0"), ("'--workers'", "greater than or equal to 1")),
+        (("quick", "--workers", "two"), ("'--workers'",)),
+        (("quick", "--clock", "sundial"), ("'sundial' is not one of 'virtual', 'wall'",)),
+        (("quick", "--sede", "1"), ("--sede", "--seed")),
+        (("quick", "--seed", "one"), ("--seed 'one' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4",)),
+        (("quick", "--seed", "-1"), ("--seed '-1' is no seed",)),
+        (("quick", "--seed", "²"), ("--seed '²' is no seed",)),
+        (("quick", "--seed", "4..2"), ("'4..2' is no range of 1 to 10000 seeds",)),
+        (("quick", "--seed", "0..99999999999999999999"), ("is no range of 1 to 10000 seeds",)),
+        (("quick", "--seed", "9223372036854775808"), ("seeds.0 is 9223372036854775808: input should be less than",)),
+        (("quick", "--seed", ","), ("--seed ',' names nothing", "leave --seed out")),
+        (("quick", "--system", ""), ("--system '' names nothing",)),
+        (("quick", "--set", "seeds=[]"), ("seeds is empty: give at least one",)),
+        (("quick", "--set", "systems=[]"), ("systems is empty: give at least one",)),
+        (("quick", "--set", "window_s"), ("--set 'window_s' is not KEY=VALUE, such as",)),
+        (("quick", "--set", "window_s=-1"), ("window_s is -1: input should be greater than 0",)),
+        (("quick", "--set", "window_s=ten"), ("window_s is 'ten': input should be a valid number",)),
+        (("quick", "--set", "windov_s=1"), ("windov_s is not known here. Did you mean 'window_s'? Known: ",)),
+        (("quick", "--set", "workloads.7.fps=1"), ("'7' is no position in a list of 1 (0 to 0)",)),
+        (("quick", "--set", "workloads.0.duration_s=-4"), ("workloads.0.duration_s is -4",)),
+        (("quick", "--set", "fleets.0.devices.0.hardware=jetsn-nx"), ("Did you mean 'jetson-nx'?",)),
+        (("quick", "--set", "systems.1.streaming.sample_s=true"), ("'sample_s' is True, expected float",)),
+        (("quick", "--set", "compute.torch_device=cude"), ("'cude'; allowed: cpu, cuda, cuda:N",)),
+        (("quick", "--set", "size=huge"), ("Unknown size 'huge'. Known: ",)),
+        (("quick", "--backend", "inline", "--address", "auto"), ("--address: only Ray has that", "leave one of them")),
+        (("quick", "--resume", "x"), ("--resume continues a run as it was asked for; give it alone",)),
+        (("--resume", "nowhere"), ("There is no run folder 'nowhere'. Give the folder that an earlier run printed",)),
+    ],
+)
+def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, said):
+    refused(ask("run", *words), *said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_faults_at_once(ask):
+    changes = ("seeds=[]", "window_s=0", "clock=moon", "server.gpu=1")
+    answer = ask("run", "quick", *(word for change in changes for word in ("--set", change)))
+    refused(answer, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
+
+
+def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
+    monkeypatch.setattr("driftlab.platform.lab.machine.gpus", lambda: 0)
+    answer = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
+    refused(answer, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+class TestOutputFolder:
+    def test_a_foreign_folder_stays_as_it_is(self, ask, tmp_path, mine):
+        foreign = tmp_path / "thesis"
+        foreign.mkdir()
+        (foreign / "chapter-1.tex").write_text("years of work")
+        refused(ask("run", str(mine), *INLINE, "--out", str(foreign)), str(foreign), "nothing in it was touched")
+        assert [(path.name, path.read_text()) for path in foreign.iterdir()] == [("chapter-1.tex", "years of work")]
+
+    def test_an_earlier_run_stays_as_it_is(self, ask, mine, folder):
+        before = contents(folder)
+        refused(ask("run", str(mine), *INLINE, "--out", str(folder)), f"continue it with --resume {folder}")
+        assert contents(folder) == before
+
+    @pytest.mark.parametrize("place", ["file", "file/run", "/proc/run"])
+    def test_where_nothing_can_be_written(self, ask, tmp_path, mine, place):
+        (tmp_path / "file").write_text("kept")
+        refused(ask("run", str(mine), *INLINE, "--out", place), place, "another --out")
+        assert (tmp_path / "file").read_text() == "kept"
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_folder_of_someone_else(self, ask, tmp_path, mine):
+        (tmp_path / "locked").mkdir(mode=0o500)
+        refused(ask("run", str(mine), *INLINE, "--out", "locked/run"), "Cannot write to output folder", "another --out")
+
+
+class TestRunFolder:
+    def test_a_folder_that_is_no_run(self, ask, tmp_path):
+        (tmp_path / "thesis").mkdir()
+        refused(ask("run", *INLINE, "--resume", "thesis"), "'thesis' is not a run folder: it has no spec.yaml")
+        assert list((tmp_path / "thesis").iterdir()) == []
+
+    @pytest.mark.parametrize("content", [b"", b"name: [", b"\xff\xfe\x00", b"name: tiny\n"])
+    def test_a_damaged_spec(self, ask, folder, content):
+        (folder / "spec.yaml").write_bytes(content)
+        before = contents(folder)
+        refused(ask("run", *INLINE, "--resume", str(folder)), f"{folder / 'spec.yaml'}")
+        assert contents(folder) == before
+
+    def test_a_second_driftlab_in_it(self, ask, folder):
+        with paths.locked(folder):
+            answer = ask("run", *INLINE, "--resume", str(folder))
+        refused(answer, f"Another driftlab is working in '{folder}'; wait for it or stop it")
+
+    @pytest.mark.parametrize("command", ["report", "diff"])
+    @pytest.mark.parametrize("harm", ["spec.yaml", "table"])
+    def test_reading_a_damaged_one_names_the_file_and_the_cure(self, ask, folder, finished, command, harm):
+        cell = "no_custom/running/one/seed-0"
+        file = folder / "spec.yaml" if harm == "spec.yaml" else table_file(folder / "tables", "frames", cell)
+        file.write_bytes(b"name: [")
+        words = (str(folder), str(finished)) if command == "diff" else (str(folder),)
+        refused(ask(command, *words), str(file))
+
+    def test_the_cure_helps(self, ask, folder, finished):
+        table_file(folder / "tables", "frames", "no_custom/running/one/seed-0").write_bytes(b"PAR1")
+        assert ask("run", *INLINE, "--resume", str(folder)).code == 0
+        assert ask("diff", str(folder), str(finished)) == Answer(0, "No difference.\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("run", "quick", "--address", "127.0.0.1:1"),
+            ("No Ray cluster answers at '127.0.0.1:1'", "leave --address out"),
+        ),
+        (("run", "quick", "--address", "here and there"), ("'here and there'",)),
+        (("run", "quick", "--set", "window_s=-1", "--out", "/proc/run"), ("window_s is -1",)),
+        (("rnu",), ("Did you mean 'run'?",)),
+    ],
+)
+def test_the_real_command_says_the_same(tmp_path, words, said):
+    """Within seconds, without a traceback, and with every process ended that it started."""
+    command = [sys.executable, "-m", "driftlab", *words]
+    environment = {**os.environ, "COLUMNS": "200"}
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as asked:
+        output, error = asked.communicate(timeout=LIMIT_S)
+    refused(Answer(asked.returncode, output, error), *said)
+    left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
+    assert left == []
+
+
+def in_session(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
