@@ -1,0 +1,121 @@
+"""Measure what a fleet of 1 000 devices costs, per device, against fleets of 10; prints one JSON line.
+
+Every device sees its own stream, uploads, is taught and gets an update: each has a device, an application and a trainer
+node. Both sides run on the same Ray, warmed up by a cell before; small fleets follow each other until they have seen
+a tenth of what the large one sees. Cost is processor time of all processes, memory their proportional set size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.run import run
+
+SMALL = 10
+LOOK_S = 1.0
+
+
+class Shared(RayBackend):
+    """Stays open from run to run."""
+
+    def close(self) -> None:
+        """Leave that to the end."""
+
+
+class Strict(Progress):
+    """Does not accept that a cell fails."""
+
+    def finished(self, cell: str, reason: str) -> None:
+        assert not reason, (cell, reason)
+
+
+@dataclass
+class Meter:
+    """Follows this process and its descendants."""
+
+    peak_bytes: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def cpu_s(self) -> float:
+        total = 0.0
+        for process in self._all():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def watch(self) -> None:
+        while not self.over.wait(LOOK_S):
+            now = 0
+            for process in self._all():
+                with contextlib.suppress(psutil.Error):
+                    now += process.memory_full_info().pss
+            self.peak_bytes = max(self.peak_bytes, now)
+
+    def _all(self) -> Iterator[psutil.Process]:
+        me = psutil.Process()
+        yield from [me, *me.children(recursive=True)]
+
+
+def fleets(count: int, devices: int) -> dict[str, object]:
+    """Describe so many cells of so many devices each."""
+    return {
+        "name": "devices",
+        "systems": [{"name": "one_time", "streaming": {"name": "one_time", "sample_s": 10, "iterations": 5}}],
+        "bounds": False,
+        "seeds": list(range(count)),
+        "student": {"pretrain_steps": 20},
+        "workloads": [{"name": "streets/driving_la", "duration_s": 30.0, "fps": 2.0}],
+        "fleets": [{"name": "fleet", "devices": [{"count": devices}]}],
+    }
+
+
+def cost_s(backend: Shared, meter: Meter, count: int, devices: int) -> float:
+    """Run them and give processor seconds per device."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = meter.cpu_s()
+        run(fleets(count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=Strict())
+        return (meter.cpu_s() - before) / (count * devices)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=1000)
+    options = parser.parse_args()
+    meter = Meter()
+    backend = Shared(ClusterConfig(workers=2))
+    try:
+        cost_s(backend, meter, 4, SMALL)
+        small = cost_s(backend, meter, options.devices // SMALL // 10, SMALL)
+        watching = threading.Thread(target=meter.watch, daemon=True)
+        watching.start()
+        started = time.perf_counter()
+        large = cost_s(backend, meter, 1, options.devices)
+        wall_s = time.perf_counter() - started
+        meter.over.set()
+        watching.join()
+    finally:
+        RayBackend.close(backend)
+    line = {
+        "benchmark": "devices",
+        "devices": options.devices,
+        "cpu_s_per_device": round(large, 3),
+        "cpu_s_per_device_of_10": round(small, 3),
+        "ratio": round(large / small, 3),
+        "wall_s": round(wall_s, 1),
+        "peak_gib": round(meter.peak_bytes / 2**30, 2),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
