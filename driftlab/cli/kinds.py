@@ -54,7 +54,7 @@ def _system(name: str) -> Entry:
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
     facts = tuple({"slot": member.family, "member": str(member)} for member in SYSTEMS[name].members)
-    return Entry("systems", name, SYSTEMS[name].summary, facts, page=_page(name))
+    return Entry("systems", name, SYSTEMS[name].summary, facts, page=_page(f"systems/{name}"))
 
 
 def _family(family: str) -> Kind:
@@ -72,7 +72,7 @@ def _family(family: str) -> Kind:
             for key, (hint, default) in parameters(cls).items()
         )
         summary, _, text = (cls.__doc__ or "").partition("\n")
-        return Entry(family, name, summary, facts, text.strip(), _page(name))
+        return Entry(family, name, summary, facts, text.strip(), _page(f"{family}/{name}"))
 
     return Kind(summaries, describe)
 
@@ -206,8 +206,12 @@ def _body(path: Path) -> str:
 
 
 def _page(name: str) -> str:
-    page = DOCS / "methods" / f"{name}.md"
-    return str(page) if page.is_file() else ""
+    """Find the page whose line `Covers:` names a thing; an installed wheel has no pages."""
+    for page in sorted((DOCS / "methods").glob("*.md")):
+        lines = page.read_text(encoding="utf-8").splitlines()
+        if any(line.startswith("Covers:") and f"`{name}`" in line for line in lines):
+            return str(page)
+    return ""
 
 
 KINDS: Mapping[str, Kind] = {
