@@ -55,5 +55,7 @@ def test_a_checkpoint_leaves_the_open_stream_behind():
     before = device.capture(0.0, 2.0)
     kept = pickle.dumps(device)
     assert len(kept) < 1000
-    again = pickle.loads(kept).capture(0.0, 2.0)
+    restored = pickle.loads(kept)
+    assert restored._stream is None
+    again = restored.capture(0.0, 2.0)
     assert np.array_equal(again.payload.images, before.payload.images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,17 @@ class TestTrain:
 
         assert sent(0) == sent(0)
         assert sent(0)[0] != sent(1)[0]
+
+    def test_every_phase_draws_anew(self, monkeypatch):
+        node, drawn = trainer(), []
+        adapt = type(node._adaptation).adapt
+
+        def noted(self, model, state, batch, phase):
+            drawn.append(copy.deepcopy(batch.rng).integers(0, 2**60))
+            return adapt(self, model, state, batch, phase)
+
+        monkeypatch.setattr(type(node._adaptation), "adapt", noted)
+        store(node, 0.0, 1.0)
+        for _ in range(3):
+            node.train(Answer(None, Phase(1)))
+        assert len(set(drawn)) == 3
