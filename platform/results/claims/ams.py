@@ -1,0 +1,215 @@
+"""Claims of the AMS paper about its schemes and strategies, read from runs of `ams-table1` and `ams-table3`."""
+
+from __future__ import annotations
+
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import (
+    CELL,
+    difference,
+    done,
+    lowest,
+    or_run,
+    over_seeds,
+    ratio_over_seeds,
+    side_by_side,
+    slot,
+)
+from driftlab.platform.results.read import Tables
+from driftlab.platform.streaming.ams import Ams
+
+TABLE1, TABLE3 = "run ams-table1", "run ams-table3"
+FRAME = ["workload", "fleet", "seed", "device", "app", "frame"]
+BEST = ("random", "first_last", "first", "last")  # rivals of gradient guidance, in the paper's order
+
+# Table 1: scores ------------------------------------------------------------------------------------------------------
+
+
+def gain_everywhere(tables: Tables) -> Measured | Untestable:
+    """Take the street where AMS gains least over doing nothing."""
+    both = side_by_side(tables, "ams", "no_custom")
+    if both.empty:
+        return Untestable(f"needs 'ams' and 'no_custom', with truth: {TABLE1}")
+    return lowest(both.assign(value=both["ours"] - both["theirs"]), chosen_after=False)
+
+
+def one_time_hurts(tables: Tables) -> Measured | Untestable:
+    """Take the street where One-Time gains least, or loses most."""
+    both = side_by_side(tables, "one_time", "no_custom")
+    if both.empty:
+        return Untestable(f"needs 'one_time' and 'no_custom', with truth: {TABLE1}")
+    return lowest(both.assign(value=both["ours"] - both["theirs"]), chosen_after=True)
+
+
+def gain_over_one_time(tables: Tables) -> Measured | Untestable:
+    """Compare over all streets."""
+    return or_run(difference(tables, "ams", "one_time"), TABLE1)
+
+
+def gain_over_tracking(tables: Tables) -> Measured | Untestable:
+    """Compare over all streets; the note tells where tracking is better."""
+    return or_run(difference(tables, "ams", "remote_tracking"), TABLE1)
+
+
+def bandwidth(tables: Tables) -> Measured | Untestable:
+    """Tell what AMS receives, and beside it what it sends and what that is per parameter."""
+    runs = done(tables)
+    runs = runs[runs["system"] == "ams"]
+    if runs.empty:
+        return Untestable(f"needs 'ams': {TABLE1}")
+    bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
+    note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
+    return over_seeds(runs.assign(value=runs["downlink_kbps"]), note)
+
+
+def frames_improved(tables: Tables) -> Measured | Untestable:
+    """Subtract the share of frames that One-Time improves from the share that AMS improves."""
+    named = tables.frame("frames").merge(done(tables)[["cell", "system", *CELL]], on="cell").dropna(subset="miou_frame")
+    plain = named[named["system"] == "no_custom"][[*FRAME, "miou_frame"]]
+    shares = {}
+    for system in ("ams", "one_time", "just_in_time"):
+        both = named[named["system"] == system].merge(plain, on=FRAME, suffixes=("", "_plain"))
+        shares[system] = (both["miou_frame"] > both["miou_frame_plain"]).groupby(both["seed"]).mean()
+    value = (shares["ams"] - shares["one_time"]).dropna()
+    if value.empty:
+        return Untestable(f"needs 'ams', 'one_time' and 'no_custom', with truth: {TABLE1}")
+    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
+    return over_seeds(value.rename("value").reset_index(), note)
+
+
+# Table 3: which weights -----------------------------------------------------------------------------------------------
+
+
+def cost_of_a_twentieth(tables: Tables) -> Measured | Untestable:
+    """Compare sending a guided twentieth with training and sending everything."""
+    chosen = _by_strategy(tables)
+    guided, full = chosen.get(("gradient_guided", 0.05)), chosen.get(("full", 1.0))
+    if guided is None or full is None:
+        return Untestable(f"needs AMS with 5 % by gradient guidance and with all weights: {TABLE3}")
+    return difference(tables, guided, full)
+
+
+def order_of_strategies(tables: Tables) -> Measured | Untestable:
+    """Take the smallest step down from gradient guidance over random and both ends to one end."""
+    chosen = _by_strategy(tables)
+    names = {strategy: chosen.get((strategy, 0.05)) for strategy in ("gradient_guided", *BEST)}
+    if None in names.values():
+        return Untestable(f"needs AMS with five strategies at 5 %: {TABLE3}")
+    runs = done(tables)
+    wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
+    guided, scattered, ends, first, last = (wide[name] for name in names.values())
+    steps = {
+        "guided − random": guided - scattered,
+        "random − both ends": scattered - ends,
+        "both ends − one end": ends - (first + last) / 2,
+    }
+    least = min(steps, key=lambda name: float(steps[name].mean()))
+    note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items())
+    return over_seeds(steps[least].rename("value").reset_index(), note)
+
+
+def compression(tables: Tables) -> Measured | Untestable:
+    """Divide the size of an update of all weights by that of a guided twentieth, both as the paper writes them."""
+    chosen = _by_strategy(tables)
+    wanted = [chosen.get(("full", 1.0)), chosen.get(("gradient_guided", 0.05))]
+    if None in wanted:
+        return Untestable(f"needs AMS with 5 % by gradient guidance and with all weights: {TABLE3}")
+    updates = tables.frame("updates").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
+    full, part = (sizes[name] for name in wanted)
+    return ratio_over_seeds((full / part).rename("value").reset_index())
+
+
+def _by_strategy(tables: Tables) -> dict[tuple[str, float], str]:
+    """Name the AMS systems of a run that write updates as the paper does, by strategy and fraction."""
+    found: dict[tuple[str, float], str] = {}
+    for name in done(tables)["system"].unique():
+        streaming, adaptation = slot(tables, name, "streaming"), slot(tables, name, "adaptation")
+        if isinstance(streaming, Ams) and (streaming.values, streaming.mask) == ("fp16", "gzip"):
+            full = adaptation.strategy == "full" or adaptation.fraction == 1
+            found.setdefault(("full", 1.0) if full else (adaptation.strategy, adaptation.fraction), name)
+    return found
+
+
+CLAIMS = (
+    Claim(
+        id="AMS-1",
+        source="AMS, Table 1: +2.58 (Cityscapes) to +10.58 (Outdoor) points",
+        sentence="AMS beats doing nothing, on every street",
+        paper=0.0258,
+        unit=DIFFERENCE,
+        rule="sign",
+        measure=gain_everywhere,
+    ),
+    Claim(
+        id="AMS-2",
+        source="AMS, Table 1: A2D2, 62.05 to 50.78 %",
+        sentence="specialising once is worse than doing nothing on some drifting street",
+        paper=-0.1127,
+        unit=DIFFERENCE,
+        rule="sign",
+        measure=one_time_hurts,
+    ),
+    Claim(
+        id="AMS-3",
+        source="AMS, Section 4.2: 4.3 points on average, 39.1 at most",
+        sentence="AMS beats specialising once",
+        paper=0.043,
+        unit=DIFFERENCE,
+        rule="sign",
+        measure=gain_over_one_time,
+    ),
+    Claim(
+        id="AMS-4",
+        source="AMS, Section 4.2: 5.8 points on average, 24.4 at most",
+        sentence="AMS beats labels that are carried along with the motion",
+        paper=0.058,
+        unit=DIFFERENCE,
+        rule="sign",
+        measure=gain_over_tracking,
+    ),
+    Claim(
+        id="AMS-7",
+        source="AMS, Table 1: 203 to 226 kbit/s down, 158 to 189 up, for networks of 2 M parameters",
+        sentence="what AMS receives",
+        paper=205.0,
+        unit="kbit/s",
+        rule="info",
+        measure=bandwidth,
+    ),
+    Claim(
+        id="AMS-8",
+        source="AMS, Table 3: -0.73 points",
+        sentence="sending a guided twentieth of the weights costs little against sending all",
+        paper=-0.0073,
+        unit=DIFFERENCE,
+        rule="abs<=0.02",
+        measure=cost_of_a_twentieth,
+    ),
+    Claim(
+        id="AMS-9",
+        source="AMS, Table 3, 5 %: -0.73, -2.90, -3.54, -8.37 and -8.98 points",
+        sentence="guided beats random beats both ends beats one end",
+        paper=0.0064,
+        unit=DIFFERENCE,
+        rule="sign",
+        measure=order_of_strategies,
+    ),
+    Claim(
+        id="AMS-10",
+        source="AMS, Section 3.1.2: 13.3 times",
+        sentence="an update of a guided twentieth is that much smaller than the whole model",
+        paper=13.3,
+        unit="times",
+        rule="rel<=.15",
+        measure=compression,
+    ),
+    Claim(
+        id="AMS-11",
+        source="AMS, Figure 5: 93 % of the frames, One-Time 67 %",
+        sentence="AMS improves more frames than specialising once",
+        paper=0.26,
+        unit="share of frames",
+        rule="sign",
+        measure=frames_improved,
+    ),
+)

@@ -1,0 +1,315 @@
+"""Claims about when AMS samples and trains, how far back it looks, and how many devices share a GPU.
+
+AMS-14 and SHARE-1 are read from a run of `ams-clients`, AMS-15 and AMS-16 from `ams-horizon`, the others from
+`ams-rates`. A sampling rate is what an upload brought over the time since the upload before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.datasets.streets.presets import PRESETS, Preset
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import CELL, done, labels_of, over_seeds, slot, table_of
+from driftlab.platform.results.read import Tables
+from driftlab.platform.streaming.ams import Ams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLIENTS, HORIZON, RATES = (f"run ams-{name}" for name in ("clients", "horizon", "rates"))
+LOSS = 0.01  # a device is served as long as waiting costs it less than this
+HZ = "frames/s"
+
+# Sharing a GPU --------------------------------------------------------------------------------------------------------
+
+
+def devices_gained(tables: Tables) -> Measured | Untestable:
+    """Tell how many more devices a GPU serves when training intervals are adaptive."""
+    adaptive, steady = (_capacity(tables, slowdown=slowdown) for slowdown in (True, False))
+    if adaptive is None or steady is None:
+        return Untestable(f"needs AMS with and without slowdown in fleets of several sizes: {CLIENTS}")
+    note = f"{adaptive[0]} with, {steady[0]} without; tried up to {max(adaptive[1])}"
+    return Measured(adaptive[0] - steady[0], note=note)
+
+
+def devices_served(tables: Tables) -> Measured | Untestable:
+    """Tell how many devices a GPU serves with adaptive training intervals."""
+    adaptive = _capacity(tables, slowdown=True)
+    if adaptive is None:
+        return Untestable(f"needs AMS in fleets of several sizes: {CLIENTS}")
+    losses = ", ".join(f"{count}: {loss:+.3f}" for count, loss in adaptive[1].items())
+    return Measured(adaptive[0], note=f"loss by devices {losses}")
+
+
+def _capacity(tables: Tables, *, slowdown: bool) -> tuple[int, dict[int, float]] | None:
+    """Find the largest fleet up to which waiting costs less than the limit, and the loss in every fleet."""
+    names = [name for name, member in _ams(tables).items() if member.slowdown == slowdown]
+    runs = done(tables)
+    rows = tables.frame("devices").merge(
+        runs[runs["system"].isin(names[:1])][["cell", "workload", "seed", "devices"]], on="cell"
+    )
+    if rows["devices"].nunique() < 2:
+        return None
+    wide = rows.pivot_table("score", ["workload", "seed", "device"], "devices").dropna()  # who is in every fleet
+    losses = {int(count): float((wide.iloc[:, 0] - wide[count]).mean()) for count in wide.columns}
+    served = min(losses)
+    for count, loss in losses.items():
+        if loss >= LOSS:
+            break
+        served = count
+    return served, losses
+
+
+# How far back to look -------------------------------------------------------------------------------------------------
+
+
+def short_horizon_ages(tables: Tables) -> Measured | Untestable:
+    """Subtract what the longest horizon loses with longer intervals from what the shortest loses."""
+    grid = _horizons(tables)
+    horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
+    corners = list(itertools.product(_ends(horizons), _ends(intervals)))
+    if len(corners) < 4 or any(corner not in grid for corner in corners):
+        return Untestable(f"needs AMS with two horizons and two intervals: {HORIZON}")
+    runs = done(tables)
+    wide = runs[runs["system"].isin(list(grid.values()))].pivot_table("score", CELL, "system")
+    short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
+    value = ((short_soon - short_late) - (long_soon - long_late)).dropna()
+    note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
+    return over_seeds(value.rename("value").reset_index(), note)
+
+
+def best_horizon(tables: Tables) -> Measured | Untestable:
+    """Tell which horizon a student of half the width scores best with, at the shortest interval."""
+    grid = _horizons(tables)
+    runs = done(tables)
+    shortest_s = min((every for _, every in grid), default=0.0)
+    soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
+    half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == "half")]
+    if half.empty or half["system"].nunique() < 2:
+        return Untestable(
+            f"needs a student of half the width and several horizons: {HORIZON} --set student.network=half"
+        )
+    means = half.groupby("system")["score"].mean()
+    scores = {horizon: float(means[name]) for horizon, name in soon.items()}
+    note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in sorted(scores.items()))
+    return Measured(max(scores, key=lambda horizon: scores[horizon]), note=note)
+
+
+def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
+    """Name the AMS systems with fixed intervals by their horizon and interval."""
+    return {(member.horizon_s, member.interval_s): name for name, member in _ams(tables).items() if not member.slowdown}
+
+
+def _ends(values: list[float]) -> list[float]:
+    return [values[0], values[-1]] if len(values) > 1 else []
+
+
+# Both controllers -----------------------------------------------------------------------------------------------------
+
+
+def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
+    """Subtract the mean rate after a stop from the mean rate after a drive, where cameras do both.
+
+    A buffer is filled at the rate that the labels of the two intervals before it asked for, so their speed counts.
+    """
+    from driftlab.datasets.streets.script import draw_travel
+
+    buffers = _on(
+        tables, _buffers(tables), lambda preset: {speed > 0 for _, speed in preset.speed_mps} == {True, False}
+    )
+    buffers = buffers[buffers["system"].isin(_quickest(tables))]
+    rows = []
+    for (name, seed, stream_seed), part in buffers.groupby(["preset", "seed", "stream_seed"]):
+        travel = draw_travel(PRESETS[name], stream_seed)
+        later = part[part["start_s"] > 2 * part["gap_s"]]
+        moved_m = [
+            travel.distance_m(row.start_s) - travel.distance_m(row.start_s - 2 * row.gap_s)
+            for row in later.itertuples()
+        ]
+        speed = np.array(moved_m) / (2 * later["gap_s"])
+        fast = speed > speed.median()
+        rows.append({"seed": seed, "value": later["rate"][fast].mean() - later["rate"][~fast].mean()})
+    if not rows:
+        return Untestable(f"needs AMS on a street with stops, such as driving_la: {RATES}")
+    return over_seeds(table_of(rows))
+
+
+def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
+    """Tell by how much the interval between uploads has grown at the end of one scene before a standing camera."""
+    buffers = _on(tables, _buffers(tables), lambda preset: _still(preset) and len(preset.visits) == 1)
+    buffers = buffers[buffers["system"] == "ams"]
+    if buffers.empty:
+        return Untestable(f"needs 'ams' on a scene that stands still, such as interview: {RATES}")
+    usual_s = slot(tables, "ams", "streaming").interval_s
+    last = buffers.groupby(["seed", "cell", "device"])["gap_s"].last() - usual_s
+    slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(["cell", "device"])["start_s"].min()
+    note = f"from {slow.mean():.0f} s on, in {len(slow)} of {len(last)} streams"
+    return over_seeds(last.rename("value").reset_index(), note)
+
+
+def rates_within_bounds(tables: Tables) -> Measured | Untestable:
+    """Tell which share of the streams has a mean rate within the limits of the controller."""
+    buffers = _buffers(tables)
+    buffers = buffers[buffers["system"] == "ams"]
+    if buffers.empty:
+        return Untestable(f"needs 'ams': {RATES}")
+    streams = buffers.groupby(["cell", "device"])
+    rates = streams["samples"].sum() / streams["gap_s"].sum()
+    member = slot(tables, "ams", "streaming")
+    inside = rates.between(member.low_fps, member.high_fps)
+    return Measured(float(inside.mean()), n=len(rates), note=f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
+
+
+def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
+    """Subtract how much `tanh` control changes the rate from buffer to buffer from how much `scaled` control does."""
+    modes = {member.control: name for name, member in reversed(_ams(tables).items()) if _usual(member)}
+    if not {"scaled", "tanh"} <= set(modes):
+        return Untestable(f"needs AMS with tanh and with scaled control: {RATES}")
+    buffers = _buffers(tables)
+    settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
+    changes = settled.groupby(["cell", "device"])["rate"].diff().abs()
+    wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device"], "system")
+    value = (wide[modes["scaled"]] - wide[modes["tanh"]]).dropna()
+    note = f"{wide[modes['scaled']].mean():.3f} against {wide[modes['tanh']].mean():.3f} {HZ} from buffer to buffer"
+    return over_seeds(value.rename("value").reset_index(), note)
+
+
+def time_to_encode(tables: Tables) -> Measured | Untestable:
+    """Packing a buffer takes this machine some time that no table holds."""
+    return Untestable("no table holds how long encoding took; a column host_pack_seconds in `transfers` would")
+
+
+def _ams(tables: Tables) -> dict[str, Ams]:
+    members = {name: slot(tables, name, "streaming") for name in done(tables)["system"].unique()}
+    return {name: member for name, member in members.items() if isinstance(member, Ams)}
+
+
+def _usual(member: Ams) -> bool:
+    usual = Ams()
+    return (member.interval_s, member.low_fps, member.high_fps) == (usual.interval_s, usual.low_fps, usual.high_fps)
+
+
+def _quickest(tables: Tables) -> list[str]:
+    """Name the AMS system that asks most often: stops are short."""
+    members = {name: member for name, member in _ams(tables).items() if member.control != "fixed"}
+    return sorted(members, key=lambda name: members[name].interval_s)[:1]
+
+
+def _buffers(tables: Tables) -> pd.DataFrame:
+    """List every buffer of every AMS stream: when it was begun, how long it filled, and its rate."""
+    named = done(tables)[["cell", "system", *CELL]]
+    named = named[named["system"].isin(list(_ams(tables)))]
+    sent = tables.frame("transfers").merge(named, on="cell")
+    sent = sent[sent["kind"] == "samples"].sort_values(["cell", "device", "sequence"])
+    served = tables.frame("updates").sort_values(["cell", "device", "teach_start_s"])
+    for table in (sent, served):
+        table["number"] = table.groupby(["cell", "device"]).cumcount()  # a device's uploads are served in their order
+    both = sent.merge(served[["cell", "device", "number", "samples"]], on=["cell", "device", "number"])
+    start_s = both.groupby(["cell", "device"])["queued_s"].shift(fill_value=0.0)
+    both = both.assign(start_s=start_s, gap_s=both["queued_s"] - start_s)
+    streams = tables.frame("devices")[["cell", "device", "stream_seed"]]
+    return both.assign(rate=both["samples"] / both["gap_s"]).merge(streams, on=["cell", "device"])
+
+
+def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[Preset], bool]) -> pd.DataFrame:
+    """Keep the streets of one kind, with the name of their preset."""
+    names: Mapping[str, Any] = {
+        label: name.removeprefix("streets/")
+        for label, name in labels_of(tables).items()
+        if name.removeprefix("streets/") in PRESETS and kind(PRESETS[name.removeprefix("streets/")])
+    }
+    return buffers[buffers["workload"].isin(list(names))].assign(preset=buffers["workload"].map(names))
+
+
+def _still(preset: Preset) -> bool:
+    return all(speed == 0 for _, speed in preset.speed_mps)
+
+
+CLAIMS = (
+    Claim(
+        id="AMS-14",
+        source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
+        sentence="with adaptive training intervals a GPU serves at least as many devices at less than a point of loss",
+        paper=0.0,
+        unit="devices",
+        rule="ge",
+        measure=devices_gained,
+    ),
+    Claim(
+        id="SHARE-1",
+        source="driftlab: more devices than the paper's 9",
+        sentence="a GPU serves more than 9 devices at less than a point of loss",
+        paper=10.0,
+        unit="devices",
+        rule="ge",
+        measure=devices_served,
+    ),
+    Claim(
+        id="AMS-15",
+        source="AMS, Figure 8b",
+        sentence="a short horizon loses more than a long one when updates come less often",
+        paper=0.0,
+        unit=DIFFERENCE,
+        rule="ge",
+        measure=short_horizon_ages,
+    ),
+    Claim(
+        id="AMS-16",
+        source="AMS, Figure 8a",
+        sentence="the horizon with which a small student scores best",
+        paper=256.0,
+        unit="s",
+        rule="info",
+        measure=best_horizon,
+    ),
+    Claim(
+        id="AMS-17",
+        source="AMS, Figure 3",
+        sentence="the sampling rate falls while the camera stands",
+        paper=0.0,
+        unit=HZ,
+        rule="ge",
+        measure=rate_falls_in_stops,
+    ),
+    Claim(
+        id="AMS-18",
+        source="AMS, Figure 9: on Interview from about 150 s on",
+        sentence="the training interval grows on a still scene",
+        paper=50.0,
+        unit="s",
+        rule="sign",
+        measure=slows_down_on_a_still_scene,
+    ),
+    Claim(
+        id="AMS-19",
+        source="AMS, Figure 11",
+        sentence="the mean sampling rate of every stream is within its limits",
+        paper=1.0,
+        unit="of the streams",
+        rule="exact",
+        measure=rates_within_bounds,
+    ),
+    Claim(
+        id="AMS-21",
+        source="AMS, Section 3.2: less than a second",
+        sentence="encoding a buffer takes little time",
+        paper=1.0,
+        unit="s",
+        rule="le",
+        measure=time_to_encode,
+    ),
+    Claim(
+        id="RATE-1",
+        source="driftlab: a gain that follows the rate",
+        sentence="the sampling rate is steadier under `scaled` control than under the paper's",
+        paper=0.0,
+        unit=HZ,
+        rule="le",
+        measure=scaled_control_is_steadier,
+    ),
+)

@@ -1,0 +1,114 @@
+"""What claims compare: systems by what they do, and cells of the same workload, fleet and seed side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.metrics import interval
+from driftlab.platform.results.read import Tables
+from driftlab.platform.systems.system import System
+from driftlab.platform.systems.table import SYSTEMS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CELL = ["workload", "fleet", "seed"]
+MORE_SEEDS = "one seed has no interval; run it with more seeds"
+
+
+def done(tables: Tables) -> pd.DataFrame:
+    """List the cells that came to their end."""
+    runs = tables.frame("runs")
+    return runs[runs["status"] == "done"]
+
+
+def slot(tables: Tables, system: str, family: str) -> Any:
+    """Make the member that a system of this run has in a slot, with every parameter."""
+    parts = tables.run.spec.get("systems", ())
+    part = next((part for part in parts if isinstance(part, dict) and part["name"] == system), {})
+    given = part.get(family)
+    if isinstance(given, dict):
+        return Member(family, given["name"], tuple((k, v) for k, v in given.items() if k != "name")).make()
+    if given is not None:
+        return Member(family, given).make()
+    row = SYSTEMS.get(part.get("base") or system, System(system, ""))
+    return getattr(row, family).make()
+
+
+def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
+    """Put a column of two systems into one row per cell that both have: `ours`, `theirs`."""
+    runs = done(tables).dropna(subset=[column])
+    left, right = (runs[runs["system"] == system][[*CELL, column]] for system in (ours, theirs))
+    both = left.merge(right, on=CELL)
+    return both.rename(columns={f"{column}_x": "ours", f"{column}_y": "theirs"})
+
+
+def difference(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
+    """Average the difference of two systems' scores over workloads, then over seeds."""
+    both = side_by_side(tables, ours, theirs)
+    if both.empty:
+        return Untestable(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
+    gains = (both["ours"] - both["theirs"]).groupby(both["workload"]).mean()
+    note = f"{gains.min():+.3f} on {gains.idxmin()} to {gains.max():+.3f} on {gains.idxmax()}"
+    return over_seeds(both.assign(value=both["ours"] - both["theirs"]), note)
+
+
+def over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
+    """Average a `value` over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
+    found = interval(cells.groupby("seed")["value"].mean())
+    if found is None:
+        return Untestable("nothing was measured")
+    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, note.replace("-", "\u2212"))
+
+
+def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
+    """Average a `value` as factors are averaged: by its logarithm."""
+    found = over_seeds(cells.assign(value=cells["value"].map(math.log)), note)
+    if isinstance(found, Untestable) or found.low is None or found.high is None:
+        return found
+    return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note)
+
+
+def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
+    """Take the workload whose `value` has the lowest mean over seeds.
+
+    Where a claim needs only one workload, the worst of many is low by chance too: `chosen_after` divides the chance of
+    an interval that misses by their number (Bonferroni).
+    """
+    from scipy.special import stdtrit
+
+    found = {name: interval(part["value"]) for name, part in cells.groupby("workload")}
+    known = {name: value for name, value in found.items() if value is not None and value.n > 1}
+    if not known:
+        return Untestable(MORE_SEEDS)
+    name, least = min(known.items(), key=lambda item: item[1].mean)
+    assert least.low is not None
+    wider = 1.0
+    if chosen_after:
+        wider = float(stdtrit(least.n - 1, 1 - 0.025 / len(known)) / stdtrit(least.n - 1, 0.975))
+    half = (least.mean - least.low) * wider
+    note = f"on {name}, the lowest of {len(known)}"
+    return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
+
+
+def labels_of(tables: Tables) -> dict[str, str]:
+    """Map how the tables call a workload to its name in the catalogue."""
+    parts: Iterable[dict[str, Any]] = tables.run.spec.get("workloads", ())
+    names = {part.get("alias") or part["name"].removeprefix("streets/"): part["name"] for part in parts}
+    return {**{part["name"]: part["name"] for part in parts}, **names}
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Make a table of cells with a `seed` and a `value`; no rows are a table too."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=["seed", "value"])
+
+
+def or_run(found: Measured | Untestable, experiment: str) -> Measured | Untestable:
+    """Say which experiment has what is missing."""
+    return Untestable(f"{found.reason}: {experiment}") if isinstance(found, Untestable) else found

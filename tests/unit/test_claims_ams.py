@@ -1,0 +1,370 @@
+"""Claims about AMS, on tables whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from driftlab.datasets.streets.presets import PRESETS
+from driftlab.datasets.streets.script import draw_travel
+from driftlab.platform.results.claims import ams, ams_rates, ams_traffic, cells
+from driftlab.platform.results.claims.base import Measured, Untestable, every_claim, judge
+from driftlab.platform.results.read import Tables
+from driftlab.platform.results.schema import TABLES
+
+SEEDS = (0, 1, 2)
+WOBBLE = (-0.001, 0.0, 0.001)  # from seed to seed; without any an interval would have no width
+
+
+class Made(Tables):
+    """Tables that were written by hand."""
+
+    def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
+        super().__init__(SimpleNamespace(spec=spec or {}))
+        for name in TABLES:
+            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
+
+
+def run_row(system: str, seed: int, workload: str = "dance", score: float = 0.5, **more: Any) -> dict[str, Any]:
+    cell = f"{system}/{workload}/{more.get('fleet', 'one')}/seed-{seed}"
+    usual = {"fleet": "one", "devices": 1, "status": "done", "student": "tiny", "parameters": 20_000}
+    return {"cell": cell, "system": system, "seed": seed, "workload": workload, "score": score, **usual, **more}
+
+
+def scored(**scores: dict[str, float] | float) -> Made:
+    """Give systems a score, the same on every workload or by workload, with a little chance."""
+    rows = []
+    for system, found in scores.items():
+        by_workload = found if isinstance(found, dict) else {"dance": found}
+        for workload, score in by_workload.items():
+            rows += [run_row(system, seed, workload, score + WOBBLE[seed] * len(system)) for seed in SEEDS]
+    return Made(runs=rows)
+
+
+def part(name: str, base: str, **slots: Any) -> dict[str, Any]:
+    made = {
+        family: {"name": {"ams": "ams", "just_in_time": "just_in_time"}[base], **slots[family]}
+        for family in slots
+        if family == "streaming"
+    }
+    if "adaptation" in slots:
+        made["adaptation"] = {"name": "distill", **slots["adaptation"]}
+    return {"name": name, "base": base, **made}
+
+
+def measured(found: Measured | Untestable) -> Measured:
+    assert isinstance(found, Measured), found
+    return found
+
+
+def word(name: str, tables: Tables) -> str:
+    claim = every_claim()[name]
+    return judge(claim, claim.measure(tables)).word
+
+
+class TestSchemes:
+    def test_ams_must_gain_on_the_street_where_it_gains_least(self):
+        good = scored(ams={"dance": 0.6, "running": 0.53}, no_custom={"dance": 0.4, "running": 0.5})
+        bad = scored(ams={"dance": 0.9, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})
+        found = measured(ams.gain_everywhere(good))
+        assert found.value == pytest.approx(0.03)
+        assert "running" in found.note
+        assert (word("AMS-1", good), word("AMS-1", bad)) == ("reproduced", "not reproduced")
+
+    def test_the_worst_of_many_streets_is_judged_by_a_wider_interval(self):
+        one = scored(one_time={"dance": 0.4}, no_custom={"dance": 0.5})
+        many = scored(
+            one_time={"dance": 0.4, **dict.fromkeys("abcdefg", 0.6)},
+            no_custom={"dance": 0.5, **dict.fromkeys("abcdefg", 0.5)},
+        )
+        alone, worst = measured(ams.one_time_hurts(one)), measured(ams.one_time_hurts(many))
+        assert alone.value == worst.value == pytest.approx(-0.1)
+        assert worst.high - worst.value > 2 * (alone.high - alone.value)
+        assert word("AMS-2", many) == "reproduced"
+
+    def test_differences_are_averaged_over_streets_and_then_over_seeds(self):
+        tables = scored(ams={"dance": 0.6, "running": 0.5}, one_time={"dance": 0.5, "running": 0.5})
+        found = measured(ams.gain_over_one_time(tables))
+        assert (found.value, found.n) == (pytest.approx(0.05), 3)
+        assert "dance" in found.note
+
+    def test_where_tracking_is_better_the_claim_is_not_reproduced(self):
+        assert word("AMS-4", scored(ams=0.5, remote_tracking=0.6)) == "not reproduced"
+
+    def test_a_failed_cell_and_a_score_that_is_missing_are_left_out(self):
+        rows = [
+            run_row(system, seed, score=score) for system, score in (("ams", 0.6), ("one_time", 0.5)) for seed in SEEDS
+        ]
+        rows[0] |= {"status": "failed", "score": None}
+        rows[4] |= {"score": None}
+        assert isinstance(ams.gain_over_one_time(Made(runs=rows)), Untestable)  # one seed is left
+
+    def test_bandwidth_is_told_beside_the_uplink_and_per_parameter(self):
+        rows = [run_row("ams", seed, downlink_kbps=2.0 + WOBBLE[seed], uplink_kbps=3.0) for seed in SEEDS]
+        found = measured(ams.bandwidth(Made(runs=rows)))
+        assert found.value == pytest.approx(2.0)
+        assert "3 kbit/s up; 0.1 bit" in found.note
+        assert word("AMS-7", Made(runs=rows)) == "information"
+
+    def test_frames_are_compared_one_by_one(self):
+        runs, frames = [], []
+        improved = {"no_custom": 0, "ams": 9, "one_time": 6}
+        for system, better in improved.items():
+            for seed in SEEDS:
+                runs.append(run_row(system, seed))
+                for number in range(10):
+                    score = 0.5 + (0.1 if number < better - (seed == 2) else -0.1 if better else 0)
+                    row = {"device": "d", "app": "a", "frame": number, "miou_frame": score}
+                    frames.append({"cell": runs[-1]["cell"], **row})
+        found = measured(ams.frames_improved(Made(runs=runs, frames=frames)))
+        assert found.value == pytest.approx(0.3)
+        assert "ams 87%" in found.note
+
+
+class TestStrategies:
+    NAMES = ("gradient_guided", "random", "first_last", "first", "last")
+
+    def tables(self, *scores: float, full: float = 0.60) -> Made:
+        parts = [part(f"s-{name}", "ams", adaptation={"strategy": name, "fraction": 0.05}) for name in self.NAMES]
+        parts.append(part("everything", "ams", adaptation={"strategy": "full", "fraction": 1.0}))
+        systems = [entry["name"] for entry in parts]
+        runs = [
+            run_row(system, seed, score=score + index * WOBBLE[seed])
+            for index, (system, score) in enumerate(zip(systems, (*scores, full), strict=True))
+            for seed in SEEDS
+        ]
+        sizes = {"everything": 1340.0}
+        updates = [
+            {"cell": run["cell"], "accepted": True, "bytes": sizes.get(run["system"], 100.0) + run["seed"]}
+            for run in runs
+        ]
+        return Made({"systems": parts}, runs=runs, updates=updates)
+
+    def test_the_smallest_step_decides_over_the_order(self):
+        good, bad = self.tables(0.59, 0.56, 0.53, 0.5, 0.5), self.tables(0.56, 0.57, 0.53, 0.5, 0.4)
+        assert measured(ams.order_of_strategies(good)).value == pytest.approx(0.03)
+        assert measured(ams.order_of_strategies(bad)).value == pytest.approx(-0.01)
+        assert (word("AMS-9", good), word("AMS-9", bad)) == ("reproduced", "not reproduced")
+
+    def test_a_twentieth_is_compared_with_everything(self):
+        assert measured(ams.cost_of_a_twentieth(self.tables(0.59, 0.5, 0.5, 0.5, 0.5))).value == pytest.approx(-0.01)
+        assert word("AMS-8", self.tables(0.55, 0.5, 0.5, 0.5, 0.5)) == "not reproduced"
+
+    def test_sizes_of_updates_are_divided(self):
+        found = measured(ams.compression(self.tables(0.59, 0.5, 0.5, 0.5, 0.5)))
+        assert found.value == pytest.approx(1341 / 101, rel=1e-3)
+        assert word("AMS-10", self.tables(0.59, 0.5, 0.5, 0.5, 0.5)) == "reproduced"
+
+    def test_quantised_updates_are_no_strategy(self):
+        tables = self.tables(0.59, 0.5, 0.5, 0.5, 0.5)
+        tables.run.spec["systems"][0]["streaming"] = {"name": "ams", "values": "int4"}
+        assert isinstance(ams.compression(tables), Untestable)
+
+
+class TestTraffic:
+    def curve(self, ams_score: float = 0.6, thresholds: tuple[float, ...] = (0.4, 0.5, 0.6, 0.7)) -> Made:
+        """Just-In-Time scores its threshold, at a downlink of 10 kbit/s that grows tenfold from 0.5 to 0.7."""
+        parts = [part(f"jit-{t}", "just_in_time", streaming={"threshold": t}) for t in thresholds]
+        parts.append(part("jit-dense", "just_in_time", streaming={"threshold": 0.5}, adaptation={"fraction": 1.0}))
+        parts += [part(f"ams-{t}", "ams", streaming={"interval_s": t, "slowdown": False}) for t in (20, 40)]
+        parts.append(part("ams-int4", "ams", streaming={"values": "int4", "feedback": True}))
+        kbps = {t: 10 ** (1 + (t - 0.5) * 5) for t in thresholds}
+        points = [(f"jit-{t}", t, kbps[t]) for t in thresholds] + [("jit-dense", 0.5, 10 * kbps[0.5])]
+        points += [("ams", ams_score, 4.0), ("ams-20", ams_score - 0.02, 2.0), ("ams-40", ams_score - 0.04, 1.0)]
+        points.append(("ams-int4", ams_score + 0.0005, 1.6))
+        runs = [
+            run_row(
+                name,
+                seed,
+                score=score + WOBBLE[seed] / 10,
+                downlink_kbps=down * (1 + WOBBLE[seed]),
+                uplink_kbps=2 * down,
+            )
+            for name, score, down in points
+            for seed in SEEDS
+        ]
+        return Made({"systems": parts}, runs=runs)
+
+    def test_traffic_is_compared_where_the_scores_are_equal(self):
+        found = measured(ams_traffic.downlink_at_equal_score(self.curve(0.6)))
+        assert found.value == pytest.approx(10**1.5 / 4, rel=1e-6)
+        assert measured(ams_traffic.uplink_at_equal_score(self.curve(0.55))).value == pytest.approx(
+            10**1.25 / 4, rel=0.01
+        )
+        assert word("AMS-5", self.curve(0.6)) == "reproduced"
+
+    def test_a_score_that_no_threshold_reaches_gives_a_lower_bound_and_says_so(self):
+        found = measured(ams_traffic.downlink_at_equal_score(self.curve(0.8)))
+        assert found.value == pytest.approx(25.0, rel=1e-6)
+        assert "in 3 of 3 cells" in found.note
+
+    def test_a_score_below_every_threshold_cannot_be_compared(self):
+        assert "lower" in ams_traffic.downlink_at_equal_score(self.curve(0.3)).reason
+
+    def test_slopes_are_per_fold_of_downlink(self):
+        """Just-In-Time gains 0.2 over a factor of 10, AMS 0.02 over a factor of 2."""
+        wanted = 0.2 / math.log(10) - 0.02 / math.log(2)
+        assert measured(ams_traffic.flatter_than_just_in_time(self.curve())).value == pytest.approx(wanted, rel=0.01)
+
+    def test_all_weights_are_compared_at_the_same_threshold(self):
+        found = measured(ams_traffic.dense_just_in_time(self.curve()))
+        assert found.value == pytest.approx(10)
+        assert "25 times that of ams" in found.note
+
+    def test_smaller_updates_are_compared_in_size_and_score(self):
+        size, score = (
+            measured(judge_by(self.curve()))
+            for judge_by in (ams_traffic.quantised_downlink, ams_traffic.quantised_score)
+        )
+        assert size.value == pytest.approx(0.4)
+        assert score.value == pytest.approx(0.0005)
+        assert (word("DELTA-1", self.curve()), word("DELTA-2", self.curve())) == ("reproduced", "reproduced")
+
+    def test_a_score_that_may_differ_by_more_is_not_within_the_limit(self):
+        """A small difference between scores that scatter is no proof that they are equal."""
+        tables = self.curve()
+        runs = tables.frame("runs")
+        scatter = runs["seed"].map(dict(zip(SEEDS, (-0.03, 0.0, 0.03), strict=True)))
+        tables._frames["runs"] = runs.assign(score=runs["score"] + scatter.where(runs["system"] == "ams-int4", 0.0))
+        assert word("DELTA-2", tables) == "not reproduced"
+
+
+class TestServer:
+    def fleets(self, limits: dict[str, int]) -> Made:
+        parts = [part(name, "ams", streaming={"slowdown": name == "ams"}) for name in limits]
+        runs, devices = [], []
+        for name, limit in limits.items():
+            for count in (1, 3, 5, 7, 9, 11):
+                for seed in SEEDS:
+                    runs.append(run_row(name, seed, fleet=f"n-{count}", devices=count))
+                    devices += [
+                        {"cell": runs[-1]["cell"], "device": f"d-{i}", "score": 0.6 - 0.1 * i - 0.02 * (count > limit)}
+                        for i in range(count)
+                    ]
+        return Made({"systems": parts}, runs=runs, devices=devices)
+
+    def test_a_device_is_compared_with_itself_in_the_smallest_fleet(self):
+        tables = self.fleets({"ams": 9, "ams-steady": 5})
+        found = measured(ams_rates.devices_gained(tables))
+        assert found.value == 4
+        assert "9 with, 5 without" in found.note
+        assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not reproduced")
+        assert word("SHARE-1", self.fleets({"ams": 11, "ams-steady": 7})) == "reproduced"
+
+    def horizons(self, short_loses: float, student: str = "tiny") -> Made:
+        parts, runs = [], []
+        for horizon in (16, 64, 256):
+            for every in (10, 40):
+                name = f"h{horizon}-{every}"
+                parts.append(
+                    part(name, "ams", streaming={"horizon_s": horizon, "interval_s": every, "slowdown": False})
+                )
+                lost = {16: short_loses, 64: 0.03, 256: 0.02}[horizon] * (every == 40)
+                best = {16: 0.5, 64: 0.6, 256: 0.55}[horizon]
+                runs += [run_row(name, seed, score=best - lost * (1 + WOBBLE[seed]), student=student) for seed in SEEDS]
+        return Made({"systems": parts}, runs=runs)
+
+    def test_what_longer_intervals_cost_is_compared_between_horizons(self):
+        assert measured(ams_rates.short_horizon_ages(self.horizons(0.1))).value == pytest.approx(0.08)
+        assert word("AMS-15", self.horizons(0.1)) == "reproduced"
+        assert word("AMS-15", self.horizons(0.01)) == "not reproduced"
+
+    def test_the_best_horizon_is_that_of_the_shortest_interval_and_of_a_small_student(self):
+        assert isinstance(ams_rates.best_horizon(self.horizons(0.1)), Untestable)
+        assert measured(ams_rates.best_horizon(self.horizons(0.1, student="half"))).value == 64
+
+
+class TestRates:
+    def stream(
+        self, system: str, workload: str, gaps_s: list[float], rates: list[float], seed: int
+    ) -> dict[str, list[Any]]:
+        run = run_row(system, seed, workload)
+        cell, at = {"cell": run["cell"], "device": "d"}, 0.0
+        made = {"runs": [run], "transfers": [], "updates": [], "devices": [{**cell, "stream_seed": 1000 + seed}]}
+        for number, (gap_s, rate) in enumerate(zip(gaps_s, rates, strict=True)):
+            at += gap_s
+            sent = {"kind": "samples", "direction": "up", "sequence": number + 1, "queued_s": at}
+            made["transfers"] += [
+                {**cell, **sent},
+                {**cell, "kind": "update", "sequence": number + 1, "queued_s": at + 1},
+            ]
+            made["updates"].append({**cell, "teach_start_s": at + 0.1, "samples": rate * gap_s})
+        return made
+
+    def tables(self, *streams: dict[str, list[Any]], workload: str = "interview", **params: Any) -> Made:
+        spec = {"workloads": [{"name": f"streets/{workload}"}]}
+        spec["systems"] = [part("ams", "ams", streaming=params)] if params else ["ams"]
+        spec["systems"].append(part("ams-scaled", "ams", streaming={"control": "scaled"}))
+        return Made(spec, **{name: [row for made in streams for row in made[name]] for name in streams[0]})
+
+    def test_the_interval_at_the_end_is_compared_with_the_usual_one(self):
+        gaps_s = {0: [10, 10, 12, 14], 1: [10, 12, 14, 16], 2: [10, 10, 10, 15]}
+        still = self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))
+        found = measured(ams_rates.slows_down_on_a_still_scene(still))
+        assert found.value == pytest.approx(5.0)
+        assert "from 20 s on, in 3 of 3" in found.note
+        assert word("AMS-18", still) == "reproduced"
+
+    def test_only_a_scene_that_stands_still_can_tell(self):
+        moving = self.tables(
+            *(self.stream("ams", "running", [10, 10], [1, 1], seed) for seed in SEEDS), workload="running"
+        )
+        assert isinstance(ams_rates.slows_down_on_a_still_scene(moving), Untestable)
+
+    @pytest.mark.parametrize(
+        ("rate", "verdict"), [(0.5, "reproduced"), (1.2, "not reproduced"), (0.05, "not reproduced")]
+    )
+    def test_mean_rates_must_be_within_the_limits(self, rate, verdict):
+        streams = [self.stream("ams", "interview", [10.0, 10.0], [0.3, 0.3], 0)]
+        streams.append(self.stream("ams", "interview", [10.0, 10.0], [rate, rate], 1))
+        assert word("AMS-19", self.tables(*streams)) == verdict
+
+    @pytest.mark.parametrize(("follows", "verdict"), [(True, "reproduced"), (False, "not reproduced")])
+    def test_a_rate_must_fall_after_a_stop(self, follows, verdict):
+        streams = []
+        for seed in SEEDS:
+            travel = draw_travel(PRESETS["driving_la"], 1000 + seed)
+            speeds = [0.0, 0.0] + [
+                (travel.distance_m(5.0 * number) - travel.distance_m(5.0 * number - 10)) / 10 for number in range(2, 40)
+            ]
+            rates = [0.2 + speed / 12 if follows else 1.2 - speed / 12 for speed in speeds]
+            streams.append(self.stream("ams", "driving_la", [5.0] * 40, rates, seed))
+        assert word("AMS-17", self.tables(*streams, workload="driving_la", interval_s=5)) == verdict
+
+    def test_changes_of_the_rate_are_compared_in_the_second_half(self):
+        wild = [1.0, 0.1] * 4 + [0.3, 0.4] * 4
+        calm = [1.0, 0.1] * 4 + [0.35, 0.36] * 4
+        streams = []
+        for seed in SEEDS:
+            streams.append(self.stream("ams", "interview", [10.0] * 16, wild, seed))
+            streams.append(
+                self.stream("ams-scaled", "interview", [10.0] * 16, [rate + WOBBLE[seed] for rate in calm], seed)
+            )
+        found = measured(ams_rates.scaled_control_is_steadier(self.tables(*streams)))
+        assert found.value == pytest.approx(0.01 - 0.1, abs=0.003)
+        assert word("RATE-1", self.tables(*streams)) == "reproduced"
+
+
+class TestHouse:
+    def test_a_slot_is_read_from_the_run_or_from_the_table_of_systems(self):
+        spec = {"systems": ["one_time", part("mine", "ams", streaming={"interval_s": 3})]}
+        tables = Made(spec)
+        assert cells.slot(tables, "one_time", "adaptation").fraction == 1.0
+        assert cells.slot(tables, "mine", "streaming").interval_s == 3
+        assert cells.slot(tables, "mine", "adaptation").fraction == 0.05
+        assert type(cells.slot(tables, "oracle", "streaming")).__name__ == "Foresight"
+        assert type(cells.slot(tables, "unheard-of", "streaming")).__name__ == "Local"
+
+    def test_empty_tables_answer_nothing_and_say_what_to_run(self):
+        for module in (ams, ams_traffic, ams_rates):
+            for claim in module.CLAIMS:
+                found = claim.measure(Made())
+                assert isinstance(found, Untestable), claim.id
+                assert "run ams-" in found.reason or claim.id == "AMS-21"
+
+    def test_every_claim_of_the_paper_is_there(self):
+        assert {f"AMS-{number}" for number in range(1, 22)} <= set(every_claim())
