@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import yaml
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.experiment import Choice, Experiment, load, names, parse
+from driftlab.platform.lab.experiment import Choice, Experiment, find, load, names, parse
 
 DOCUMENT: dict[str, Any] = {
     "name": "test",
@@ -49,11 +49,15 @@ class TestBuiltIn:
 
     @pytest.mark.parametrize("name", names())
     def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
-        path = Path(load.__code__.co_filename).parent / "experiments" / f"{name}.yaml"
-        head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+        head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
         assert f"driftlab run {name}" in head
-        assert "Takes about" in head
+        assert re.search(r"about \S+ (s|seconds|minutes?|hours?)\b", head)
         assert "xpect" in head
+
+    @pytest.mark.parametrize("name", names())
+    def test_it_is_valid_in_every_size(self, name):
+        for size in yaml.safe_load(find(name).read_text()).get("sizes", {}):
+            assert load(name, [f"size={size}"]).name == name
 
     @pytest.mark.parametrize("name", names())
     def test_its_spec_reads_back_as_the_same_experiment(self, name):
