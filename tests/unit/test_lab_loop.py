@@ -17,6 +17,7 @@ from driftlab.platform.core.records import (
     Captured,
     Labelled,
     ModelCost,
+    Packed,
     Reply,
     Stored,
     Trained,
@@ -399,6 +400,33 @@ class TestTraining:
         (update,) = rows(loop, "updates")
         assert (update["accepted"], update["reason"], update["version"]) == (False, "out of order", None)
         assert rows(loop, "runs")[0]["updates"] == 0
+
+    def test_after_a_refusal_comes_an_update_that_stands_alone(self):
+        """What builds on an update that the device never took would be refused for ever."""
+        answers = iter(
+            [Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True), Applied(3, accepted=True)]
+        )
+        session = FakeSession(apply=lambda node, update, arrive_s: next(answers))
+        session, loop = run(Scripted(uploads(2.0, 12.0, 20.0)), session=session)
+        assert [note.args[0].dense for note in session.of("train")] == [False, True, False]
+        assert [row["version"] for row in rows(loop, "updates")] == [None, 2, 3]
+
+    def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
+        class Labels(Scripted):
+            returns = "labels"
+            brings_labels = False
+
+        session = FakeSession(
+            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
+        )
+        session, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"))
+        down = rows(loop, "transfers")[1]
+        assert (down["kind"], down["queued_s"], down["arrive_s"]) == ("labels", pytest.approx(8.5), pytest.approx(9.2))
+        (tracked,) = session.of("track")
+        assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"])
+        assert "trainer" not in {node.kind for _, node, _ in session.placed}
+        assert rows(loop, "updates") == []
+        assert next(args[0] for _, node, args in session.placed if node.kind == "application").tracks
 
 
 class TestWatching:
