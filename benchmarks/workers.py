@@ -57,8 +57,8 @@ def measure(document: dict[str, object], workers: int) -> dict[str, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", type=int, default=8)
-    parser.add_argument("--duration-s", type=float, default=60.0)
+    parser.add_argument("--cells", type=int, default=16)
+    parser.add_argument("--duration-s", type=float, default=120.0)
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     document = grid(options.cells, options.duration_s)

@@ -1,4 +1,4 @@
-"""One Ray for most tests: starting it takes longer than they do."""
+"""One Ray at a time, and one for most tests: starting it takes longer than they do."""
 
 from __future__ import annotations
 
@@ -17,17 +17,45 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
 STORE_BYTES = 200 * 2**20
 
 
-@pytest.fixture(scope="module")
-def backend():
-    """Ray on this machine with two workers and nodes that show every mistake."""
-    import ray_fakes
+class OneRay:
+    """Opens the backend that tests share when the first of them asks, and closes it when one wants Ray for itself."""
 
-    from driftlab.actors.backend import RayBackend
-    from driftlab.actors.cluster import ClusterConfig
+    def __init__(self):
+        self.shared = None
 
-    backend = RayBackend(ClusterConfig(workers=2, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
-    yield backend
-    backend.close()
+    def share(self):
+        import ray_fakes
+
+        from driftlab.actors.backend import RayBackend
+        from driftlab.actors.cluster import ClusterConfig
+
+        if self.shared is None:
+            self.shared = RayBackend(ClusterConfig(workers=2, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
+        return self.shared
+
+    def end(self):
+        if self.shared is not None:
+            self.shared.close()
+        self.shared = None
+
+
+@pytest.fixture(scope="session")
+def one_ray():
+    ray_here = OneRay()
+    yield ray_here
+    ray_here.end()
+
+
+@pytest.fixture
+def backend(one_ray):
+    """Two workers on this machine with nodes that show every mistake."""
+    return one_ray.share()
+
+
+@pytest.fixture
+def no_ray(one_ray):
+    """A process in which no Ray runs."""
+    one_ray.end()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ FAST_DEATH = {
 
 
 @pytest.fixture
-def two_machines():
+def two_machines(no_ray):
     """A cluster of two machines on this one; it notices within two seconds that one of them is dead."""
     from ray.cluster_utils import Cluster
 
@@ -72,7 +72,7 @@ def _built(session, name):
     return job
 
 
-def test_closing_leaves_no_process_and_no_folder():
+def test_closing_leaves_no_process_and_no_folder(no_ray):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     backend = RayBackend(ClusterConfig(workers=1, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
     folder = backend._cluster.folder
