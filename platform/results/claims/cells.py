@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.results.claims.base import Measured, Untestable
-from driftlab.platform.results.metrics import interval
+from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.read import Tables
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS
@@ -62,7 +63,7 @@ def over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
     found = interval(cells.groupby("seed")["value"].mean())
     if found is None:
         return Untestable("nothing was measured")
-    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, note.replace("-", "\u2212"))
+    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note))
 
 
 def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
