@@ -1,0 +1,73 @@
+"""AMS from the experiment to its claims: it helps on every street, and the same tables come out every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftlab.platform.lab.experiment import load, names
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.claims.base import evaluate
+from driftlab.platform.results.diff import differences
+from driftlab.platform.core.metrics import paired
+from driftlab.platform.results.read import open_run
+
+SEEDS = [0, 1, 2]
+STREETS = ("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running", "drift")
+OURS = [name for name in names() if name.startswith("ams-")]
+
+
+def experiment(streets: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    return {
+        "name": "ams-test",
+        "systems": ["no_custom", "ams"],
+        "workloads": [
+            {"name": f"streets/{street}", "duration_s": 40.0, "fps": 1.0, "height": 32, "width": 48}
+            for street in streets
+        ],
+        "seeds": SEEDS,
+        "bounds": False,
+        "pictures": 0,
+        "student": {"network": "half", "pretrain_steps": 50},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("size", ["small", "full"])
+@pytest.mark.parametrize("name", OURS)
+def test_every_experiment_is_sound_in_both_sizes(name, size):
+    made = load(name, [f"size={size}"])
+    assert made.name == name
+    assert len(made.seeds) >= (5 if size == "full" else 2)
+
+
+@pytest.mark.slow
+def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
+    """On every street over three seeds, and clearly in the mean."""
+    everything = {
+        "name": "ams",
+        "streaming": {"name": "ams", "control": "fixed", "codec": "jpeg", "interval_s": 5},
+        "adaptation": {"name": "distill", "fraction": 1.0, "iterations": 20},
+    }
+    outcome = run(experiment(STREETS, systems=["no_custom", everything]), out=tmp_path / "run")
+    assert not outcome.failed
+    runs = open_run(outcome.directory).frame("runs")
+    gains = {}
+    for street, cells in runs.groupby("workload"):
+        ours, theirs = (dict(cells[cells["system"] == name][["seed", "score"]].values) for name in ("ams", "no_custom"))
+        gains[street] = paired(ours, theirs).mean
+    assert min(gains.values()) >= 0, gains
+    assert sum(gains.values()) / len(gains) > 0.05, gains
+
+
+@pytest.mark.slow
+def test_a_run_answers_claims_and_repeats_itself(tmp_path):
+    asked = experiment(("interview",), seeds=[0, 1])
+    first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
+    assert differences(first, second) == []
+    words = {verdict.claim.id: verdict.word for verdict in evaluate(open_run(first))}
+    assert words["AMS-1"] in ("reproduced", "not reproduced")
+    assert words["AMS-19"] == "reproduced"
+    assert words["AMS-5"] == "not testable here"
