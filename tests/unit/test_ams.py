@@ -19,6 +19,7 @@ from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.setting import Network, Server, Setting
 from driftlab.platform.models import vector
+from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -66,8 +67,9 @@ class TestTwoCopies:
     @pytest.fixture
     def device(self) -> Application:
         student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
-        spec = AppSpec("cam", "segmentation", student, hardware.find("server-h200"))
-        return Application(spec, state_of(build("half", CLASSES, seed=0)))
+        model = build("half", CLASSES, seed=0)
+        spec = AppSpec("cam", "segmentation", student, hardware.find("server-h200"), account(model, HEIGHT, WIDTH))
+        return Application(spec, state_of(model))
 
     def phase(self, server: Trainer, number: int, **answer: Any) -> bytes:
         seen = frames(10 * number, 10 * number + 2)
@@ -252,7 +254,7 @@ class TestJustInTimeThresholds:
     def test_a_threshold_that_nothing_reaches_takes_every_step_and_every_frame(self):
         updates, gaps_s = self.run(1.01)
         assert {row["iterations"] for row in updates} == {3}
-        assert all(row["version"] for row in updates)
+        assert all(row["version"] for row in updates if row["arrive_s"] is not None)  # the last one is late
         assert gaps_s == pytest.approx([1 / FPS] * len(gaps_s))
 
 
