@@ -65,16 +65,24 @@ def session(backend, request):
     session.close()
 
 
-@pytest.fixture(scope="session")
-def answers():
-    """What a program answers in one process."""
+@pytest.fixture
+def inline(monkeypatch):
+    """A session in this process."""
     import ray_fakes
 
     from driftlab.platform.lab import inline
 
+    monkeypatch.setattr(inline, "NODE_CLASSES", ray_fakes.CLASSES)
+    return inline.InlineSession()
+
+
+@pytest.fixture
+def answers(inline):
+    """What a program answers in one process."""
+    import ray_fakes
+
     def run(*args, **kwargs):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(inline, "NODE_CLASSES", ray_fakes.CLASSES)
-            return ray_fakes.program(inline.InlineSession(), *args, **kwargs)
+        inline.close()
+        return ray_fakes.program(inline, *args, **kwargs)
 
     return run

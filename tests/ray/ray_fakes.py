@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import ray
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Reply
@@ -45,14 +46,15 @@ class Fake:
     def refuse(self):
         raise RequestError("asked for too much")
 
-    def die(self):
+    def die(self, trace):
+        """Note which actor it is, and end it."""
+        with Path(trace).open("a") as file:
+            file.write(f"{ray.get_runtime_context().get_actor_name()}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def die_once(self, marker, number):
-        path = Path(marker)
-        if not path.exists():
-            path.touch()
-            self.die()
+    def die_once(self, trace, number):
+        if not Path(trace).exists():
+            self.die(trace)
         return self.work(number)
 
     def count(self, file, number):

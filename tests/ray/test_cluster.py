@@ -40,36 +40,38 @@ def two_machines(no_ray):
 
 
 @pytest.mark.slow
-def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(two_machines, answers, capfd):
+def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(two_machines, answers, inline, capfd):
+    """Actors are spread, so that some payloads that are still needed go with the machine."""
     backend = RayBackend(ClusterConfig(address=two_machines.address, workers=2), ray_fakes.CLASSES)
-    builders, early, late = (backend.open(name) for name in ("builders", "early", "late"))
-    built = [_built(builders, name) for name in "bc"]
-
-    def use(session):
-        session.place(DEVICE, "d", *built)
-        return session.result(session.call(DEVICE, "work", 1)).facts
+    built = build(backend.open("artefacts"))
 
     def lose_a_machine():
-        before = use(early)
         (second,) = two_machines.worker_nodes
         two_machines.remove_node(second, allow_graceful=False)
         deadline = time.monotonic() + 60
         while sum(node["Alive"] for node in ray.nodes()) > 1 and time.monotonic() < deadline:
             time.sleep(0.1)
-        return use(late) == before
+        return True
 
-    assert len({node["NodeID"] for node in ray.nodes()}) == 2
     assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == answers(3, 150)
+    assert use(backend.open("later"), built) == use(inline, build(inline))
     backend.close()
 
 
-def _built(session, name):
-    """Make something large, spread over the machines."""
-    node = NodeId("builder", name)
-    session.place(node, name)
-    job = session.call(node, "big", 1)
-    session.result(job)
-    return job
+def build(session):
+    """Make something large on an actor of each kind."""
+    nodes = [NodeId(kind, "b") for kind in ("builder", "application", "device", "teacher")]
+    for node in nodes:
+        session.place(node, "b")
+    built = [session.call(node, "big", 1) for node in nodes]
+    for job in built:
+        session.result(job)
+    return built
+
+
+def use(session, built):
+    session.place(DEVICE, "d", *built)
+    return session.result(session.call(DEVICE, "work", 1)).facts
 
 
 def test_closing_leaves_no_process_and_no_folder(no_ray):

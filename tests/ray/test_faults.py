@@ -82,8 +82,9 @@ def test_a_node_that_cannot_be_packed_is_repeated_from_the_beginning(backend, se
     assert session._cut.index == 0
 
 
-def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_alone(backend, session, answers):
+def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_soon_alone(backend, session, answers, tmp_path):
     """The others share its actors, are set back with it a few times, and end well."""
+    trace = tmp_path / "trace"
     session.place(DEVICE, "d")
     found = []
 
@@ -97,9 +98,13 @@ def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_alone(back
     with pytest.raises(
         RunError, match=r"device d cannot die: its process, or one it needs, was lost \d times in a row"
     ):
-        session.result(session.call(DEVICE, "die"))
+        session.result(session.call(DEVICE, "die", trace))
     thread.join(120)
     assert found == [answers(5, 200)]
+    killed = trace.read_text().split()
+    assert len(killed) == sessions.LIVES + 1
+    assert len(set(killed[: sessions.SHARED_LIVES + 1])) == 1
+    assert set(killed[sessions.SHARED_LIVES + 1 :]).isdisjoint(killed[: sessions.SHARED_LIVES + 1])
 
 
 def test_a_call_that_kills_its_process_once_is_repeated(session, tmp_path):
