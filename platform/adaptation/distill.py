@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.metrics import confusions, miou
 from driftlab.platform.models import masks
-from driftlab.platform.results.metrics import confusions, miou
 
 if TYPE_CHECKING:
     import torch

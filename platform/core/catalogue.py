@@ -63,7 +63,8 @@ class Member:
         faults = parameter_faults(cls, dict(self.params))
         if faults:
             raise RequestError(f"{self.family}/{self.name}: " + "; ".join(faults))
-        return cls(**{key: _coerce(cls, key, value) for key, value in self.params})
+        known = parameters(cls)
+        return cls(**{key: _fitted(value, known[key][0]) for key, value in self.params})
 
 
 def member_class(family: str, name: str) -> type[Any]:
@@ -91,37 +92,28 @@ def parameters(cls: type[Any]) -> dict[str, tuple[Any, Any]]:
 def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
     """Name every parameter that is unknown, of the wrong type, or outside what the member allows."""
     known = parameters(cls)
-    faults = []
+    faults, values = [], {}
     for key, value in given.items():
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f" (did you mean '{close[0]}'?)" if close else ""
             faults.append(f"unknown parameter '{key}'{hint}; allowed: {', '.join(known) or 'none'}")
-        elif not _fits(value, known[key][0]):
+            continue
+        try:
+            values[key] = _fitted(value, known[key][0])
+        except ValueError:
             faults.append(f"'{key}' is {value!r}, expected {_type_name(known[key][0])}")
     if not faults and hasattr(cls, "faults"):
-        faults.extend(cls(**{key: _coerce(cls, key, value) for key, value in given.items()}).faults())
+        faults.extend(cls(**values).faults())
     return faults
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is typing.Literal:
-        return value in typing.get_args(hint)
-    options = typing.get_args(hint) or (hint,)
-    if isinstance(value, bool):
-        return bool in options
-    if isinstance(value, int) and float in options:
-        return True
-    return any(isinstance(value, option) for option in options if isinstance(option, type))
+def _fitted(value: Any, hint: Any) -> Any:
+    """Return the value as its type has it: a whole number may stand for a float, a list for a tuple, nothing else."""
+    from pydantic import TypeAdapter
 
-
-def _coerce(cls: type[Any], key: str, value: Any) -> Any:
-    """Turn a whole number into a float where a float is meant; every other value stays as it is."""
-    hint = parameters(cls)[key][0]
-    options = typing.get_args(hint) or (hint,)
-    if isinstance(value, int) and not isinstance(value, bool) and float in options and int not in options:
-        return float(value)
-    return value
+    fitted = tuple(value) if isinstance(value, list) and typing.get_origin(hint) is tuple else value
+    return TypeAdapter(hint).validate_python(fitted, strict=True)
 
 
 def _type_name(hint: Any) -> str:

@@ -96,6 +96,7 @@ class Stored:
 class Trained:
     """A trainer has finished a phase and packed what changed."""
 
+    frames: int  # in the buffer that it trained on
     iterations: int
     bytes: int
     values: int  # how many coordinates the update carries

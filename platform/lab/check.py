@@ -78,6 +78,11 @@ def faults_of(experiment: Experiment) -> list[str]:
     """Name everything that is wrong although the shape is right."""
     faults = [fault for place, check in _checks(experiment) for fault in _fault(place, check)]
     faults += _gpu_faults(experiment.compute.torch_device)
+    faults += [
+        f"window_s is {experiment.window_s:g}: shorter than a frame of '{workload.name}' ({1 / workload.fps:g} s)"
+        for workload in experiment.workloads
+        if experiment.window_s * workload.fps < 1
+    ]
     if not faults:
         faults += _twins([cell.id for cell in cells_of(experiment)])
     return faults

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.platform.core.metrics import miou
 from driftlab.platform.core.records import Columns, Rows, Watched
-from driftlab.platform.results.metrics import miou
 from driftlab.platform.world.link import Transfer
 
 

@@ -241,15 +241,23 @@ class Loop:
         edge, trained = visit.edge, visit.trained
         if trained is None or trained.skipped:
             yield from self._carry(edge, "down", "plan", PLAN_BYTES)
-            self._record(visit, None, Applied(edge.version, False, trained.skipped if trained else "stored"))
+            self._record(visit, trained.skipped if trained else "stored")
         else:
             transfer = yield from self._carry(edge, "down", "update", trained.bytes)
-            applying = self.session.call(edge.node("application"), "apply", training, transfer.arrive_s)
-            applied: Applied = self.session.result(applying).facts
-            edge.version, edge.in_step = applied.version, applied.accepted
-            edge.account.updates += applied.accepted
-            self._record(visit, transfer.arrive_s, applied)
+            if transfer.arrive_s < edge.plan.duration_s:
+                self._apply(visit, training, transfer.arrive_s)
+            else:
+                self._record(visit, "it did not arrive in the session")
         edge.device_state = visit.state
+
+    def _apply(self, visit: Visit, training: Job | None, arrive_s: float) -> None:
+        """Hand an update to the application, which may refuse it."""
+        edge = visit.edge
+        applying = self.session.call(edge.node("application"), "apply", training, arrive_s)
+        applied: Applied = self.session.result(applying).facts
+        edge.version, edge.in_step = applied.version, applied.accepted
+        edge.account.updates += applied.accepted
+        self._record(visit, applied.reason, applied, arrive_s)
 
     def _busy(self, seconds: float) -> simpy.Event:
         return self.clock.timeout(0.0 if self.streaming.free else seconds)
@@ -286,6 +294,7 @@ class Loop:
             app="segmentation",
             student=self._student(edge, self.cell.system.adaptation if follows_here else FROZEN),
             hardware=edge.spec.hardware,
+            cost=self.setting.student.cost,
             tracks=self.streaming.returns == "labels",
             picture_times_s=self._picture_times(edge),
         )
@@ -324,15 +333,15 @@ class Loop:
         accounts = [edge.account for edge in self.edges]
         self.ledger.row("runs", **run_row(self.cell, self.setting, accounts, digests))
 
-    def _record(self, visit: Visit, arrive_s: float | None, applied: Applied) -> None:
+    def _record(self, visit: Visit, reason: str, applied: Applied | None = None, arrive_s: float | None = None) -> None:
         stored, trained = visit.stored, visit.trained
         assert stored is not None
         self.ledger.row(
             "updates",
             device=visit.edge.name,
-            version=applied.version if applied.accepted else None,
+            version=applied.version if applied and applied.accepted else None,
             samples=visit.sent.frames,
-            buffered=stored.buffered,
+            buffered=trained.frames if trained else stored.buffered,
             phi=float(np.mean(stored.phis)) if stored.phis else None,
             iterations=trained.iterations if trained else 0,
             values=trained.values if trained else 0,
@@ -344,8 +353,8 @@ class Loop:
             train_start_s=visit.teach_end_s if trained else None,
             train_end_s=visit.train_end_s if trained else None,
             arrive_s=arrive_s,
-            accepted=applied.accepted,
-            reason=applied.reason or None,
+            accepted=applied.accepted if applied else None,
+            reason=reason or None,
             host_train_seconds=trained.host_seconds if trained else None,
         )
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -59,6 +60,12 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
         json.loads((path / INFO).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
+
+
+def forget_unused(path: Path) -> None:
+    """Remove the folder of a run that never began; one that holds any table stays."""
+    if not any((path / "tables").rglob("*.parquet")):
+        shutil.rmtree(path)
 
 
 def is_run(path: Path) -> bool:

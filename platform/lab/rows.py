@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.cells import Cell, EdgeSpec
 from driftlab.platform.lab.ledger import Account, total
 from driftlab.platform.lab.setting import Setting
-from driftlab.platform.results.metrics import kbps
 
 
 def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:

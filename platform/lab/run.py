@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from driftlab.errors import RequestError
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.backend import Backend
 from driftlab.platform.lab.experiment import Experiment, load, parse
@@ -61,11 +62,20 @@ def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend],
     """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
     with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file:
         paths.keep_info(directory, provenance)
-        backend = open_backend()
+        backend = _opened(open_backend, directory)
         try:
             return run_grid(spec, backend, directory, Log(file, progress))
         finally:
             backend.close()
+
+
+def _opened(open_backend: Callable[[], Backend], directory: Path) -> Backend:
+    """Open the backend; where that is refused, a new run leaves no folder behind."""
+    try:
+        return open_backend()
+    except RequestError:
+        paths.forget_unused(directory)
+        raise
 
 
 def provenance() -> dict[str, Any]:

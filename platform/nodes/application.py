@@ -63,7 +63,8 @@ class Application:
         self._state = self._adaptation.prepare(model)
         self._family = self._scaling.build(model)
         self._model = self._scaling.select(self._family, Budget())
-        self._cost = account(self._model, spec.student.height, spec.student.width)
+        same = self._model is model  # counting takes a while, and scaling rarely chooses another network
+        self._cost = spec.cost if same else account(self._model, spec.student.height, spec.student.width)
         self._layout = vector.layout_of(self._model)
         self._versions = [Version(0, float("-inf"), vector.read(self._model))]
         self._loaded = 0  # number of the version that the model holds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.results.metrics import confusions, miou, pixel_accuracy, windowed
+from driftlab.platform.core.metrics import confusions, miou, pixel_accuracy, windowed
 
 Labels = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]

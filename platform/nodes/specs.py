@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import ModelCost
 from driftlab.platform.world.hardware import Hardware
 
 
@@ -44,6 +45,7 @@ class AppSpec:
     app: str
     student: StudentSpec
     hardware: Hardware
+    cost: ModelCost  # of the student as it was built
     tracks: bool = False  # whether labels will come, to be carried along with the motion
     picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
 

@@ -13,6 +13,7 @@ from driftlab.platform.models import flow
 from driftlab.platform.models.flow import Gray, Map
 
 Labels = npt.NDArray[np.uint8]
+LATEST_S = 60.0  # the first labels are not waited for any longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +73,8 @@ class Tracker:
     def _forget(self, now_s: float) -> None:
         """Drop what no labels that are in use or on their way can need: everything before the keyframe in use."""
         keyframe = self._in_use(now_s)
-        if keyframe is None:
-            return
-        self._keyframes = self._keyframes[self._keyframes.index(keyframe) :]
-        self._seen = {time: image for time, image in self._seen.items() if time >= keyframe.captured_s}
-        self._steps = {time: step for time, step in self._steps.items() if time > keyframe.captured_s}
+        since_s = now_s - LATEST_S if keyframe is None else keyframe.captured_s
+        if keyframe is not None:
+            self._keyframes = self._keyframes[self._keyframes.index(keyframe) :]
+        self._seen = {time: image for time, image in self._seen.items() if time >= since_s}
+        self._steps = {time: step for time, step in self._steps.items() if time > since_s}

@@ -60,6 +60,7 @@ class Trainer:
         self._state, self._phases = adapted.state, self._phases + 1
         update = None if adapted.skipped else self._pack(adapted, answer)
         facts = Trained(
+            frames=len(self._times_s),
             iterations=adapted.iterations,
             bytes=len(update.data) if update else 0,
             values=update.values if update else 0,

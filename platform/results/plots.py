@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.results.metrics import interval
+from driftlab.platform.core.metrics import interval
 
 if TYPE_CHECKING:
     import pandas as pd

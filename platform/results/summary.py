@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.metrics import Interval, interval, paired
+from driftlab.platform.core.metrics import Interval, interval, paired
 from driftlab.platform.results.plots import Style, short
 
 if TYPE_CHECKING:

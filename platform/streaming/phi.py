@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.results.metrics import confusion, f1_boxes, miou
+from driftlab.platform.core.metrics import confusion, f1_boxes, miou
 
 Labels = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]

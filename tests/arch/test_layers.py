@@ -193,4 +193,4 @@ def test_a_type_alone_makes_no_cycle():
 
 def test_a_notebook_that_reaches_inside_is_caught():
     assert notebook_imports("import driftlab\nfrom driftlab.platform.lab import run")
-    assert notebook_imports("import driftlab\nfrom driftlab.platform.results import metrics") == []
+    assert notebook_imports("import driftlab\nfrom driftlab.platform.results import plots") == []

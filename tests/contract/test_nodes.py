@@ -20,6 +20,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.inline import NODE_CLASSES, node_class
+from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import Recipe
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
@@ -38,6 +39,7 @@ WATCHER = AppSpec(
     "segmentation",
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
     replace(hardware.find("raspberry-pi-4"), macs_per_s=6e6),  # slower than the camera: some frames are skipped
+    account(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
     picture_times_s=(0.5, 3.0),
 )
 

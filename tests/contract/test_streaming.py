@@ -40,7 +40,7 @@ class Step:
 
 
 def trained(score: float | None, skipped: str = "") -> Trained:
-    return Trained(5, 100, 10, 1.0, 0.5, score, skipped, 0.1)
+    return Trained(8, 5, 100, 10, 1.0, 0.5, score, skipped, 0.1)
 
 
 def session_of(member: Streaming, session: Session) -> list[Step]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from driftlab.platform.core.metrics import paired
 from driftlab.platform.lab.experiment import load, names
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.diff import differences
-from driftlab.platform.core.metrics import paired
 from driftlab.platform.results.read import open_run
 
 SEEDS = [0, 1, 2]

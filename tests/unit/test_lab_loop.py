@@ -110,6 +110,7 @@ SCRIPT: dict[str, Callable[..., Any]] = {
 
 def trained(**changes: Any) -> Trained:
     done = Trained(
+        frames=40,
         iterations=50,
         bytes=DOWN_BYTES,
         values=500,

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from driftlab.datasets.catalogue import WORKLOADS
+from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.models import pretrain
 from driftlab.platform.models.artifacts import Recipe
 from driftlab.platform.models.digest import digest
 from driftlab.platform.models.predict import load, predict, state_of
 from driftlab.platform.models.zoo import build
-from driftlab.platform.results.metrics import confusion, miou
 
 SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
 

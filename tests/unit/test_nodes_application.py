@@ -15,6 +15,7 @@ from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.datasets.sheet import PALETTE
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.models import delta, vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import predict, state_of
@@ -22,7 +23,6 @@ from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.results.metrics import confusion, miou
 from driftlab.platform.streaming.base import Answer
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
@@ -49,7 +49,8 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
 
 
 def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> Application:
-    return Application(AppSpec("cam", "segmentation", STUDENT, machine, picture_times_s=pictures), weights())
+    cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
+    return Application(AppSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
 
 
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:

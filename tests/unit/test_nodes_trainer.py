@@ -11,12 +11,12 @@ import pytest
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.models import delta, vector
 from driftlab.platform.models.predict import predict, state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.results.metrics import confusion, miou
 from driftlab.platform.streaming.base import Answer
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 8

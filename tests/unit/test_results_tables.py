@@ -85,9 +85,9 @@ def test_chunks_of_many_kinds_join_in_order():
 
 
 def test_what_was_not_measured_is_null():
-    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), energy_j=None)])
+    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), memory_bytes=None)])
     assert table["score"].to_pylist() == [None, 0.5]
-    assert table["energy_j"].null_count == 2
+    assert table["memory_bytes"].null_count == 2
 
 
 def test_an_empty_chunk_gives_no_rows():

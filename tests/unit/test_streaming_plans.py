@@ -65,7 +65,7 @@ class TestForesight:
 
 class TestJustInTime:
     def trained(self, score: float | None) -> Trained:
-        return Trained(1, 1, 1, None, None, score, "", 0.0)
+        return Trained(1, 1, 1, 1, None, None, score, "", 0.0)
 
     def test_it_sends_the_newest_frame_now(self):
         plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from driftlab.errors import unknown_name
-from driftlab.platform.results.metrics import Interval
+from driftlab.platform.core.metrics import Interval
 from driftlab.platform.results.read import Run, Tables
 
 DASH = "–"

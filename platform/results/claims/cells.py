@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.core.metrics import interval
+from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.read import Tables
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS

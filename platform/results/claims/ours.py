@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.metrics import interval
 from driftlab.platform.results.read import Tables
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.results import metrics
+from driftlab.platform.core import metrics
 
 RNG = np.random.default_rng(5)
 
