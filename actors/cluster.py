@@ -29,6 +29,8 @@ MIB = 2**20
 STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
 PROCESS_BYTES = 200 * MIB  # measured: an actor that has imported torch
 REACH_S = 3.0
+LEAVE_S = 2.0  # for processes to end by themselves
+MARK = "DRIFTLAB_RAY_SESSION"
 HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every gRPC server begins
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
@@ -94,7 +96,23 @@ def _leave(folder: Path | None) -> None:
     ray.shutdown()
     _silence(None)
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_session(folder)
+
+
+def remove_session(folder: Path) -> None:
+    """End what is left of a Ray that was started here, even where its head died first, and remove its files."""
+    left = [process for process in psutil.process_iter() if _belongs(process, folder)]
+    for process in psutil.wait_procs(left, timeout=LEAVE_S)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _belongs(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return bool(process.environ().get(MARK) == str(folder))
+    except (psutil.Error, OSError):
+        return False
 
 
 def _silence(lines: re.Pattern[str] | None) -> None:
@@ -115,14 +133,18 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     own = not config.dashboard and not token_file.exists()
     _set_defaults(QUIET | ({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {}))
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
-    context = ray.init(
-        address="local",
-        num_cpus=config.workers or processors(),
-        include_dashboard=config.dashboard,
-        object_store_memory=config.store_bytes,
-        _temp_dir=str(folder),
-        **common,
-    )
+    os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
+    try:
+        context = ray.init(
+            address="local",
+            num_cpus=config.workers or processors(),
+            include_dashboard=config.dashboard,
+            object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
+            _temp_dir=str(folder),
+            **common,
+        )
+    finally:
+        del os.environ[MARK]
     if token_file.exists() and token_file.stat().st_uid == os.getuid():
         token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
     return context
@@ -206,7 +228,7 @@ def session_folder() -> Path:
     for old in base.glob(f"{PREFIX}[0-9]*-*"):
         owner = old.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
+            remove_session(old)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
 

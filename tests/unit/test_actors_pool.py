@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -132,3 +135,21 @@ def test_the_folder_of_a_dead_run_is_removed_and_that_of_a_living_one_stays(tmp_
     assert mine.is_dir()
     assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name, mine.name}
     assert len(str(Path("/tmp") / mine.name / "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")) < 107
+
+
+def test_what_is_left_of_a_session_is_ended_and_nothing_else(tmp_path, monkeypatch):
+    """As after a Ctrl-C that ended the head of a Ray before the processes below it."""
+    monkeypatch.setattr(cluster, "LEAVE_S", 0.2)
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    orphans = [subprocess.Popen(command, env={cluster.MARK: str(folder)}) for folder in (mine, other)]
+    mine.mkdir()
+    try:
+        cluster.remove_session(mine)
+        assert orphans[0].wait(10) == -signal.SIGKILL
+        assert orphans[1].poll() is None
+        assert not mine.exists()
+    finally:
+        for orphan in orphans:
+            orphan.kill()
+            orphan.wait()
