@@ -19,6 +19,7 @@ from driftlab.platform.lab.backend import Kind
 from driftlab.platform.lab.inline import NODE_CLASSES
 
 LOOK_S = 0.5  # how long a wait goes on before it looks whether it still makes sense
+CELL_BYTES = 2**30  # a fleet of 200 devices with applications and trainers
 LEAVE_S = 5.0  # for the cells' threads to notice that the run is over
 
 
@@ -39,8 +40,8 @@ class RayBackend:
 
     @property
     def concurrency(self) -> int:
-        """Two cells per worker: while the nodes of one wait for each other, those of the other work."""
-        return 2 * self.pool.workers
+        """Two cells per worker, while memory lasts: as the nodes of one wait for each other, those of the other work."""
+        return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
     def dashboard_url(self) -> str | None:
