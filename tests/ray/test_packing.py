@@ -1,0 +1,40 @@
+"""How the nodes are packed into processes never reaches a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.diff import differences
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+EXPERIMENT = {
+    "name": "packing",
+    "systems": ["no_custom", {"name": "ams", "adaptation": {"name": "distill", "iterations": 3}}],
+    "bounds": False,
+    "workloads": [{"name": "streets/running", "duration_s": 24.0, "fps": 2, "height": 32, "width": 48}],
+    "fleets": [{"name": "three", "devices": [{"hardware": "jetson-nx", "link": "lte", "count": 3}]}],
+    "student": {"network": "half", "pretrain_steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Run in one process."""
+    return run(EXPERIMENT, out=tmp_path_factory.mktemp("inline")).directory
+
+
+@pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
+def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(no_ray, alone, tmp_path, workers, rack):
+    config = ClusterConfig(workers=workers, rack=rack)
+    outcome = run(EXPERIMENT, out=tmp_path, open_backend=lambda: RayBackend(config))
+    assert outcome.failed == ()
+    assert differences(alone, tmp_path) == []
+
+
+def test_another_seed_gives_other_tables(alone, tmp_path):
+    other = run({**EXPERIMENT, "seeds": [1]}, out=tmp_path).directory
+    assert any(line.startswith("cell") for line in differences(alone, other))
