@@ -40,7 +40,7 @@ class RayBackend:
 
     @property
     def concurrency(self) -> int:
-        """Two cells per worker, while memory lasts: as the nodes of one wait for each other, those of the other work."""
+        """Two cells per worker, while memory lasts: as the nodes of one wait, those of the other work."""
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
