@@ -28,8 +28,9 @@ def new_run(out: Path | None, name: str, spec: dict[str, Any]) -> Path:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
             raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
-        (path / "tables").mkdir(parents=True, exist_ok=True)
-        write_atomically(path / SPEC, text)
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / SPEC, text)  # first: from here on the folder can be continued
+        (path / "tables").mkdir(exist_ok=True)
     except OSError as error:
         raise RequestError(
             f"Cannot write to output folder '{path}': {error.strerror}. Choose another --out."
