@@ -50,7 +50,7 @@ class WorkloadPart(_Part):
     @property
     def label(self) -> str:
         """How tables and plots call it."""
-        return self.alias or self.name.removeprefix("streets/").replace("/", "-")
+        return self.alias or Path(self.name.removeprefix("video:")).stem
 
 
 class DevicePart(_Part):
@@ -188,11 +188,19 @@ def parse(
     """Validate a document; every fault is named with its place, its value and what is allowed."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
-    experiment = _checked(_sized(dict(document), sizes, source), source)
-    complete = experiment.model_dump(mode="json")
+    complete = _validated(_sized(dict(document), sizes, source), source).model_dump(mode="json")
     chosen = choice.of(complete) if choice else complete
-    chosen["systems"] = [written_out(part) for part in _checked(chosen, source).systems]
+    systems = _validated(chosen, source).systems
+    chosen["systems"] = [_in_full(part, as_given) for part, as_given in zip(systems, chosen["systems"], strict=True)]
     return _checked(apply_overrides(chosen, others), source)
+
+
+def _in_full(part: str | SystemPart, as_given: Any) -> Any:
+    """Write a system out; one that is wrong stays as it is, and is refused with all that is wrong besides."""
+    try:
+        return written_out(part)
+    except RequestError:
+        return as_given
 
 
 def _checked(document: Mapping[str, Any], source: str) -> Experiment:

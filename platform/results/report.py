@@ -92,7 +92,7 @@ def _name(system: Any) -> str:
 def _panels(runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> list[Panels]:
     """Draw each setting on the same scale, so that panels can be compared."""
     low, high = frames["miou_window"].min(), frames["miou_window"].max()
-    limits = None if math.isnan(low) else (math.floor(low * 10) / 10, math.ceil(high * 10) / 10)
+    limits = None if math.isnan(low) else (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
     done = runs[runs["status"] == "done"]
     return [
         _panel(f"p{k}", setting, done[done["setting"] == setting], frames, looks, limits)
