@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 import time
@@ -23,6 +24,7 @@ from driftlab.platform.lab.setting import Setting
 from driftlab.platform.results.recorder import finished
 
 log = logging.getLogger(__name__)
+DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
     if work.backend.concurrency == 1:
         yield from ((cell, _run_cell(cell, work)) for cell in cells)
         return
-    pool = ThreadPoolExecutor(work.backend.concurrency, thread_name_prefix="cell")
+    fleet = max(len(cell.devices) for cell in cells)
+    most = min(work.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
+    pool = ThreadPoolExecutor(most, thread_name_prefix="cell")
     try:
         running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
         yield from ((running[future], future.result()) for future in as_completed(running))
@@ -85,28 +89,38 @@ def _run_cell(cell: Cell, work: Work) -> str:
     """Run and record one cell; return why it failed, or nothing."""
     started = time.perf_counter()
     setting = work.settings[cell.workload]
-    session = work.backend.open(cell.id)
     try:
-        loop = Loop(cell, setting, session, work.progress.advanced)
-        loop.run()
+        with _session(work, cell.id) as session:
+            loop = Loop(cell, setting, session, work.progress.advanced)
+            loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
     except Exception as error:  # whatever went wrong in this cell is its own: it is reported, and the others go on
         log.debug("cell %s failed", cell.id, exc_info=True)
         reason = str(error) if isinstance(error, DriftlabError) else f"{type(error).__name__}: {error}"
         rows = failed_rows(cell, setting.experiment, reason)
-    return _record(cell, rows, session, work) or reason
+    return _record(cell, rows, work) or reason
 
 
-def _record(cell: Cell, rows: Rows, session: Session, work: Work) -> str:
-    """Write a cell's rows and let go of its nodes; return why that failed, or nothing."""
+def _record(cell: Cell, rows: Rows, work: Work) -> str:
+    """Write a cell's rows, in a session of its own: repeating it repeats nothing else; return why that failed."""
     recorder = NodeId("recorder", "recorder")
     try:
-        session.place(recorder, str(work.directory))
-        session.result(session.call(recorder, "write", cell.id, rows))
-        session.close()
+        with _session(work, f"{cell.id}/tables") as session:
+            session.place(recorder, str(work.directory))
+            session.result(session.call(recorder, "write", cell.id, rows))
     except (OSError, DriftlabError) as error:
         return f"its tables could not be written: {error}; make room or give access, then --resume {work.directory}"
     return ""
+
+
+@contextlib.contextmanager
+def _session(work: Work, name: str) -> Iterator[Session]:
+    """Open a session and let go of its nodes, however its work ends."""
+    session = work.backend.open(name)
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 def _with_host(rows: Rows, started: float) -> Rows:

@@ -1,4 +1,4 @@
-"""Count what a network computes, stores and moves, without running it on real numbers."""
+"""Count what a network computes, stores and moves for one image."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ ADAM_STATES = 2  # running means of the gradient and of its square
 def account(model: nn.Module, height: int, width: int) -> ModelCost:
     """Account for one image: one multiply-accumulate counts one, only convolutions and linear layers have any.
 
-    Bytes are those of leaf modules; what a forward pass does between them (adding, resizing) is not counted.
+    Bytes are those of leaf modules; what a forward pass does between them (adding, resizing) is not counted. A copy
+    runs once over a black image where the model is: on the meta device no arithmetic, but a second of imports.
     """
-    ghost = copy.deepcopy(model).to("meta").eval()
+    ghost = copy.deepcopy(model).eval()
+    where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
     layers: list[LayerCost] = []
     hooks = [
         module.register_forward_hook(
@@ -41,7 +43,7 @@ def account(model: nn.Module, height: int, width: int) -> ModelCost:
         if next(module.children(), None) is None
     ]
     with torch.inference_mode():
-        ghost(torch.empty(1, 3, height, width, device="meta"))
+        ghost(torch.zeros(1, 3, height, width, device=where))
     for hook in hooks:
         hook.remove()
     _warn_of_uncounted(ghost, {layer.name for layer in layers if layer.macs})

@@ -1,0 +1,106 @@
+"""Measure what the lab adds to a bare PyTorch loop that does the same work in one process; prints one JSON line.
+
+Both sides draw the same frames, run the same student over them, score every frame and train on the same samples; the
+bare side has no nodes, no clock, no links, no updates on a wire and no rows. Processor time of this process is
+compared, the two taking turns; the median ratio is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.platform.core.metrics import confusions, miou
+from driftlab.platform.lab.artefacts import settings_of
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.experiment import parse
+from driftlab.platform.lab.inline import InlineBackend, InlineSession
+from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.models.predict import load, predict, to_input
+from driftlab.platform.models.zoo import build
+from driftlab.platform.results.recorder import Recorder
+
+WINDOW_S, SAMPLE_S, ITERATIONS, BATCH = 10.0, 60.0, 100, 4
+
+
+def experiment(duration_s: float) -> dict[str, object]:
+    """Describe one device that is specialised once."""
+    once = {"name": "one_time", "sample_s": SAMPLE_S, "iterations": ITERATIONS, "codec": "png"}
+    return {
+        "name": "loop",
+        "systems": [{"name": "one_time", "streaming": once}],
+        "bounds": False,
+        "pictures": 0,
+        "student": {"pretrain_steps": 5},
+        "workloads": [{"name": "streets/driving_la", "duration_s": duration_s, "fps": 4.0}],
+    }
+
+
+def bare(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
+    """Do the work without the lab."""
+    stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
+    model = build("tiny", 8, seed=0)
+    load(model, weights)
+    model.eval()
+    scores: list[float] = []
+    for start in np.arange(0.0, duration_s, WINDOW_S):
+        if start == SAMPLE_S:
+            _train(model, stream.at(np.arange(0.75, SAMPLE_S, 1.0)))
+        frames = stream.at(np.arange(start, start + WINDOW_S, 0.25))
+        scores += miou(confusions(predict(model, frames.images), frames.labels, 8)).tolist()
+    return float(np.mean(scores))
+
+
+def _train(model: torch.nn.Module, frames: object) -> None:
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    rng = np.random.default_rng(0)
+    for _ in range(ITERATIONS):
+        rows = rng.integers(len(frames), size=BATCH)
+        images, labels = to_input(frames.images[rows]), torch.from_numpy(frames.labels[rows]).long()
+        optimiser.zero_grad()
+        F.cross_entropy(model(images), labels, ignore_index=255).backward()
+        optimiser.step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=180.0, help="length of the stream")
+    options = parser.parse_args()
+    spec = parse(experiment(options.seconds))
+    (cell,) = cells_of(spec)
+    setting = settings_of(spec, InlineBackend(), Progress())[cell.workload]
+    weights = setting.student.weights.reply.payload
+    pairs = []
+    for _ in range(options.runs + 1):
+        begun = time.process_time()
+        bare(cell.devices[0].stream.seed, options.seconds, weights)
+        middle = time.process_time()
+        loop = Loop(cell, setting, InlineSession())
+        loop.run()
+        with tempfile.TemporaryDirectory() as folder:
+            Recorder(folder).write(cell.id, loop.ledger.rows)
+        pairs.append((middle - begun, time.process_time() - middle))
+    counted = pairs[1:]  # the first warms both up
+    line = {
+        "benchmark": "loop",
+        "bare_cpu_s": round(statistics.median(pair[0] for pair in counted), 2),
+        "lab_cpu_s": round(statistics.median(pair[1] for pair in counted), 2),
+        "ratio": round(statistics.median(pair[1] / pair[0] for pair in counted), 3),
+        "goal": 1.05,
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
