@@ -255,6 +255,9 @@ class TestServer:
         assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not reproduced")
         assert word("SHARE-1", self.fleets({"ams": 11, "ams-steady": 7})) == "reproduced"
 
+    def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
+        assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"
+
     def horizons(self, short_loses: float, student: str = "tiny") -> Made:
         parts, runs = [], []
         for horizon in (16, 64, 256):

@@ -33,6 +33,8 @@ def devices_gained(tables: Tables) -> Measured | Untestable:
     adaptive, steady = (_capacity(tables, slowdown=slowdown) for slowdown in (True, False))
     if adaptive is None or steady is None:
         return Untestable(f"needs AMS with and without slowdown in fleets of several sizes: {CLIENTS}")
+    if adaptive[1] == steady[1]:
+        return Untestable(f"the intervals never adapted, both sides lost the same; streams must hold still: {CLIENTS}")
     note = f"{adaptive[0]} with, {steady[0]} without; tried up to {max(adaptive[1])}"
     return Measured(adaptive[0] - steady[0], note=note)
 
