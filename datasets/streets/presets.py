@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from driftlab.datasets.script import Visit
+
 Range = tuple[float, float]
 CLASSES = ("road", "sidewalk", "building", "vegetation", "sky", "person", "car", "terrain")
 ROAD, SIDEWALK, BUILDING, VEGETATION, SKY, PERSON, CAR, TERRAIN = range(len(CLASSES))
@@ -20,7 +22,7 @@ class Preset:
     name: str
     summary: str
     view: Literal["along", "across"]  # down the street, or from one side to the other
-    visits: tuple[tuple[int, float], ...]  # (scene number, seconds); a number that returns is the same place again
+    visits: tuple[Visit, ...]
     fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
     speed_mps: tuple[tuple[float, float], ...]  # (time in s, camera speed), linear between, repeated
     camera_height_m: float

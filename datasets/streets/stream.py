@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.script import draw_script
 from driftlab.datasets.streets.look import Floats, Look, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS
 from driftlab.datasets.streets.render import Camera, Canvas
 from driftlab.datasets.streets.scene import Scene, draw_scene
-from driftlab.datasets.streets.script import draw_script, draw_travel
+from driftlab.datasets.streets.travel import draw_travel
 from driftlab.errors import RequestError
 
 Drawn = TypeVar("Drawn")
@@ -47,7 +48,7 @@ class StreetStream:
     def __init__(self, request: StreetRequest) -> None:
         self._request = request
         self._preset = PRESETS[request.preset]
-        self._script = draw_script(self._preset, request.seed, request.pace)
+        self._script = draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace)
         self._travel = draw_travel(self._preset, request.seed)
         self._scenes: OrderedDict[int, Scene] = OrderedDict()
         self._looks: OrderedDict[int, Look] = OrderedDict()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from driftlab.datasets.streets.presets import PRESETS
-from driftlab.datasets.streets.script import draw_travel
+from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.results.claims import ams, ams_rates, ams_traffic, cells
 from driftlab.platform.results.claims.base import Measured, Untestable, every_claim, judge
 from driftlab.platform.results.read import Tables

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
+from driftlab.datasets.script import Script, draw_script
 from driftlab.datasets.sheet import PALETTE, contact_sheet, save_png
 from driftlab.datasets.streets.look import blend_looks, draw_look
 from driftlab.datasets.streets.presets import CAR, CLASSES, PERSON, PRESETS
-from driftlab.datasets.streets.script import Script, Travel, draw_script
+from driftlab.datasets.streets.travel import Travel
 from driftlab.errors import RequestError
 
 STREETS = [name for name in WORKLOADS if name.startswith("streets/")]
@@ -51,7 +52,9 @@ def test_how_fast_the_worlds_change():
 def test_changes_are_where_the_scene_numbers_change(name):
     stream = street(name, duration_s=400)
     times_s = np.arange(0, 400, 0.25)
-    numbers = [draw_script(PRESETS[name], 0, 1.0).scene_at(float(time_s)) for time_s in times_s]
+    numbers = [
+        draw_script(PRESETS[name].visits, PRESETS[name].fresh, 0, 1.0).scene_at(float(time_s)) for time_s in times_s
+    ]
     steps = times_s[1:][np.diff(numbers) != 0]
     assert len(steps) == len(stream.changes_s())
     assert np.all((steps - np.array(stream.changes_s()) >= 0) & (steps - np.array(stream.changes_s()) < 0.25))

@@ -1,0 +1,38 @@
+"""How far the camera has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from driftlab.datasets.streets.presets import Preset
+
+
+@dataclass(frozen=True)
+class Travel:
+    """Distance under a speed that is linear between knots and repeats."""
+
+    knots: tuple[tuple[float, float], ...]
+    phase_s: float
+
+    def distance_m(self, time_s: float) -> float:
+        """Say how far the camera has come since time 0."""
+        return self._since_knot_zero(time_s + self.phase_s) - self._since_knot_zero(self.phase_s)
+
+    def _since_knot_zero(self, time_s: float) -> float:
+        areas = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(self.knots, self.knots[1:], strict=False)]
+        rounds, local_s = divmod(time_s, self.knots[-1][0])
+        done_m = rounds * sum(areas)
+        for (start_s, speed), (stop_s, next_speed), area in zip(self.knots, self.knots[1:], areas, strict=False):
+            if local_s >= stop_s:
+                done_m += area
+                continue
+            slope = (next_speed - speed) / (stop_s - start_s)
+            return done_m + (local_s - start_s) * (speed + slope * (local_s - start_s) / 2)
+        return done_m
+
+
+def draw_travel(preset: Preset, seed: int) -> Travel:
+    """Start somewhere in the preset's speed cycle."""
+    return Travel(preset.speed_mps, float(np.random.default_rng([seed, 102]).uniform(0, preset.speed_mps[-1][0])))
