@@ -51,6 +51,18 @@ class ModelCost:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One of the networks that an application can run: what it knows, and what it costs on the machine at hand."""
+
+    name: str
+    accuracy: float | None  # a fraction, on held-out data; None: nobody has measured it
+    memory_bytes: int  # while it runs
+    latency_s: float  # per frame, alone on the whole machine
+    energy_j: float | None = None  # per frame
+    macs: int | None = None
+
+
+@dataclass(frozen=True)
 class Captured:
     """A device has seen the frames of one window."""
 

@@ -18,7 +18,7 @@ import simpy
 
 from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Applied, Captured, Stored, Trained, Uploaded, Watched
+from driftlab.platform.core.records import Applied, Captured, Stored, Trained, Uploaded, Variant, Watched
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.lab.backend import Job, Kind, NodeId, Session
 from driftlab.platform.lab.cells import Cell, EdgeSpec
@@ -126,8 +126,10 @@ class Loop:
         return self.session.call(edge.node("application"), "watch", capturing, truth, share)
 
     def _share(self, edge: Edge, start_s: float) -> float:
-        alone_s = inference_s(self.setting.student.cost, edge.spec.hardware)
-        demand = Demand(edge.name, edge.plan.fps, alone_s, self.setting.student.cost.weight_bytes)
+        student = self.setting.student
+        alone_s = inference_s(student.cost, edge.spec.hardware)
+        only = Variant(student.name, None, student.cost.weight_bytes, alone_s, macs=student.cost.macs)
+        demand = Demand(edge.name, edge.plan.fps, (only,), running=0)
         window = Window(start_s, self.setting.window_s, edge.spec.hardware.memory_bytes, (demand,))
         share: float = self.scheduling.allocate(window).shares[0]
         return share

@@ -1,19 +1,26 @@
-"""Who gets the machine in this window."""
+"""Who gets the machine in this window, and which network each application runs on its share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
+
+from driftlab.platform.core.records import Variant
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one application asks for."""
+    """What one application asks for, and what it could run."""
 
     app: str
     fps: float
-    inference_s: float  # alone on the whole machine
-    memory_bytes: int
+    variants: tuple[Variant, ...]  # from the smallest on; one where there is no choice
+    running: int | None = None  # which of them is in memory; None: the application has just come
+    accuracy_goal: float | None = None  # at least; None: it asks for none
+    latency_goal_s: float | None = None  # per frame, at most
+    priority: float = 1.0  # how many times as much its cost counts
+    nested: bool = False  # a larger variant holds the smaller ones: a switch moves only the difference
 
 
 @dataclass(frozen=True)
@@ -22,15 +29,21 @@ class Window:
 
     start_s: float
     window_s: float
-    memory_bytes: int
-    demands: tuple[Demand, ...]
+    memory_bytes: int  # for all applications together
+    demands: tuple[Demand, ...]  # in the order in which the applications came
+    energy_j: float | None = None  # what inference and paging may draw in the window; None: nothing limits it
+    page_j_per_byte: float = 0.0
+    state: Any = None  # what the last allocation on this device handed on
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The share of the device's compute that each application gets, in the order of the demands."""
+    """What each application gets, in the order of the demands."""
 
-    shares: tuple[float, ...]
+    shares: tuple[float, ...]  # of the device's compute; 0: it waits for another window
+    variants: tuple[int | None, ...] = ()  # None: it waits; empty: the member leaves it to scaling what each one runs
+    notes: tuple[str, ...] = ()  # for people: who waits, which goal cannot be met, and why
+    state: Any = None  # for the next window
 
 
 class Scheduling(ABC):

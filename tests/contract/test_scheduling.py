@@ -5,27 +5,56 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
+from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
 
+VARIANTS = st.lists(
+    st.builds(
+        Variant,
+        name=st.sampled_from("mnopq"),
+        accuracy=st.none() | st.floats(0, 1),
+        memory_bytes=st.integers(1, 10**9),
+        latency_s=st.floats(1e-6, 10),
+        energy_j=st.none() | st.floats(0, 10),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def demand(variants: list[Variant], **asked: Any) -> Demand:
+    """Variants come from the smallest on; one of them may be what runs now."""
+    running = asked.pop("running")
+    ordered = tuple(sorted(variants, key=lambda variant: variant.memory_bytes))
+    return Demand(variants=ordered, running=None if running is None else running % len(ordered), **asked)
+
+
 DEMANDS = st.builds(
-    Demand,
+    demand,
     app=st.sampled_from("abcdefgh"),
     fps=st.floats(0.1, 60),
-    inference_s=st.floats(1e-6, 10),
-    memory_bytes=st.integers(1, 10**9),
+    variants=VARIANTS,
+    running=st.none() | st.integers(0, 4),
+    accuracy_goal=st.none() | st.floats(0, 1),
+    latency_goal_s=st.none() | st.floats(0, 10),
+    priority=st.floats(0.1, 10),
+    nested=st.booleans(),
 )
 WINDOWS = st.builds(
     Window,
     start_s=st.floats(0, 1e4),
     window_s=st.floats(0.1, 100),
     memory_bytes=st.integers(1, 10**10),
-    demands=st.lists(DEMANDS, min_size=1, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
+    demands=st.lists(DEMANDS, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
+    energy_j=st.none() | st.floats(0, 1000),
+    page_j_per_byte=st.floats(0, 1e-8),
 )
 
 
@@ -59,7 +88,17 @@ class TestEveryScheduling:
         assert isinstance(allocation, Allocation)
         assert len(allocation.shares) == len(window.demands)
         assert all(0 <= share <= 1 for share in allocation.shares)
-        assert 0 < sum(allocation.shares) <= 1 + 1e-9
+        assert sum(allocation.shares) <= 1 + 1e-9
+        assert bool(window.demands) <= (sum(allocation.shares) > 0 or bool(allocation.notes))
+
+    @settings(max_examples=100, deadline=None)
+    @given(window=WINDOWS)
+    def test_who_runs_has_a_share_and_a_network(self, name, window):
+        allocation = Member("scheduling", name).make().allocate(window)
+        assert len(allocation.variants) in (0, len(window.demands))
+        for share, variant, demand in zip(allocation.shares, allocation.variants, window.demands, strict=False):
+            assert (variant is None) == (share == 0)
+            assert variant is None or 0 <= variant < len(demand.variants)
 
     @settings(max_examples=30, deadline=None)
     @given(window=WINDOWS)
@@ -70,5 +109,5 @@ class TestEveryScheduling:
         assert repr(window) == kept
 
     def test_who_is_alone_has_the_machine(self, name):
-        window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, 0.1, 10**6),))
+        window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
         assert Member("scheduling", name).make().allocate(window).shares == (1.0,)

@@ -40,7 +40,7 @@ class First(Scheduling):
     def allocate(self, window: Window) -> Allocation:
         return Allocation((self.share,) + (0.0,) * (len(window.demands) - 1))
 """
-WINDOW = Window(0.0, 10.0, 1, (Demand("a", 1.0, 0.1, 1), Demand("b", 1.0, 0.1, 1)))
+WINDOW = Window(0.0, 10.0, 1, (Demand("a", 1.0, ()), Demand("b", 1.0, ())))
 
 
 @pytest.fixture
