@@ -234,15 +234,20 @@ class TestTraffic:
 
 
 class TestServer:
-    def fleets(self, limits: dict[str, int]) -> Made:
+    def fleets(self, limits: dict[str, int], *, most: int = 11, chance: tuple[int, ...] = (0, 0, 0)) -> Made:
+        """Let a device lose two points in a fleet above the limit, which seeds move by chance."""
         parts = [part(name, "ams", streaming={"slowdown": name == "ams"}) for name in limits]
         runs, devices = [], []
         for name, limit in limits.items():
-            for count in (1, 3, 5, 7, 9, 11):
+            for count in range(1, most + 1, 2):
                 for seed in SEEDS:
                     runs.append(run_row(name, seed, fleet=f"n-{count}", devices=count))
                     devices += [
-                        {"cell": runs[-1]["cell"], "device": f"d-{i}", "score": 0.6 - 0.1 * i - 0.02 * (count > limit)}
+                        {
+                            "cell": runs[-1]["cell"],
+                            "device": f"d-{i}",
+                            "score": 0.6 - 0.1 * i - 0.02 * (count > limit + chance[seed]),
+                        }
                         for i in range(count)
                     ]
         return Made({"systems": parts}, runs=runs, devices=devices)
@@ -254,6 +259,18 @@ class TestServer:
         assert "9 with, 5 without" in found.note
         assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not reproduced")
         assert word("SHARE-1", self.fleets({"ams": 11, "ams-steady": 7})) == "reproduced"
+
+    def test_devices_are_counted_seed_by_seed(self):
+        found = measured(ams_rates.devices_served(self.fleets({"ams": 7}, chance=(-2, 0, 2))))
+        assert (found.value, found.n) == (pytest.approx(7), 3)
+        assert found.low == pytest.approx(7 - 4.303 * 2 / math.sqrt(3), abs=0.01)
+        gained = measured(ams_rates.devices_gained(self.fleets({"ams": 9, "ams-steady": 5}, chance=(-2, 0, 2))))
+        assert (gained.value, gained.low) == (pytest.approx(4), pytest.approx(4))  # the same streams on both sides
+
+    def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
+        found = ams_rates.devices_served(self.fleets({"ams": 9}, most=7))
+        assert "7 devices were served, and no more were tried" in found.reason
+        assert word("SHARE-1", self.fleets({"ams": 5}, most=7)) == "not reproduced"
 
     def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
         assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"

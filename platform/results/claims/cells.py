@@ -96,6 +96,40 @@ def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
     return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
 
 
+def losses(tables: Tables) -> pd.DataFrame:
+    """List how much less a device scores in a fleet than the same device did in the smallest one: `devices`, `loss`.
+
+    Only devices that are in every fleet can be compared; with fleets of one size there are no rows.
+    """
+    runs = done(tables)
+    rows = tables.frame("devices").merge(runs[["cell", "system", "workload", "seed", "devices"]], on="cell")
+    key = ["system", "workload", "seed", "device"]
+    wide = rows.pivot_table("score", key, "devices").dropna()
+    if wide.shape[1] < 2:
+        wide = wide.iloc[:0]
+    lost = wide.rsub(wide.iloc[:, 0], axis="index") if len(wide) else wide
+    return lost.melt(ignore_index=False, var_name="devices", value_name="loss").reset_index()
+
+
+def uploads(tables: Tables) -> pd.DataFrame:
+    """List every upload of samples beside the phase that served it, with what filled it: `start_s`, `gap_s`, `rate`.
+
+    A sampling rate is what an upload brought over the time since the upload before.
+    """
+    place = ["cell", "device"]
+    sent = tables.frame("transfers").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    sent = sent[sent["kind"] == "samples"].sort_values([*place, "sequence"])
+    served = tables.frame("updates").sort_values([*place, "teach_start_s"])
+    for table in (sent, served):
+        table["number"] = table.groupby(place).cumcount()  # a device's uploads are served in their order
+    kept = ["cell", "device", "number", "system", *CELL, "queued_s", "arrive_s"]
+    phases = served[["cell", "device", "number", "samples", "teach_start_s", "train_start_s", "train_end_s"]]
+    both = sent[kept].merge(phases, on=[*place, "number"])
+    start_s = both.groupby(place)["queued_s"].shift(fill_value=0.0)
+    gap_s = both["queued_s"] - start_s
+    return both.assign(start_s=start_s, gap_s=gap_s, rate=both["samples"] / gap_s)
+
+
 def labels_of(tables: Tables) -> dict[str, str]:
     """Map how the tables call a workload to its name in the catalogue."""
     parts: Iterable[dict[str, Any]] = tables.run.spec.get("workloads", ())
