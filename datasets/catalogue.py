@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
-from driftlab.datasets.streets.presets import PRESETS
+from driftlab.datasets.signs.presets import PRESETS as SIGNS
+from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
 VIDEO_PREFIX = "video:"
@@ -24,6 +25,7 @@ class Parameter:
     low: float
     high: float
     summary: str
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,22 @@ def _open_street(request: Request) -> Stream:
     )
 
 
+def _open_signs(request: Request) -> Stream:
+    from driftlab.datasets.signs.stream import SignsRequest, SignsStream
+
+    return SignsStream(
+        SignsRequest(
+            preset=request.name.removeprefix("signs/"),
+            seed=request.seed,
+            height=request.height,
+            width=request.width,
+            fps=request.fps,
+            duration_s=request.duration_s,
+            **request.params,
+        )
+    )
+
+
 def _open_video(request: Request) -> Stream:
     from driftlab.datasets.video import VideoStream
 
@@ -80,6 +98,13 @@ _STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
         "noise": Parameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
     }
 )
+_SIGNS_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+    {
+        "classes": Parameter(8, 2, 100, "how many kinds of signs there are", whole=True),
+        "difficulty": Parameter(1.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"),
+        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+    }
+)
 _VIDEO = Workload(
     name=f"{VIDEO_PREFIX}PATH",
     summary="Any file that PyAV decodes; truth from label maps beside it, if there are any.",
@@ -92,7 +117,11 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             f"streets/{preset.name}": Workload(
                 f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS
             )
-            for preset in PRESETS.values()
+            for preset in STREETS.values()
+        },
+        **{
+            f"signs/{preset.name}": Workload(f"signs/{preset.name}", preset.summary, _open_signs, _SIGNS_PARAMETERS)
+            for preset in SIGNS.values()
         },
         _VIDEO.name: _VIDEO,
     }
@@ -115,11 +144,11 @@ def open_stream(
     workload = find_workload(name)
     length_s = 0.0 if duration_s is None else duration_s
     faults = [
-        *_check_whole("seed", seed, 0, 2**63 - 1),
-        *_check_whole("height", height, SMALLEST_PX, LARGEST_PX),
-        *_check_whole("width", width, SMALLEST_PX, LARGEST_PX),
-        *_check_number("fps", fps, 1e-3, FASTEST_FPS),
-        *([] if workload.own_length and length_s == 0 else _check_number("duration_s", length_s, 1e-3, 1e7)),
+        *checks.whole("seed", seed, 0, 2**63 - 1),
+        *checks.whole("height", height, SMALLEST_PX, LARGEST_PX),
+        *checks.whole("width", width, SMALLEST_PX, LARGEST_PX),
+        *checks.number("fps", fps, 1e-3, FASTEST_FPS),
+        *([] if workload.own_length and length_s == 0 else checks.number("duration_s", length_s, 1e-3, 1e7)),
         *_check_parameters(workload, params),
     ]
     if faults:
@@ -128,25 +157,14 @@ def open_stream(
     return workload.opener(Request(name, seed, height, width, float(fps), float(length_s), values))
 
 
-def _check_whole(name: str, value: object, low: int, high: int) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return []
-    return [f"{name} is {value!r}, allowed are whole numbers from {low} to {high}"]
-
-
-def _check_number(name: str, value: object, low: float, high: float) -> list[str]:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
-        return []
-    return [f"{name} is {value!r}, allowed are numbers from {low:g} to {high:g}"]
-
-
 def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[str]:
     faults: list[str] = []
     for key, value in params.items():
         if key in workload.parameters:
             known = workload.parameters[key]
-            faults += _check_number(key, value, known.low, known.high)
+            faults += checks.number(key, value, known.low, known.high)
+            if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
+                faults.append(f"{key} is {value!r}, allowed are whole numbers")
         else:
             faults.append(str(unknown_name("parameter", key, workload.parameters)).rstrip("."))
     return faults

@@ -50,17 +50,17 @@ def contact_sheet(stream: Stream, times_s: Times | Sequence[float]) -> Pixels:
     frames = stream.at(times_s)
     if not len(frames):
         raise RequestError("A contact sheet needs at least one time.")
-    tiles = [_tile(frames[row]) for row in range(len(frames))]
+    tiles = [_tile(frames[row], stream.classes) for row in range(len(frames))]
     columns = min(_COLUMNS, len(tiles))
     blank = np.full_like(tiles[0], _PAPER)
     tiles += [blank] * (-len(tiles) % columns)
     rows = [np.concatenate(tiles[start : start + columns], axis=1) for start in range(0, len(tiles), columns)]
-    if stream.has_truth:
+    if frames.labels is not None:
         rows.append(_legend(stream.classes, rows[0].shape[1]))
     return np.concatenate(rows)
 
 
-def _tile(frame: Frames) -> Pixels:
+def _tile(frame: Frames, classes: Sequence[str]) -> Pixels:
     height, width = frame.images.shape[1:3]
     size = (_TILE_WIDTH_PX, max(1, round(height * _TILE_WIDTH_PX / width)))
     parts = [_text(f"{frame.times_s[0]:.1f} s   scene {frame.scenes[0]}", _TILE_WIDTH_PX)]
@@ -71,6 +71,8 @@ def _tile(frame: Frames) -> Pixels:
             left, top, right, bottom = (round(float(corner) * _TILE_WIDTH_PX / width) for corner in corners)
             cv2.rectangle(truth, (left, top), (right - 1, bottom - 1), (255, 255, 255), 1)
         parts.append(truth)
+    if frame.classes is not None:
+        parts.append(_text(classes[int(frame.classes[0])], _TILE_WIDTH_PX))
     return np.pad(np.concatenate(parts), ((0, _GAP_PX), (_GAP_PX // 2, _GAP_PX // 2), (0, 0)), constant_values=_PAPER)
 
 

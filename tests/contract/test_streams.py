@@ -12,13 +12,14 @@ from driftlab.datasets.frames import IGNORE, Frames, Stream, frame_times
 from driftlab.errors import DataError, RequestError
 
 STREETS = [name for name in WORKLOADS if name.startswith("streets/")]
+SIGNS = [name for name in WORKLOADS if name.startswith("signs/")]
 SIZE = {"height": 48, "width": 80, "fps": 4.0, "duration_s": 60.0}
 
 
-@pytest.fixture(params=[*STREETS, "video"])
+@pytest.fixture(params=[*STREETS, *SIGNS, "video"])
 def opener(request, tmp_path):
     """Open the workload with a seed; a video is written first."""
-    if request.param in STREETS:
+    if request.param in WORKLOADS:
         return lambda seed=0: open_stream(request.param, seed=seed, **SIZE)
     av = pytest.importorskip("av")
     path = tmp_path / "clip.mp4"
@@ -42,7 +43,7 @@ def same(first: Frames, second: Frames) -> bool:
     )
     return boxes and all(
         np.array_equal(getattr(first, part), getattr(second, part))
-        for part in ("times_s", "images", "scenes", "labels")
+        for part in ("times_s", "images", "scenes", "labels", "classes")
         if getattr(first, part) is not None or getattr(second, part) is not None
     )
 
@@ -55,11 +56,14 @@ def test_shapes_types_and_names(opener):
     assert frames.times_s.tolist() == [0.0, 1.0, 2.5]
     assert frames.scenes.shape == (3,) and frames.scenes.dtype == np.int32
     assert stream.size == (48, 80) and stream.fps == 4.0 and stream.duration_s > 0
-    assert (frames.labels is not None) == stream.has_truth
+    assert (frames.labels is not None or frames.classes is not None) == stream.has_truth
     assert len(set(stream.classes)) == len(stream.classes)
     if frames.labels is not None:
         assert frames.labels.shape == (3, 48, 80) and frames.labels.dtype == np.uint8
         assert set(np.unique(frames.labels)) <= {*range(len(stream.classes)), IGNORE}
+    if frames.classes is not None:
+        assert frames.classes.shape == (3,) and frames.classes.dtype == np.int64
+        assert set(frames.classes) <= set(range(len(stream.classes)))
 
 
 def test_a_frame_is_the_same_alone_in_a_batch_and_in_any_order(opener):
@@ -104,11 +108,12 @@ def test_changes_lie_inside_and_are_sorted(opener):
     assert list(changes_s) == sorted(set(changes_s)) and all(0 < time_s < stream.duration_s for time_s in changes_s)
 
 
-@pytest.mark.parametrize("name", STREETS)
+@pytest.mark.parametrize("name", [*STREETS, *SIGNS])
 def test_seeds_differ(name):
-    first, second = (open_stream(name, seed=seed, **SIZE).at([1.0]) for seed in (0, 1))
+    first, second = (open_stream(name, seed=seed, **SIZE).at(np.arange(0, 60, 2.0)) for seed in (0, 1))
     assert np.abs(first.images.astype(int) - second.images.astype(int)).mean() > 10
-    assert not np.array_equal(first.labels, second.labels)
+    assert not np.array_equal(first.labels, second.labels) or first.labels is None
+    assert not np.array_equal(first.classes, second.classes) or first.classes is None
 
 
 @pytest.mark.parametrize("height, width", [(16, 16), (17, 33), (90, 31), (128, 256)])
@@ -117,6 +122,12 @@ def test_any_size(name, height, width):
     frames = open_stream(name, seed=2, height=height, width=width, fps=0.7, duration_s=30).at([0.0, 20.0])
     assert frames.images.shape == (2, height, width, 3)
     assert len(np.unique(frames.labels)) >= 3
+
+
+@pytest.mark.parametrize("height, width", [(16, 16), (17, 33), (90, 31)])
+def test_signs_of_any_size(height, width):
+    frames = open_stream("signs/town", seed=2, height=height, width=width, fps=0.7, duration_s=30).at([0.0, 20.0])
+    assert frames.images.shape == (2, height, width, 3)
 
 
 @pytest.mark.parametrize("name", STREETS)

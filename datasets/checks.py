@@ -1,0 +1,20 @@
+"""Say what is wrong with a value, or nothing."""
+
+from __future__ import annotations
+
+import math
+
+
+def whole(name: str, value: object, low: int, high: int) -> list[str]:
+    """Ask for a whole number within limits."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return []
+    return [f"{name} is {value!r}, allowed are whole numbers from {low} to {high}"]
+
+
+def number(name: str, value: object, low: float, high: float) -> list[str]:
+    """Ask for a finite number within limits."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
+        return []
+    return [f"{name} is {value!r}, allowed are numbers from {low:g} to {high:g}"]

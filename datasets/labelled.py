@@ -1,0 +1,118 @@
+"""Labelled sets by name: pictures of one class each, in parts to train on, to choose by and to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets import checks
+from driftlab.datasets.signs.presets import SETS as SIGNS
+from driftlab.datasets.signs.presets import Problem
+from driftlab.errors import RequestError, unknown_name
+
+Counts = tuple[int, int, int]  # pictures in the three parts
+
+
+class Pictures(NamedTuple):
+    """Pictures and their classes."""
+
+    images: npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+    classes: npt.NDArray[np.int64]  # [n]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSet:
+    """A classification problem as arrays."""
+
+    name: str
+    classes: tuple[str, ...]  # name of each class, in the order of their numbers
+    train: Pictures
+    val: Pictures
+    test: Pictures
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """What every opener is given, checked."""
+
+    name: str
+    folder: str  # of an archive; empty where none was named
+    seed: int
+    size: int  # height and width in pixels
+    counts: Counts | None  # None: all there are
+    problem: Problem  # of a set that is drawn
+
+
+@dataclass(frozen=True)
+class Source:
+    """One labelled set."""
+
+    summary: str
+    opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
+    problem: Problem | None = None  # a set that is drawn: its classes and difficulty, which a request may change
+    counts: Counts | None = None
+
+
+def _draw_signs(request: SetRequest) -> LabelledSet:
+    from driftlab.datasets.signs.sets import draw_set
+
+    return draw_set(request)
+
+
+SETS: Mapping[str, Source] = MappingProxyType(
+    {
+        f"signs/{problem.name}": Source(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
+        for problem in SIGNS.values()
+    }
+)
+
+
+def open_set(
+    name: str,
+    *,
+    seed: int = 0,
+    size: int = 32,
+    counts: Counts | None = None,
+    classes: int | None = None,
+    difficulty: float | None = None,
+) -> LabelledSet:
+    """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder."""
+    key, _, folder = name.partition(":")
+    if key not in SETS:
+        raise unknown_name("labelled set", key, SETS)
+    source = SETS[key]
+    faults = [*checks.whole("seed", seed, 0, 2**63 - 1), *checks.whole("size", size, 8, 512)]
+    faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
+    if faults:
+        raise RequestError(f"Labelled set '{name}' cannot be opened: {'; '.join(faults)}.")
+    known = source.problem or Problem("", "", 2, 1.0)
+    problem = Problem(
+        known.name,
+        known.summary,
+        known.classes if classes is None else classes,
+        known.difficulty if difficulty is None else float(difficulty),
+    )
+    return source.opener(SetRequest(name, folder, seed, size, counts or source.counts, problem))
+
+
+def _count_faults(counts: object) -> list[str]:
+    if counts is None:
+        return []
+    if not isinstance(counts, tuple | list) or len(counts) != 3:
+        return [f"counts is {counts!r}, allowed are three numbers: to train on, to choose by, to judge by"]
+    return [fault for count in counts for fault in checks.whole("a count", count, 1, 10**7)]
+
+
+def _problem_faults(source: Source, classes: object, difficulty: object) -> list[str]:
+    given = {"classes": classes, "difficulty": difficulty}
+    if source.problem is None:
+        return [
+            f"{key} is {value!r}, but only signs can be had in any" for key, value in given.items() if value is not None
+        ]
+    faults = [] if classes is None else checks.whole("classes", classes, 2, 360)
+    return faults + ([] if difficulty is None else checks.number("difficulty", difficulty, 0.0, 10.0))

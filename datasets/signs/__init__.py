@@ -1,0 +1,1 @@
+"""Procedural signs: pictures of one class each, as drifting streams and as labelled sets."""

@@ -1,0 +1,85 @@
+"""The sign workloads as data: labelled sets of several sizes, and streams whose worlds change in several ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from driftlab.datasets.script import Visit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A labelled set; difficulties are such that a network of 70 000 parameters gets some nine in ten right."""
+
+    name: str
+    summary: str
+    classes: int
+    difficulty: float
+
+
+_SETS = (
+    Problem("vc", "10 classes, for a plain network", 10, 1.1),
+    Problem("ri50", "20 classes, for a residual network", 20, 0.7),
+    Problem("ri100", "40 classes, for a residual network", 40, 0.35),
+    Problem("vs", "16 classes, for a plain network", 16, 0.8),
+    Problem("vg", "2 classes under much noise, for a plain network", 2, 2.3),
+    Problem("rp", "12 classes, for a residual network", 12, 1.0),
+)
+SETS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for problem in _SETS})
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A world of signs: how long each is seen, and how the place changes."""
+
+    name: str
+    summary: str
+    visits: tuple[Visit, ...]
+    fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
+    sight_s: float  # how long a sign is seen
+    favour: float  # how much more often than others a scene shows some of the classes; 0 shows all alike
+    drift_s: float = 0.0  # the colours move on to others in this time; 0 keeps them
+    light_swing: float = 0.1  # slow change of the light
+
+
+_PRESETS = (
+    Preset(
+        name="depot",
+        summary="Signs on one conveyor under one lamp, for ever.",
+        visits=((0, math.inf),),
+        fresh=0,
+        sight_s=3.0,
+        favour=0.0,
+        light_swing=0.03,
+    ),
+    Preset(
+        name="town",
+        summary="Signs along a round trip: a new quarter with colours of its own every 30 s, some seen twice.",
+        visits=((0, 32.0), (1, 26.0), (0, 24.0), (2, 30.0)),
+        fresh=2,
+        sight_s=2.0,
+        favour=1.0,
+    ),
+    Preset(
+        name="motorway",
+        summary="Signs that pass fast; the country changes every quarter of a minute and does not come back.",
+        visits=((0, 14.0), (1, 16.0), (2, 13.0)),
+        fresh=3,
+        sight_s=1.0,
+        favour=1.5,
+    ),
+    Preset(
+        name="seasons",
+        summary="Signs whose colours fade into others all the time, without a jump.",
+        visits=((0, math.inf),),
+        fresh=0,
+        sight_s=2.0,
+        favour=0.0,
+        drift_s=45.0,
+        light_swing=0.2,
+    ),
+)
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

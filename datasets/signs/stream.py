@@ -1,0 +1,172 @@
+"""The stream of signs: any frame, at any time, in any order, from a seed.
+
+A scene draws a colour for each class, so what a class looks like here is worth learning and worth nothing elsewhere;
+shape and patterns, which always hold, are hard to see under noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.script import draw_script
+from driftlab.datasets.signs.alphabet import Floats, kinds_of, names_of
+from driftlab.datasets.signs.draw import Views, draw
+from driftlab.datasets.signs.presets import PRESETS
+from driftlab.datasets.signs.views import draw_grain, draw_views
+from driftlab.errors import RequestError
+
+Pixels = npt.NDArray[np.uint8]
+_STRAY = 0.06  # how far a sign's colour strays from its scene's
+_LOOKS_KEPT = 2  # a thousand streams live in one process
+
+
+@dataclass(frozen=True)
+class SignsRequest:
+    """Everything a frame depends on besides its time."""
+
+    preset: str
+    seed: int
+    height: int
+    width: int
+    fps: float
+    duration_s: float
+    classes: float = 8.0
+    difficulty: float = 1.0
+    pace: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What a scene does to its signs."""
+
+    colours: Floats  # [classes, 2, 3] of sign and ground
+    often: npt.NDArray[np.float64]  # [classes] how often each is met, summing to 1
+    gain: float
+
+
+class SignsStream:
+    """Signs passing by, one at a time: frame k is a pure function of the request and k."""
+
+    def __init__(self, request: SignsRequest) -> None:
+        self._request = request
+        self._preset = PRESETS[request.preset]
+        self._kinds = kinds_of(int(request.classes))
+        self._script = draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace)
+        self._looks: OrderedDict[int, Look] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[SignsStream], tuple[SignsRequest]]:
+        return type(self), (self._request,)
+
+    @property
+    def name(self) -> str:
+        return f"signs/{self._request.preset}"
+
+    @property
+    def fps(self) -> float:
+        return self._request.fps
+
+    @property
+    def duration_s(self) -> float:
+        return self._request.duration_s
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._request.height, self._request.width
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return names_of(len(self._kinds))
+
+    @property
+    def has_truth(self) -> bool:
+        return True
+
+    def changes_s(self) -> tuple[float, ...]:
+        return self._script.changes_s(self.duration_s)
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Draw the frames shown at these times; frame k is shown from k / fps on."""
+        times = np.asarray(times_s, np.float64)
+        images = np.empty((len(times), *self.size, 3), np.uint8)
+        scenes, classes = np.empty(len(times), np.int32), np.empty(len(times), np.int64)
+        for row, time_s in enumerate(times):
+            images[row], scenes[row], classes[row] = self._frame(float(time_s))
+        return Frames(times_s=times, images=images, scenes=scenes, classes=classes)
+
+    def _frame(self, time_s: float) -> tuple[Pixels, int, int]:
+        if not 0 <= time_s < self.duration_s:
+            raise RequestError(
+                f"Stream '{self.name}' has no frame at {time_s:g} s: "
+                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
+            )
+        index = math.floor(time_s * self.fps + 1e-6)
+        shown_s = index / self.fps
+        scene = self._script.scene_at(shown_s)
+        kind, views = self._view(scene, shown_s)
+        rng = np.random.Generator(np.random.SFC64([self._request.seed, 11, index]))
+        grain = draw_grain(rng, (1, *self.size, 3), self._request.difficulty)
+        return draw(views, *self.size, grain)[0], scene, kind
+
+    def _view(self, scene: int, time_s: float) -> tuple[int, Views]:
+        """Bring the sign that is passing closer; where the scene changes, another one hangs."""
+        number, passed = self._sight(time_s)
+        look = self._look(scene, time_s)
+        rng = np.random.Generator(np.random.SFC64([self._request.seed, 13, scene, number]))
+        kind = int(rng.choice(len(self._kinds), p=look.often))
+        views = draw_views(rng, [self._kinds[kind]], self._request.difficulty)
+        heading = rng.uniform(-0.08, 0.08, 2).astype(np.float32)
+        colours = look.colours[kind] + rng.uniform(-_STRAY, _STRAY, (2, 3)).astype(np.float32)
+        swing = self._preset.light_swing * math.sin(2 * math.pi * time_s / 40)
+        nearer = replace(
+            views,
+            centres=views.centres + heading * np.float32(passed - 0.5),
+            radii=np.array([0.24 + 0.2 * passed], np.float32),
+            colours=colours[None],
+            gain=np.array([look.gain * (1 + swing)], np.float32),
+        )
+        return kind, nearer
+
+    def _sight(self, time_s: float) -> tuple[int, float]:
+        """Number the sign in sight, and tell which part of its time has passed; some are seen longer than others."""
+        sight_s = self._preset.sight_s
+        number = math.floor(time_s / sight_s)
+        if time_s < self._comes_s(number):
+            number -= 1
+        start_s, stop_s = self._comes_s(number), self._comes_s(number + 1)
+        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first may have come before the stream began
+
+    def _comes_s(self, number: int) -> float:
+        late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
+        return (number + 0.5 * late) * self._preset.sight_s
+
+    def _look(self, scene: int, time_s: float) -> Look:
+        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
+        if not self._preset.drift_s:
+            return self._drawn_look(scene)
+        passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
+        before, after = self._drawn_look(int(passed)), self._drawn_look(int(passed) + 1)
+        mixed = np.float32(1 - weight) * before.colours + np.float32(weight) * after.colours
+        return replace(before, colours=mixed, gain=(1 - weight) * before.gain + weight * after.gain)
+
+    def _drawn_look(self, number: int) -> Look:
+        if number not in self._looks:
+            self._looks[number] = self._draw_look(number)
+            if len(self._looks) > _LOOKS_KEPT:
+                self._looks.popitem(last=False)
+        return self._looks[number]
+
+    def _draw_look(self, number: int) -> Look:
+        rng = np.random.default_rng([self._request.seed, 12, number])
+        weights = np.exp(self._preset.favour * rng.standard_normal(len(self._kinds)))
+        return Look(
+            colours=rng.uniform(0.15, 0.85, (len(self._kinds), 2, 3)).astype(np.float32),
+            often=weights / weights.sum(),
+            gain=float(rng.uniform(0.7, 1.15)),
+        )

@@ -1,0 +1,78 @@
+"""Labelled sets: parts of the right sizes, the same for the same request, refused with every fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.labelled import SETS, open_set
+from driftlab.errors import RequestError
+
+SIGNS = [name for name in SETS if name.startswith("signs/")]
+SMALL = (60, 20, 20)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_parts_have_the_sizes_asked_for_and_as_many_of_each_class(name):
+    found = open_set(name, counts=(120, 40, 40), size=16)
+    assert found.name == name
+    for part, count in zip((found.train, found.val, found.test), (120, 40, 40), strict=True):
+        assert part.images.shape == (count, 16, 16, 3) and part.images.dtype == np.uint8
+        assert part.classes.shape == (count,) and part.classes.dtype == np.int64
+        share = np.bincount(part.classes, minlength=len(found.classes))
+        assert len(share) == len(found.classes) and share.max() - share.min() <= 1
+
+
+def test_signs_come_as_4000_1000_and_1000_of_32_by_32():
+    found = open_set("signs/vg")
+    assert [len(part.images) for part in (found.train, found.val, found.test)] == [4000, 1000, 1000]
+    assert found.train.images.shape[1:] == (32, 32, 3)
+
+
+def test_the_same_request_gives_the_same_bytes_and_another_seed_others():
+    first, same, other = (open_set("signs/vc", counts=SMALL, seed=seed) for seed in (3, 3, 4))
+    for part in ("train", "val", "test"):
+        assert np.array_equal(getattr(first, part).images, getattr(same, part).images)
+        assert not np.array_equal(getattr(first, part).images, getattr(other, part).images)
+
+
+def test_no_picture_is_in_two_parts():
+    found = open_set("signs/vg", counts=(300, 300, 300))
+    pictures = [image.tobytes() for part in (found.train, found.val, found.test) for image in part.images]
+    assert len(set(pictures)) == 900
+
+
+def test_more_pictures_begin_with_the_fewer():
+    few, many = (open_set("signs/rp", counts=(count, 5, 5)).train for count in (40, 300))
+    assert np.array_equal(many.images[:40], few.images)
+
+
+def test_classes_and_difficulty_can_be_chosen():
+    found = open_set("signs/vc", counts=SMALL, classes=5, difficulty=0)
+    assert len(found.classes) == 5 and found.train.classes.max() == 4
+    noisy = open_set("signs/vc", counts=SMALL, classes=5, difficulty=3.0)
+    rough = [np.abs(np.diff(one.train.images.astype(int), axis=1)).mean() for one in (found, noisy)]
+    assert rough[1] > 1.5 * rough[0]
+
+
+def test_wrong_requests_name_every_fault():
+    with pytest.raises(RequestError) as caught:
+        open_set("signs/vc", seed=-1, size=4, counts=(1, 0, 2), classes=1, difficulty=float("nan"))
+    for part in ("seed is -1", "size is 4", "a count is 0", "classes is 1", "difficulty is nan"):
+        assert part in str(caught.value)
+    with pytest.raises(RequestError, match="three numbers"):
+        open_set("signs/vc", counts=(1, 2))
+    with pytest.raises(RequestError, match="Did you mean 'signs/vc'"):
+        open_set("sings/vc")
+
+
+def test_names_are_light():
+    code = (
+        "import sys, driftlab.datasets.labelled;"
+        "print({'cv2', 'torch', 'torchvision', 'sklearn', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
