@@ -5,7 +5,7 @@ Every function takes pandas frames of one panel: the rows of `runs`, and of othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +33,23 @@ class Style:
     dash: Any = "-"
 
 
+Looks = Mapping[str, Style]
+
+
+def series(names: Iterable[str]) -> dict[str, Style]:
+    """Give each name a colour, in the order given, and a dash where colours run out."""
+    return {
+        name: Style(COLOURS[k % len(COLOURS)], "-" if k < len(COLOURS) else (0, (3, 1))) for k, name in enumerate(names)
+    }
+
+
 def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
     """Give each system one look: methods a colour in the order asked for, bounds a grey dash, and bounds come last."""
     bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
     present = sorted(set(runs["system"]))
     asked = [name for name in dict.fromkeys(order) if name in present]
     methods = [name for name in [*asked, *(name for name in present if name not in asked)] if name not in bounds]
-    looks = {
-        name: Style(COLOURS[k % len(COLOURS)], "-" if k < len(COLOURS) else (0, (3, 1)))
-        for k, name in enumerate(methods)
-    }
+    looks = series(methods)
     for bound in GREYS:
         looks |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
     return looks
@@ -163,6 +170,44 @@ def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     axis.set_xlabel("← down · kbit/s per device · up →")
     tidy(axis)
     axis.grid(visible=False)
+
+
+def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style) -> None:
+    """Draw `mean` over a column, in its order: a dot and a bar for the 95 % interval each, joined by a line."""
+    points = points.sort_values(x)
+    known = points.dropna(subset=["low", "high"])
+    axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
+    axis.plot(points[x], points["mean"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+
+
+def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
+    """Draw which share of the values is at most so much."""
+    known = np.sort(values.dropna().to_numpy(dtype=float))
+    if known.size == 0:
+        return
+    shares = np.arange(1, known.size + 1) / known.size
+    if known.size > POINTS:  # the quantiles are what can be seen of them
+        shares = np.linspace(0, 1, POINTS)
+        known = np.quantile(known, shares)
+    known, shares = np.append(known[0], known), np.append(0.0, shares)
+    axis.plot(known, shares, color=look.colour, linestyle=look.dash, linewidth=1.7, drawstyle="steps-post")
+    axis.set_ylim(0, 1)
+
+
+def beside(axis: Axes, text: str, x: float, y: float) -> None:
+    """Write a word beside a point."""
+    axis.annotate(text, (x, y), (5, -9), textcoords="offset points", fontsize=8, color=QUIET)
+
+
+def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:
+    """Count a horizontal axis by factors, with plain numbers below it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator(list(ticks)) if ticks else LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.minorticks_off()
 
 
 def name_rows(axis: Axes, looks: Mapping[str, Style]) -> None:

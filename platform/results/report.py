@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from driftlab.platform.results import plots, summary
 from driftlab.platform.results.claims import base as claims
+from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
+from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.pictures import Strip, strips
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables, open_run
 from driftlab.platform.results.schema import SCHEMA_VERSION
 from driftlab.platform.results.svg import VARIABLES, panel
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 TEMPLATES = Path(__file__).parent / "templates"
-ROW = 28  # pixels per system in a plot with one row each
 
 
 @dataclass(frozen=True)
-class Panels:
-    """The plots of one setting."""
+class Section:
+    """One figure as a page has it: its pictures are pieces of SVG."""
 
-    setting: str
-    accuracy: str
-    scores: str
-    traffic: str
+    title: str
+    note: str
+    legend: Mapping[str, Style]
+    pictures: list[tuple[str, str]]  # what stands above each, and the piece
+    grids: Sequence[Grid]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Page:
     words: list[str]
     looks: Mapping[str, Style]
     lines: list[summary.Line]
-    panels: list[Panels]
+    sections: list[Section]
     strips: list[Strip]
     failures: list[tuple[str, str]]
     verdicts: list[claims.Verdict]
@@ -65,17 +63,17 @@ def compose(run: Run) -> Page:
     """Compute everything that the report shows."""
     tables = Tables(run)
     runs = plots.with_settings(tables.frame("runs"))
-    looks = plots.styles(runs, [_name(system) for system in run.spec.get("systems", ())])
-    lines = summary.lines(runs, looks)
+    view = view_of(run, tables)
+    lines = summary.lines(runs, view.looks)
     failed = runs[runs["status"] == "failed"]
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         subtitle=str(run.spec.get("summary") or ""),
         words=summary.in_words(runs, lines),
-        looks=looks,
+        looks=view.looks,
         lines=lines,
-        panels=_panels(runs, tables.frame("frames"), looks),
-        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), looks),
+        sections=_sections(view),
+        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=claims.evaluate(run, tables=tables) if len(runs) else [],
         commands=_commands(run),
@@ -84,48 +82,19 @@ def compose(run: Run) -> Page:
     )
 
 
-def _name(system: Any) -> str:
-    """Name a system of the spec, which is a name or a mapping that holds one."""
-    return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
-
-
-def _panels(runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> list[Panels]:
-    """Draw each setting on the same scale, so that panels can be compared."""
-    low, high = frames["miou_window"].min(), frames["miou_window"].max()
-    limits = None if math.isnan(low) else (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
-    done = runs[runs["status"] == "done"]
+def _sections(view: View) -> list[Section]:
+    """Draw every figure that this run has something for."""
+    shown = {figure: part for figure in FIGURES if (part := figure.show(view)) is not None}
     return [
-        _panel(f"p{k}", setting, done[done["setting"] == setting], frames, looks, limits)
-        for k, setting in enumerate(sorted(set(done["setting"])))
+        Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
     ]
 
 
-def _panel(
-    key: str,
-    setting: str,
-    runs: pd.DataFrame,
-    frames: pd.DataFrame,
-    looks: Mapping[str, Style],
-    limits: tuple[float, float] | None,
-) -> Panels:
-    present = {name: look for name, look in looks.items() if name in set(runs["system"])}
-    here = frames[frames["cell"].isin(set(runs["cell"]))]
-
-    def accuracy(axis: Any) -> None:
-        plots.accuracy(axis, runs, here, present)
-        if limits:
-            axis.set_ylim(*limits)
-
-    rows = 46 + ROW * len(present)
-    known = bool(here["miou_window"].notna().any())
-    return Panels(
-        setting=setting,
-        accuracy=panel(f"{key}a", f"Accuracy over time on {setting}", 236, accuracy) if known else "",
-        scores=panel(f"{key}s", f"Scores on {setting}", rows, lambda axis: plots.scores(axis, runs, present))
-        if runs["score"].notna().any()
-        else "",
-        traffic=panel(f"{key}t", f"Traffic on {setting}", rows, lambda axis: plots.traffic(axis, runs, present)),
-    )
+def _draw(figure: Figure, shown: Shown) -> list[tuple[str, str]]:
+    return [
+        (part.title, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
+        for k, part in enumerate(shown.panels)
+    ]
 
 
 def _commands(run: Run) -> list[str]:

@@ -1,0 +1,46 @@
+"""Accuracy over time, on every setting."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Windowed mean IoU, averaged over devices; a thin line per seed, a strong one for their mean. A vertical rule "
+    "marks a change of scene, a short one at the foot a change in some of the streams only."
+)
+BLIND = "No stream of this run has truth, so there is no accuracy to draw."
+
+
+def show(view: View) -> Shown | None:
+    """Draw each setting on the same scale, so that panels can be compared."""
+    if view.runs.empty:
+        return None
+    frames = view.tables.frame("frames")
+    low, high = frames["miou_window"].min(), frames["miou_window"].max()
+    if math.isnan(low):
+        return Shown(BLIND)
+    limits = (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
+    panels = [
+        Panel(setting, partial(_draw, view=view, setting=setting, frames=frames, limits=limits))
+        for setting in view.settings()
+        if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["miou_window"].notna().any()
+    ]
+    return Shown(NOTE, panels, legend=view.looks)
+
+
+def _draw(axis: Axes, view: View, setting: str, frames: pd.DataFrame, limits: tuple[float, float]) -> None:
+    runs = view.runs[view.runs["setting"] == setting]
+    plots.accuracy(axis, runs, frames[frames["cell"].isin(set(runs["cell"]))], view.looks)
+    axis.set_ylim(*limits)
+
+
+FIGURE = Figure("accuracy", "Accuracy over time", show)

@@ -1,0 +1,118 @@
+"""What a figure is, and what it draws from. One file per figure; each has a `FIGURE`, and `table.py` lists them.
+
+A figure looks at what a run holds, and shows nothing where the run does not vary what the figure is about. It draws on
+plain matplotlib axes, so that the report and a notebook have the same picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.core.metrics import interval
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.cells import slot
+from driftlab.platform.results.plots import Style
+from driftlab.platform.results.read import Run, Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+HEIGHT = 236  # pixels of a panel in a report
+
+
+@dataclass(frozen=True)
+class View:
+    """What figures draw from: the tables of a run, its complete cells by setting, and the look of every system."""
+
+    tables: Tables
+    runs: pd.DataFrame
+    looks: Mapping[str, Style]
+
+    def named(self, table: str) -> pd.DataFrame:
+        """Read a table with the system, the setting and the seed of every row."""
+        return self.tables.frame(table).merge(self.runs[["cell", "system", "setting", "seed"]], on="cell")
+
+    def members(self, family: str, kind: type[Any] = object) -> dict[str, Any]:
+        """Make the members that the systems of this run have in a slot, as far as they are of one kind."""
+        made = {name: slot(self.tables, name, family) for name in self.looks if name in set(self.runs["system"])}
+        return {name: member for name, member in made.items() if isinstance(member, kind)}
+
+    def settings(self) -> list[str]:
+        """Name the settings in the order of the tables."""
+        return sorted(set(self.runs["setting"]))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One axis."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    height: int = HEIGHT
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a grid."""
+
+    text: str
+    note: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Numbers that a reader wants to compare one by one: a title, names of columns, and rows by name."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[Entry]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a figure makes of a run; the legend names the lines of all its panels."""
+
+    note: str
+    panels: Sequence[Panel] = ()
+    grids: Sequence[Grid] = ()
+    legend: Mapping[str, Style] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A way to look at a run."""
+
+    name: str
+    title: str
+    show: Callable[[View], Shown | None]
+
+
+def view_of(run: Run, tables: Tables | None = None) -> View:
+    """Look at a run; systems keep the colours of its report."""
+    tables = tables or Tables(run)
+    runs = plots.with_settings(tables.frame("runs"))
+    looks = plots.styles(runs, [_name(system) for system in run.spec.get("systems", ())])
+    return View(tables, runs[runs["status"] == "done"], looks)
+
+
+def _name(system: Any) -> str:
+    """Name a system of the spec, which is a name or a mapping that holds one."""
+    return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
+
+
+def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
+    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
+    import pandas as pd
+
+    by = list(by)
+    seeds = rows.dropna(subset=[value]).groupby([*by, "seed"])[value].mean().reset_index()
+    found = []
+    for key, part in seeds.groupby(by):
+        mean = interval(part[value])
+        if mean is not None:
+            found.append((*key, *mean))
+    return pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])

@@ -1,0 +1,60 @@
+"""What waiting for a shared server costs: Figures 6 and 10 of the AMS paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.cells import losses, uploads
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Left, what a device scores less than the same device in the smallest fleet; the rule marks one point, the loss up "
+    "to which the paper calls a device served. Right, how long an upload waits before the server begins to label it. "
+    "Means over streets and seeds with their 95 % intervals."
+)
+SERVED = 0.01
+
+
+def show(view: View) -> Shown | None:
+    """Draw both over the number of devices, where fleets differ in it."""
+    if view.runs["devices"].nunique() < 2:
+        return None
+    lost = losses(view.tables)
+    sent = uploads(view.tables).merge(view.runs[["cell", "devices"]], on="cell")
+    waited = sent.assign(waited_s=sent["teach_start_s"] - sent["arrive_s"])
+    looks = {name: look for name, look in view.looks.items() if name in set(waited["system"])}
+    panels = []
+    if len(lost):
+        loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
+        panels.append(Panel("score lost", partial(_draw_loss, points=loss, looks=looks)))
+    if len(waited):
+        wait = means(waited, ["system", "devices"], "waited_s")
+        panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, looks=looks)))
+    return Shown(NOTE, panels, legend=looks) if panels else None
+
+
+def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+    axis.axhline(100 * SERVED, color=plots.QUIET, linewidth=0.8, zorder=0)
+    _draw(axis, points, looks, "points of mIoU")
+
+
+def _draw_wait(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+    _draw(axis, points, looks, "seconds")
+
+
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, label: str) -> None:
+    for name, look in looks.items():
+        plots.trend(axis, points[points["system"] == name], "devices", look)
+    axis.set_xticks(sorted(set(points["devices"])))
+    axis.set_xlabel("devices that share the server")
+    axis.set_ylabel(label)
+    plots.tidy(axis)
+
+
+FIGURE = Figure("clients", "Sharing a server", show)

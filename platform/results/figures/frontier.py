@@ -1,0 +1,96 @@
+"""What each kilobit per second buys: Figure 4 of the AMS paper."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Score over what a device receives; higher and further left is better. A line joins systems that differ in one "
+    "number, which stands beside each point; the others stand alone. Grey lines are bounds, which are not judged by "
+    "their traffic. Means over seeds; the bar is the 95 % interval of the score."
+)
+FEWEST = 3  # points that make a line
+
+
+def show(view: View) -> Shown | None:
+    """Draw score over downlink on each setting, where one number of one method takes several values."""
+    lines = sweeps(view)
+    if max(map(len, lines.values()), default=0) < FEWEST:
+        return None
+    looks = plots.series(lines)
+    panels = [
+        Panel(setting, partial(_draw, view=view, setting=setting, lines=lines, looks=looks))
+        for setting in view.settings()
+    ]
+    bounds = {name: view.looks[name] for name in _bounds(view)}
+    return Shown(NOTE, panels, legend={**looks, **bounds})
+
+
+def sweeps(view: View) -> dict[str, dict[str, str]]:
+    """Group methods that differ in one number of their streaming (switches aside), by what their names begin with.
+
+    A group maps systems to what is written beside their points; two numbers that vary are no line, but a plane.
+    """
+    groups: defaultdict[tuple[Any, ...], dict[str, Mapping[str, float]]] = defaultdict(dict)
+    adaptations = view.members("adaptation")
+    for name, member in view.members("streaming").items():
+        if name in _bounds(view):
+            continue
+        values = asdict(member)
+        numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
+        words = tuple((key, value) for key, value in values.items() if key not in numbers)
+        groups[type(member), words, adaptations[name]][name] = {
+            key: value for key, value in numbers.items() if not isinstance(value, bool)
+        }
+    found = {}
+    for group in groups.values():
+        varied = sorted({key for key in next(iter(group.values())) if len({each[key] for each in group.values()}) > 1})
+        if len(varied) == 1:
+            found[_common(list(group))] = {name: f"{each[varied[0]]:g}" for name, each in group.items()}
+        else:
+            found |= {name: {name: ""} for name in group}
+    return found
+
+
+def _common(names: list[str]) -> str:
+    """Name a group by what its names begin with."""
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same).rstrip("-_ ") or names[0]
+
+
+def _bounds(view: View) -> list[str]:
+    return list(view.runs.dropna(subset=["bound"])["system"].unique())
+
+
+def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], looks: plots.Looks) -> None:
+    runs = view.runs[view.runs["setting"] == setting]
+    scores = means(runs, ["system"], "score").merge(
+        runs.groupby("system")["downlink_kbps"].mean().reset_index(), on="system"
+    )
+    for name in _bounds(view):
+        for score in scores[scores["system"] == name]["mean"]:
+            axis.axhline(score, color=view.looks[name].colour, linestyle=view.looks[name].dash, linewidth=1.2, zorder=0)
+    for line, labels in lines.items():
+        points = scores[scores["system"].isin(list(labels)) & (scores["downlink_kbps"] > 0)]
+        plots.trend(axis, points, "downlink_kbps", looks[line])
+        for system, kbps, mean in points[["system", "downlink_kbps", "mean"]].itertuples(index=False):
+            plots.beside(axis, labels[system], kbps, mean)
+    plots.scale(axis)
+    axis.set_xlabel("downlink, kbit/s per device")
+    axis.set_ylabel("mIoU")
+    axis.margins(x=0.08, y=0.1)
+    plots.tidy(axis)
+
+
+FIGURE = Figure("frontier", "Score over traffic", show)

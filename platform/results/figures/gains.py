@@ -1,0 +1,68 @@
+"""How much better every frame is than without doing anything: Figure 5 of the AMS paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Each frame’s mean IoU minus that of the same frame under the system that does nothing. A curve tells on which "
+    "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
+    "the share of frames on the right of it, as means over seeds."
+)
+FRAME = ["workload", "fleet", "seed", "device", "app", "frame"]
+
+
+def show(view: View) -> Shown | None:
+    """Pool the frames of all settings, and tell the share improved for each of them."""
+    gains = frame_gains(view)
+    if gains.empty:
+        return None
+    looks = {name: look for name, look in view.looks.items() if name in set(gains["system"])}
+    panel = Panel("gain of a frame, all settings", partial(_draw, gains=gains, looks=looks))
+    improved = gains.assign(better=gains["gain"] > 0, all="all")
+    columns = [*sorted(set(gains["setting"])), "all"] if gains["setting"].nunique() > 1 else ["all"]
+    shares = {
+        (system, column): share
+        for by in ("setting", "all")
+        for system, column, share, *_ in means(improved, ["system", by], "better").itertuples(index=False)
+    }
+    rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
+    return Shown(NOTE, [panel], [Grid("frames improved", columns, rows)], looks)
+
+
+def frame_gains(view: View) -> pd.DataFrame:
+    """List by how much every frame of every other system is better than under the one that does nothing."""
+    runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
+    frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "miou_frame"]]
+    frames = frames.dropna(subset=["miou_frame"]).merge(runs, on="cell")
+    nothing = frames["bound"] == "do_nothing"
+    plain = frames[nothing][[*FRAME, "miou_frame"]]
+    both = frames[~nothing].merge(plain, on=FRAME, suffixes=("", "_plain"))
+    return both.assign(gain=both["miou_frame"] - both["miou_frame_plain"])
+
+
+def _draw(axis: Axes, gains: pd.DataFrame, looks: plots.Looks) -> None:
+    axis.axvline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
+    for name, look in looks.items():
+        plots.cumulative(axis, gains[gains["system"] == name]["gain"], look)
+    low, high = gains["gain"].quantile([0.005, 0.995])
+    if low < high:  # the rest are single frames, far away
+        axis.set_xlim(min(low, 0), max(high, 0))
+    axis.set_xlabel("gain in mIoU over doing nothing")
+    axis.set_ylabel("share of frames")
+    plots.tidy(axis)
+
+
+def _entry(share: float | None) -> Entry:
+    return Entry("–" if share is None else f"{share:.0%}".replace("%", " %"))
+
+
+FIGURE = Figure("gains", "Gain frame by frame", show)

@@ -1,0 +1,57 @@
+"""How far back to look, and how often to update: Figure 8 of the AMS paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
+from driftlab.platform.streaming.ams import Ams
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Left, the score over the training horizon at the shortest interval between updates; right, what a longer interval "
+    "costs with each horizon. Means over streets and seeds with their 95 % intervals."
+)
+
+
+def show(view: View) -> Shown | None:
+    """Draw the score over both, where both vary."""
+    members = {name: member for name, member in view.members("streaming", Ams).items() if not member.slowdown}
+    runs = view.runs[view.runs["system"].isin(list(members))]
+    grid = runs.assign(
+        horizon_s=runs["system"].map({name: member.horizon_s for name, member in members.items()}),
+        interval_s=runs["system"].map({name: member.interval_s for name, member in members.items()}),
+    )
+    if grid["horizon_s"].nunique() < 2 or grid["interval_s"].nunique() < 2:
+        return None
+    points = means(grid, ["horizon_s", "interval_s"], "score")
+    shortest = points[points["interval_s"] == points["interval_s"].min()]
+    horizons = {f"horizon {value:g} s": value for value in sorted(set(points["horizon_s"]))}
+    looks = plots.series(horizons)
+    series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
+    quiet = plots.Style(plots.INK)
+    return Shown(
+        NOTE,
+        [
+            Panel("by horizon", partial(_draw, series={"": shortest}, x="horizon_s", looks={"": quiet})),
+            Panel("by interval between updates", partial(_draw, series=series, x="interval_s", looks=looks)),
+        ],
+        legend=looks,
+    )
+
+
+def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Looks) -> None:
+    for name, points in series.items():
+        plots.trend(axis, points, x, looks[name])
+    plots.scale(axis, sorted({value for points in series.values() for value in points[x]}))
+    axis.set_xlabel({"horizon_s": "training horizon, s", "interval_s": "interval between updates, s"}[x])
+    axis.set_ylabel("mIoU")
+    plots.tidy(axis)
+
+
+FIGURE = Figure("horizon", "How far back to look", show)

@@ -1,0 +1,98 @@
+"""How sampling and training follow what the camera sees: Figures 3, 9 and 11 of the AMS paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.datasets.streets.presets import PRESETS
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.cells import labels_of, uploads
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.streaming.ams import Ams
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Frames that an upload brought over the time that it covers, for the first device and the lowest seed; below it, a "
+    "tick where the server finished training. Shaded: the camera of a street stands while it moves at other times. The "
+    "last panel has the mean rate of every stream of the run."
+)
+
+
+def show(view: View) -> Shown | None:
+    """Draw the rate of every system that adapts it, and how mean rates are spread over the streams."""
+    members = view.members("streaming", Ams)
+    adaptive = [name for name, member in members.items() if member.control != "fixed"]
+    sent = uploads(view.tables)
+    sent = sent[sent["system"].isin(adaptive)].merge(view.runs[["cell", "setting"]], on="cell")
+    if sent.empty:
+        return None
+    looks = {name: view.looks[name] for name in adaptive if name in set(sent["system"])}
+    panels = [
+        Panel(setting, partial(_draw, sent=_one_stream(here), looks=looks, stops_s=_stops(view, here)))
+        for setting, here in sent.groupby("setting")
+    ]
+    spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, looks=looks))
+    return Shown(NOTE, [*panels, spread], legend=looks)
+
+
+def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
+    own = sent[sent["seed"] == sent["seed"].min()]
+    return own[own["device"] == own["device"].min()]
+
+
+def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tuple[float, float]]) -> None:
+    for begin_s, end_s in stops_s:
+        axis.axvspan(begin_s, end_s, color=plots.RULE, alpha=0.6, linewidth=0, zorder=0)
+    for row, (name, look) in enumerate(looks.items()):
+        own = sent[sent["system"] == name].sort_values("queued_s")
+        axis.stairs(own["rate"], [0.0, *own["queued_s"]], baseline=None, color=look.colour, linewidth=1.5)
+        trained = own["train_end_s"].dropna()
+        foot = [-0.05 - 0.06 * row] * len(trained)
+        axis.plot(
+            trained, foot, "|", color=look.colour, markersize=6, transform=axis.get_xaxis_transform(), clip_on=False
+        )
+    axis.tick_params(axis="x", pad=4 + 11 * len(looks))
+    axis.set_ylim(bottom=0)
+    axis.margins(x=0.01)
+    axis.set_xlabel("time, s")
+    axis.set_ylabel("frames/s sampled")
+    plots.tidy(axis)
+
+
+def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
+    streams = sent.groupby(["system", "cell", "device"])[["samples", "gap_s"]].sum()
+    rates = streams["samples"] / streams["gap_s"]
+    for name, look in looks.items():
+        plots.cumulative(axis, rates[name], look)
+    axis.set_xlim(left=0)
+    axis.set_xlabel("frames/s sampled, mean over the session")
+    axis.set_ylabel("share of streams")
+    plots.tidy(axis)
+
+
+def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
+    """Tell when the camera of a street stands, if it moves at other times."""
+    import numpy as np
+
+    from driftlab.datasets.streets.travel import draw_travel
+
+    stream = _one_stream(sent).iloc[0]
+    name = labels_of(view.tables).get(stream["workload"], "").removeprefix("streets/")
+    if name not in PRESETS:
+        return []
+    devices = view.tables.frame("devices")
+    own = devices[(devices["cell"] == stream["cell"]) & (devices["device"] == stream["device"])]
+    travel = draw_travel(PRESETS[name], int(own["stream_seed"].iloc[0]))
+    times_s = np.arange(0.0, float(_one_stream(sent)["queued_s"].max()), 0.5)
+    stands = np.diff([travel.distance_m(time_s) for time_s in times_s]) <= 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], stands.astype(int), [0]])))
+    if stands.all() or not stands.any():
+        return []
+    return [(float(times_s[begin]), float(times_s[end])) for begin, end in edges.reshape(-1, 2)]
+
+
+FIGURE = Figure("rates", "Sampling and training", show)

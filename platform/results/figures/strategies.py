@@ -1,0 +1,76 @@
+"""Which weights to send, and how many of them: Table 3 of the AMS paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.adaptation.distill import Distill
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Score minus that of training and sending every weight, in points, street by street and seed by seed; half of the "
+    "95 % interval beside it. The last row is what a device receives."
+)
+CELL = ["setting", "seed"]
+
+
+def show(view: View) -> Shown | None:
+    """Compare strategies and fractions with sending everything, where both vary."""
+    members = view.members("adaptation", Distill)
+    everything = [name for name, member in members.items() if member.fraction == 1 or member.strategy == "full"]
+    parts = {name: (member.strategy, member.fraction) for name, member in members.items() if name not in everything}
+    if not everything or len({strategy for strategy, _ in parts.values()}) < 2:
+        return None
+    runs = view.runs
+    full = runs[runs["system"] == everything[0]][[*CELL, "score"]]
+    both = runs[runs["system"].isin(list(parts))].merge(full, on=CELL, suffixes=("", "_full"))
+    both = both.assign(
+        strategy=[parts[name][0] for name in both["system"]],
+        fraction=[parts[name][1] for name in both["system"]],
+        points=100 * (both["score"] - both["score_full"]),
+    )
+    points = means(both, ["strategy", "fraction"], "points")
+    looks = plots.series(dict.fromkeys(strategy for strategy, _ in parts.values()))
+    full_kbps = runs[runs["system"] == everything[0]]["downlink_kbps"].mean()
+    panel = Panel("against sending every weight", partial(_draw, points=points, looks=looks))
+    return Shown(NOTE, [panel], [_grid(points, both, full_kbps, looks)], looks)
+
+
+def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: plots.Looks) -> Grid:
+    fractions = sorted(set(points["fraction"]), reverse=True)
+    known = points.set_index(["strategy", "fraction"])
+    rows = {
+        strategy: [
+            *(_entry(known.loc[key]) if (key := (strategy, part)) in known.index else Entry("–") for part in fractions),
+            Entry(""),
+        ]
+        for strategy in looks
+    }
+    kbps = cells.groupby("fraction")["downlink_kbps"].mean()
+    rows["kbit/s down"] = [Entry(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
+    return Grid("points of mIoU", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
+
+
+def _entry(found: pd.Series) -> Entry:
+    note = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
+    return Entry(f"{found['mean']:+.1f}".replace("-", "\u2212"), note)
+
+
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+    axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
+    shown = points.assign(percent=100 * points["fraction"])
+    for name, look in looks.items():
+        plots.trend(axis, shown[shown["strategy"] == name], "percent", look)
+    plots.scale(axis, sorted(set(shown["percent"])))
+    axis.set_xlabel("weights sent, %")
+    axis.set_ylabel("points of mIoU")
+    plots.tidy(axis)
+
+
+FIGURE = Figure("strategies", "Which weights to send", show)

@@ -1,0 +1,47 @@
+"""Scores side by side, system by setting: the form of Tables 1 and 2 of the AMS paper."""
+
+from __future__ import annotations
+
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Shown, View, means
+
+NOTE = (
+    "Score in per cent as the mean over seeds, and half of its 95 % interval; strong is the best method of a column, "
+    "bounds aside. The mean is that of the settings before it."
+)
+MOST = 12  # settings that a reader can still compare in one table
+
+
+def show(view: View) -> Shown | None:
+    """Compare systems on settings, where there are several."""
+    runs = view.runs.dropna(subset=["score"]).assign(all="mean")
+    settings = sorted(set(runs["setting"]))
+    if not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
+        return None
+    found = {
+        (system, column): (mean, None if low is None else mean - low)
+        for by in ("setting", "all")
+        for system, column, mean, low, _, _ in means(runs, ["system", by], "score").itertuples(index=False)
+    }
+    columns = [*settings, "mean"]
+    methods = set(runs[runs["bound"].isna()]["system"])
+    best = {
+        column: max((found[system, column][0] for system in methods if (system, column) in found), default=0.0)
+        for column in columns
+    }
+    rows = {
+        system: [_entry(found.get((system, column)), best[column], system in methods) for column in columns]
+        for system in view.looks
+        if system in set(runs["system"])
+    }
+    return Shown(NOTE, grids=[Grid("", columns, rows)])
+
+
+def _entry(found: tuple[float, float | None] | None, best: float, method: bool) -> Entry:
+    if found is None:
+        return Entry("–")
+    mean, half = found
+    note = "" if half is None or half != half else f"± {100 * half:.1f}"
+    return Entry(f"{100 * mean:.1f}", note, strong=method and mean == best)
+
+
+FIGURE = Figure("streets", "Side by side", show)

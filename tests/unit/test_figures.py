@@ -1,0 +1,263 @@
+"""Figures: each shows itself where a run varies what it is about, and draws what the tables say."""
+
+from __future__ import annotations
+
+import pkgutil
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from driftlab.datasets.streets.presets import PRESETS
+from driftlab.datasets.streets.travel import draw_travel
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.experiment import Choice, Experiment, load, names
+from driftlab.platform.results import figures, plots
+from driftlab.platform.results.figures import clients, frontier, gains, horizon, rates, strategies, streets
+from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
+from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.read import Tables
+from driftlab.platform.results.schema import TABLES
+
+EVERY_RUN = {"accuracy", "gains", "traffic"}
+SHOWN = {
+    "ams-table1": {"streets", "rates"},
+    "ams-table2": {"streets", "rates"},
+    "ams-table3": {"streets", "rates", "strategies"},
+    "ams-fig4": {"streets", "rates", "frontier"},
+    "ams-fig5": {"streets", "rates"},
+    "ams-clients": {"streets", "rates", "clients"},
+    "ams-horizon": {"streets", "rates", "horizon"},
+    "ams-rates": {"streets", "rates"},
+    "demo": {"streets", "rates"},
+    "quick": set(),
+}
+WITHOUT_BOUND = {"ams-clients", "ams-rates"}  # nothing to gain over
+
+
+class Made(Tables):
+    """Tables that were written by hand."""
+
+    def __init__(self, spec: dict[str, Any], **tables: list[dict[str, Any]]) -> None:
+        super().__init__(SimpleNamespace(spec=spec))
+        for name in TABLES:
+            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
+
+    def change(self, table: str, **columns: Any) -> None:
+        """Set columns by a function of a row."""
+        frame = self._frames[table]
+        made = {name: [each(row) for row in frame.to_dict("records")] for name, each in columns.items()}
+        self._frames[table] = frame.assign(**made)
+
+
+def asked(name: str) -> Experiment:
+    """Read a built-in experiment with two seeds."""
+    return load(name, choice=Choice(seeds=(0, 1)))
+
+
+def made(name: str) -> Made:
+    """Make tables for every cell of a built-in experiment: one second of frames, and two uploads a device."""
+    experiment = asked(name)
+    rows: dict[str, list[dict[str, Any]]] = {key: [] for key in ("runs", "frames", "transfers", "updates", "devices")}
+    for cell in cells_of(experiment):
+        here = {"cell": cell.id}
+        run = {"system": cell.system.name, "workload": cell.workload, "fleet": cell.fleet, "seed": cell.seed}
+        run |= {"devices": len(cell.devices), "bound": cell.system.bound, "status": "done", "student": "tiny"}
+        rows["runs"].append({**here, **run, "score": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
+        for edge in cell.devices:
+            place = {**here, "device": edge.name}
+            rows["devices"].append({**place, "score": 0.5, "stream_seed": edge.stream.seed})
+            for frame in range(2):
+                seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "app": "a", "miou_frame": 0.5}
+                rows["frames"].append({**place, **seen, "miou_window": 0.5})
+            for number in (1, 2):
+                sent = {"direction": "up", "kind": "samples", "sequence": number, "queued_s": 10.0 * number}
+                rows["transfers"].append({**place, **sent, "arrive_s": 10.0 * number + 1, "samples": 5})
+                phase = {"teach_start_s": 10.0 * number + 3, "train_end_s": 10.0 * number + 5}
+                rows["updates"].append({**place, **phase, "samples": 5, "uploads": 1})
+    return Made(experiment.model_dump(mode="json"), **rows)
+
+
+def view(tables: Made) -> View:
+    return view_of(tables.run, tables)
+
+
+def drawn(panel: Panel) -> Any:
+    axis = Canvas().subplots()
+    panel.draw(axis)
+    return axis
+
+
+def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """What stands on an axis, by colour, without rules."""
+    return {
+        line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
+        for line in axis.get_lines()
+        if line.get_color() != plots.QUIET
+    }
+
+
+def show(figure: Any, tables: Made) -> Shown:
+    shown = figure.FIGURE.show(view(tables))
+    assert shown is not None
+    return shown
+
+
+def texts(grid: Any) -> dict[str, list[str]]:
+    return {name: [entry.text for entry in entries] for name, entries in grid.rows.items()}
+
+
+# --- which figures a run has
+
+
+def test_every_file_is_in_the_table():
+    files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - {"base", "table"}
+    assert {figure.name for figure in FIGURES} == files
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_run_shows_what_its_experiment_varies(name):
+    look = view(made(name))
+    shown = {figure.name: shown for figure in FIGURES if (shown := figure.show(look)) is not None}
+    if name in SHOWN:
+        assert set(shown) == EVERY_RUN - ({"gains"} if name in WITHOUT_BOUND else set()) | SHOWN[name]
+    for figure in shown.values():
+        for panel in figure.panels[:3]:
+            assert drawn(panel).get_xlabel()
+        for grid in figure.grids:
+            assert {len(entries) for entries in grid.rows.values()} == {len(grid.columns)}
+
+
+def test_a_run_without_cells_shows_nothing():
+    assert [figure.name for figure in FIGURES if figure.show(view(Made({}))) is not None] == []
+
+
+# --- means
+
+
+def test_means_are_over_seeds_and_not_over_cells():
+    rows = pd.DataFrame({"system": "a", "seed": [0, 0, 0, 1], "value": [0.0, 0.0, 0.0, 1.0]})
+    assert means(rows, ["system"], "value")["mean"].tolist() == [0.5]
+    one = means(rows[rows["seed"] == 0], ["system"], "value")
+    assert one[["low", "high"]].isna().all(axis=None)
+    assert one["n"].tolist() == [1]
+
+
+# --- what they draw
+
+
+def test_the_frontier_joins_systems_that_differ_in_one_number():
+    tables = made("ams-fig4")
+    found = frontier.sweeps(view(tables))
+    assert found["ams"] == {"ams": "10", "ams-20s": "20", "ams-30s": "30", "ams-40s": "40"}
+    assert list(found["just_in_time"].values()) == ["0.25", "0.4", "0.5", "0.6", "0.75"]
+    assert {name: set(group) for name, group in found.items() if len(group) == 1} == {
+        "ams-int4": {"ams-int4"},
+        "just_in_time-dense": {"just_in_time-dense"},
+    }
+    kbps = {"ams": 4.0, "ams-20s": 2.0, "ams-30s": 1.0, "ams-40s": 0.5}
+    tables.change(
+        "runs",
+        downlink_kbps=lambda row: kbps.get(row["system"], 9.0),
+        score=lambda row: kbps.get(row["system"], 3.0) / 10 + row["seed"] / 100,
+    )
+    shown = show(frontier, tables)
+    x, y = lines(drawn(shown.panels[0]))[shown.legend["ams"].colour]
+    assert x == [0.5, 1.0, 2.0, 4.0]
+    assert y == pytest.approx([0.055, 0.105, 0.205, 0.405])
+    assert {"no_custom", "oracle"} <= set(shown.legend)
+
+
+def test_two_numbers_that_vary_are_no_line():
+    assert all(len(group) == 1 for group in frontier.sweeps(view(made("ams-horizon"))).values())
+
+
+def test_strategies_are_compared_with_everything_street_by_street():
+    tables = made("ams-table3")
+    lost = {"guided-5": 0.01, "random-5": 0.03}
+    level = {"dance": 0.5, "walking_paris": 0.6, "drift": 0.7}
+    tables.change("runs", score=lambda row: level[row["workload"]] - lost.get(row["system"], 0) * (1 + row["seed"]))
+    shown = show(strategies, tables)
+    (grid,) = shown.grids
+    assert list(grid.columns) == ["20 %", "5 %", "all"]
+    assert texts(grid)["gradient_guided"] == ["+0.0", "\u22121.5", ""]
+    assert texts(grid)["random"][1] == "\u22124.5"
+    x, y = lines(drawn(shown.panels[0]))[shown.legend["random"].colour]
+    assert (x, y) == (pytest.approx([5, 20]), pytest.approx([-4.5, 0]))
+
+
+def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
+    tables = made("ams-horizon")
+    scores = {f"horizon-{past}-every-{every}": past / 1000 for past in (16, 64, 256) for every in (10, 20, 40)}
+    tables.change("runs", score=lambda row: scores.get(row["system"], 0.9))
+    shown = show(horizon, tables)
+    first, second = (drawn(panel) for panel in shown.panels)
+    assert lines(first)[plots.INK] == ([16, 64, 256], pytest.approx([0.016, 0.064, 0.256]))
+    assert lines(second)[shown.legend["horizon 64 s"].colour] == ([10, 20, 40], pytest.approx([0.064] * 3))
+
+
+def test_devices_that_share_lose_and_wait():
+    tables = made("ams-clients")
+    count = dict(tables.frame("runs")[["cell", "devices"]].itertuples(index=False))
+    tables.change("devices", score=lambda row: 0.5 - count[row["cell"]] / 1000)
+    tables.change("updates", teach_start_s=lambda row: row["teach_start_s"] + count[row["cell"]])
+    shown = show(clients, tables)
+    loss, wait = (lines(drawn(panel))[shown.legend["ams"].colour] for panel in shown.panels)
+    fleets = sorted(set(count.values()))
+    assert loss == (fleets, pytest.approx([(number - fleets[0]) / 10 for number in fleets]))
+    assert wait == (fleets, pytest.approx([2 + number for number in fleets]))
+
+
+def test_frames_are_compared_with_the_same_frame():
+    tables = made("ams-fig5")
+    better = {"no_custom": (0.0, 0.0), "ams": (0.1, 0.3), "one_time": (-0.1, 0.1)}
+    tables.change(
+        "frames", miou_frame=lambda row: 0.5 + better.get(row["cell"].partition("/")[0], (0, 0))[row["frame"]]
+    )
+    shown = show(gains, tables)
+    assert "no_custom" not in shown.legend
+    table = texts(shown.grids[0])
+    assert (table["ams"][-1], table["one_time"][-1], table["just_in_time"][-1]) == ("100 %", "50 %", "0 %")
+    x, y = lines(drawn(shown.panels[0]))[shown.legend["ams"].colour]
+    assert (x[0], x[-1], y[0], y[-1]) == (pytest.approx(0.1), pytest.approx(0.3), 0, 1)
+    assert max(share for gain, share in zip(x, y, strict=True) if gain <= 0.2) == pytest.approx(0.5)
+
+
+def test_a_rate_is_what_an_upload_brought_over_its_time_and_stops_are_shaded():
+    tables = made("ams-rates")
+    tables.change("transfers", queued_s=lambda row: 40.0 * row["sequence"] * (1 + ("fast" in row["cell"])))
+    shown = show(rates, tables)
+    assert [panel.title for panel in shown.panels][-1] == "mean rate of a stream"
+    axis = drawn(next(panel for panel in shown.panels if panel.title == "driving_la"))
+    steps = [patch.get_data() for patch in axis.patches if hasattr(patch, "get_data")]
+    assert [step.values.tolist() for step in steps] == [[0.125] * 2, [0.125] * 2, [0.0625] * 2]
+    seed = next(edge.devices[0].stream.seed for edge in cells_of(asked("ams-rates")) if edge.workload == "driving_la")
+    travel = draw_travel(PRESETS["driving_la"], seed)
+    shaded = [patch for patch in axis.patches if hasattr(patch, "get_width")]
+    assert shaded
+    for patch in shaded:
+        begin, end = patch.get_x(), patch.get_x() + patch.get_width()
+        assert travel.distance_m(begin) == pytest.approx(travel.distance_m(end), abs=1e-6)
+    still = drawn(next(panel for panel in shown.panels if panel.title == "interview"))
+    assert not [patch for patch in still.patches if hasattr(patch, "get_width")]
+
+
+def test_a_rate_that_cannot_change_is_not_drawn():
+    assert rates.FIGURE.show(view(made("quick"))) is None
+
+
+def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
+    tables = made("ams-table2")
+    level = {"ams": 0.7, "no_custom": 0.9, "just_in_time": 0.6}
+    tables.change(
+        "runs",
+        score=lambda row: level.get(row["system"], 0.3) + (row["system"] == "just_in_time" and row["seed"]) / 4,
+    )
+    (grid,) = show(streets, tables).grids
+    assert grid.columns[-1] == "mean"
+    strong = {name for name, entries in grid.rows.items() if all(entry.strong for entry in entries)}
+    assert strong == {"just_in_time"}
+    assert not any(entry.strong for name in ("ams", "no_custom") for entry in grid.rows[name])
+    assert grid.rows["no_custom"][0].text == "90.0"
