@@ -11,6 +11,7 @@ import ray
 from driftlab.actors.rack import Failure, Head, Rack, import_class
 from driftlab.platform.core import plugins
 from driftlab.platform.lab.backend import Kind, NodeId
+from driftlab.platform.lab.machine import keep_freed_memory
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
 
@@ -20,6 +21,7 @@ class _Host:
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
         os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
+        keep_freed_memory()
         plugins.hook()  # members that users bring in files of their own are found by name here as well
         self._name = name
         self._rack = Rack(classes)

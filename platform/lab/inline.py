@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.backend import Job, Kind, NodeId
-from driftlab.platform.lab.machine import use_one_thread
+from driftlab.platform.lab.machine import keep_freed_memory, use_one_thread
 
 NODE_CLASSES: Mapping[Kind, str] = {
     "device": "driftlab.platform.nodes.device:Device",
@@ -67,6 +67,7 @@ class InlineBackend:
 
     def __init__(self) -> None:
         use_one_thread()
+        keep_freed_memory()
 
     def open(self, session: str) -> InlineSession:
         return InlineSession()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+
 from driftlab.errors import RequestError
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+KEEP_BYTES = 2**30  # of freed memory, before any goes back to the system
+HEAP_BYTES = 2**25  # the largest block that may come from the heap
 
 
 def use_one_thread() -> None:
@@ -12,6 +19,20 @@ def use_one_thread() -> None:
 
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
+
+
+def keep_freed_memory() -> None:
+    """Have freed memory wait for its next use: a training step frees and wants the same megabytes over and over.
+
+    On a thread that is not the first, as under Ray, glibc would return them each time; the page faults that bring them
+    back were measured to take a tenth of the training time and a third of the inference time.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(M_TRIM_THRESHOLD, KEEP_BYTES)
+        mallopt(M_MMAP_THRESHOLD, HEAP_BYTES)
 
 
 def gpus() -> int:
