@@ -43,12 +43,15 @@ def claims(
     from driftlab.platform.results.claims.base import as_records, as_text, evaluate
     from driftlab.platform.results.read import open_run
 
-    opened = open_run(run or _newest_run(Path("runs")))
+    folder = run or _newest_run(Path("runs"))
+    opened = open_run(folder)
     verdicts = evaluate(opened)
     if as_json:
-        print_json({"run": opened.path, "claims": as_records(verdicts)})
+        origin = {"experiment": opened.spec.get("name"), "seeds": opened.spec.get("seeds")}
+        origin["commit"] = opened.info.get("git_commit")
+        print_json({"run": folder, **origin, "claims": as_records(verdicts)})
     else:
-        remark(f"Judged by {opened.path}")
+        remark(f"Judged by {folder}")
         say(as_text(verdicts))
 
 
