@@ -76,8 +76,11 @@ class Uploaded:
 
     frames: int
     bytes: int  # what the link carries
+    gross_bytes: int  # with what the encoder says about itself, which is not sent
     raw_bytes: int  # before compression
     newest_s: float
+    host_seconds: float  # to pack them
+    refused: str = ""  # why the server cannot read what the link will make of them
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Stored:
     frames: int
     buffered: int
     newest_s: float
+    usable_s: float | None  # time of the newest sample in the buffer with a label that counts, if there is one
     phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
 
 
@@ -117,6 +121,7 @@ class Trained:
     score: float | None  # mIoU on what was trained on, where the phase asked for it
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
+    clamped: int = 0  # values too large for how the update writes them
 
 
 @dataclass(frozen=True)

@@ -7,74 +7,36 @@ for when its virtual end comes, so real work overlaps while the tables depend on
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import simpy
 
 from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Applied, Captured, Stored, Trained, Uploaded, Variant, Watched
+from driftlab.platform.core.records import Applied, Captured, Trained, Uploaded, Variant, Watched
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.lab.backend import Job, Kind, NodeId, Session
+from driftlab.platform.lab.backend import Job, NodeId, Session
 from driftlab.platform.lab.cells import Cell, EdgeSpec
-from driftlab.platform.lab.ledger import Account, Ledger
-from driftlab.platform.lab.rows import device_row, run_row
+from driftlab.platform.lab.edge import Direction, Edge, Message, Upload, Visit, nothing_to_learn, together
+from driftlab.platform.lab.ledger import Ledger
+from driftlab.platform.lab.rows import device_row, run_row, sample_columns, transfer_row, update_row
 from driftlab.platform.lab.setting import Setting
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.scheduling.base import Demand, Window
-from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling, Wire
+from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling
 from driftlab.platform.streaming.base import Session as Plan
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.cost import inference_s
-from driftlab.platform.world.link import LINKS, Link, Transfer
+from driftlab.platform.world.link import LINKS
 
-log = logging.getLogger(__name__)
-Process = Generator[simpy.Event, Any, Any]
+Process = Generator[simpy.Event, Any, None]
 FROZEN = Member("adaptation", "frozen")
-
-
-@dataclass
-class Edge:
-    """One device of the cell, as the loop sees it."""
-
-    spec: EdgeSpec
-    plan: Plan
-    up: Link
-    down: Link
-    server_state: Any  # the streaming member's state at the server
-    device_state: Any  # and as the device last heard of it
-    turn: simpy.Resource  # uploads of one device are served one after another, however many GPUs there are
-    has_trainer: bool = False
-    messages: Counter[str] = field(default_factory=Counter)  # by direction
-    version: int = 0
-    in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it
-    account: Account = field(default_factory=Account)
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    def node(self, kind: Kind) -> NodeId:
-        return NodeId(kind, self.spec.name)
-
-
-@dataclass
-class Visit:
-    """One upload's stay at the server, for its row in the updates table."""
-
-    edge: Edge
-    sent: Uploaded
-    teach_start_s: float
-    teach_end_s: float = 0.0
-    train_end_s: float = 0.0
-    state: Any = None  # the streaming member's, after this visit
-    stored: Stored | None = None
-    trained: Trained | None = None
+RETRY_S = 1.0  # a device that got no weights waits so long before it asks again
+NOTHING = "no sample within the horizon has a label that counts"
+TOO_LATE = "it did not arrive in the session"
 
 
 class Loop:
@@ -148,10 +110,12 @@ class Loop:
     def _send(self, edge: Edge) -> Process:
         """Sample, pack and send, as often as the streaming member plans it and the stream lasts."""
         while (sampling := self._sampling(edge)) is not None:
-            packing = self.session.call(edge.node("device"), "upload", sampling) if sampling.times_s else None
+            if sampling.times_s:  # a slow camera may show nothing between two uploads
+                message = edge.message("up", "samples")
+                packing = self.session.call(edge.node("device"), "upload", sampling, message.damage)
             yield self.clock.timeout(sampling.send_s - self.clock.now)
-            if packing is not None:  # a slow camera may show nothing between two uploads
-                self.clock.process(self._serve(edge, packing))
+            if sampling.times_s:
+                self.clock.process(self._serve(message, sampling, packing))
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
@@ -170,111 +134,162 @@ class Loop:
             )
         return sampling
 
-    def _serve(self, edge: Edge, packing: Job) -> Process:
-        """Carry an upload to the server, do there what it is for, and carry the outcome back."""
+    def _serve(self, message: Message, sampling: Sampling, packing: Job) -> Process:
+        """Carry an upload to the server; the next visit takes it along with whatever else waits there by then."""
+        edge = message.edge
         sent: Uploaded = self.session.result(packing).facts
-        yield from self._carry(edge, "up", "samples", sent.bytes)
+        message.refused = sent.refused
+        yield from self._carry(message, sent.bytes)
+        if message.arrive_s >= edge.plan.duration_s:
+            message.refused = TOO_LATE
+        self._arrived(message, **sample_columns(sent, sampling))
+        if message.refused:
+            return
+        edge.waiting.append(Upload(sent, packing, message.arrive_s))
         with edge.turn.request() as turn:
             yield turn
-            if self.streaming.returns == "labels":
-                packed = yield from self._label(sent, packing)
-            else:
-                visit, training = yield from self._visit(edge, sent, packing)
+            if not edge.waiting:  # a visit that began after this arrival took it along
+                return
+            with self.gpu.request() as gpu:
+                yield gpu
+                uploads, edge.waiting = tuple(edge.waiting), []
+                if self.streaming.returns == "labels":
+                    packed = yield from self._label(uploads)
+                else:
+                    visit, training = yield from self._visit(edge, uploads)
         if self.streaming.returns == "labels":
-            yield from self._return_labels(edge, sent, packed)
+            for upload, labels in zip(uploads, packed, strict=True):
+                self.clock.process(self._return_labels(edge, upload, labels))
         else:
             yield from self._return(visit, training)
 
-    def _label(self, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, Job]:
-        """Hold a GPU while the teacher labels; pack the labels for the way back."""
-        with self.gpu.request() as gpu:
-            yield gpu
-            labelling = self.session.call(self.teacher, "label", packing)
-            packed = self.session.call(self.teacher, "pack", labelling)
-            yield self._busy(sent.frames * self.setting.label_s)
+    def _label(self, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, list[Job]]:
+        """Let the teacher label; pack the labels for the way back."""
+        labelling = [self.session.call(self.teacher, "label", upload.packing) for upload in uploads]
+        packed = [self.session.call(self.teacher, "pack", labels) for labels in labelling]
+        yield self._busy(sum(upload.sent.frames for upload in uploads) * self.setting.label_s)
         return packed
 
-    def _return_labels(self, edge: Edge, sent: Uploaded, packed: Job) -> Process:
+    def _return_labels(self, edge: Edge, upload: Upload, packed: Job) -> Process:
         """Send labels down; the device carries them along from the moment of their arrival."""
-        transfer = yield from self._carry(edge, "down", "labels", self.session.result(packed).facts.bytes)
-        tracking = self.session.call(edge.node("application"), "track", packed, sent.newest_s, transfer.arrive_s)
+        message = edge.message("down", "labels")
+        yield from self._carry(message, self.session.result(packed).facts.bytes)
+        newest_s, arrive_s = upload.sent.newest_s, message.arrive_s
+        tracking = self.session.call(edge.node("application"), "track", packed, newest_s, arrive_s, message.damage)
         applied: Applied = self.session.result(tracking).facts
-        if not applied.accepted:
-            log.warning("%s refused labels: %s", edge.name, applied.reason)
+        message.refused = applied.reason
+        self._arrived(message)
 
-    def _visit(self, edge: Edge, sent: Uploaded, packing: Job) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
-        """Hold a GPU for one whole step of a device: label, then train."""
-        with self.gpu.request() as gpu:
-            yield gpu
-            visit = Visit(edge, sent, teach_start_s=self.clock.now)
-            answer = yield from self._teach(visit, packing)
-            training = yield from self._train(visit, answer)
+    def _visit(self, edge: Edge, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
+        """Do one whole step of a device: label everything that waits, then train once."""
+        visit = Visit(edge, tuple(uploads), teach_start_s=self.clock.now)
+        answer = yield from self._teach(visit)
+        training = yield from self._train(visit, answer)
         learned = answer.state if visit.trained is None else self.streaming.learn(answer.state, visit.trained)
         visit.state = edge.server_state = learned
         return visit, training
 
-    def _teach(self, visit: Visit, packing: Job) -> Generator[simpy.Event, Any, Answer]:
+    def _teach(self, visit: Visit) -> Generator[simpy.Event, Any, Answer]:
         """Label what has arrived and put it into the trainer's buffer."""
         edge = visit.edge
         if not edge.has_trainer:
             self._place_trainer(edge)
-        labelling = self.session.call(self.teacher, "label", packing)
-        storing = self.session.call(edge.node("trainer"), "store", packing, labelling)
-        yield self._busy(visit.sent.frames * self.setting.label_s)
-        visit.stored, visit.teach_end_s = self.session.result(storing).facts, self.clock.now
-        answer: Answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
-        return answer
+        storing = []
+        for upload in visit.uploads:
+            labelling = self.session.call(self.teacher, "label", upload.packing)
+            storing.append(self.session.call(edge.node("trainer"), "store", upload.packing, labelling))
+        yield self._busy(sum(upload.sent.frames for upload in visit.uploads) * self.setting.label_s)
+        visit.stored, visit.teach_end_s = together([self.session.result(job).facts for job in storing]), self.clock.now
+        visit.answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
+        return visit.answer
 
     def _train(self, visit: Visit, answer: Answer) -> Generator[simpy.Event, Any, Job | None]:
         """Train as long as the plan says; where that depends on the score, the work comes before its duration."""
-        if answer.phase is None:
+        if answer.phase is None or nothing_to_learn(visit.stored, answer):
+            visit.idle = "stored" if answer.phase is None else NOTHING
             return None
-        training = self.session.call(visit.edge.node("trainer"), "train", _order(visit.edge, answer))
+        visit.train_start_s = self.clock.now
+        training = self.session.call(visit.edge.node("trainer"), "train", replace(answer, state=None))
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
         if answer.phase.stop_score is not None:
             iterations = self.session.result(training).facts.iterations
         cost, batch = self.setting.student.cost, self.adaptation.phase_batch
         yield self._busy(self.setting.server.training_s(cost, iterations, batch))
-        visit.trained, visit.train_end_s = self.session.result(training).facts, self.clock.now
+        trained: Trained = self.session.result(training).facts
+        visit.trained, visit.train_end_s, visit.idle = trained, self.clock.now, trained.skipped
         return training
 
     def _return(self, visit: Visit, training: Job | None) -> Process:
         """Send the update down, or the new plan alone; the device uses it from the moment of its arrival."""
-        edge, trained = visit.edge, visit.trained
-        if trained is None or trained.skipped:
-            yield from self._carry(edge, "down", "plan", PLAN_BYTES)
-            self._record(visit, trained.skipped if trained else "stored")
-        else:
-            transfer = yield from self._carry(edge, "down", "update", trained.bytes)
-            if transfer.arrive_s < edge.plan.duration_s:
-                self._apply(visit, training, transfer.arrive_s)
-            else:
-                self._record(visit, "it did not arrive in the session")
-        edge.device_state = visit.state
+        if training is not None and not visit.idle:
+            yield from self._update(visit, training)
+            return
+        message = visit.edge.message("down", "plan")
+        yield from self._carry(message, PLAN_BYTES)
+        self._arrived(message)
+        if not message.refused:
+            visit.edge.device_state = visit.state
+        self._record(visit, visit.idle)
 
-    def _apply(self, visit: Visit, training: Job | None, arrive_s: float) -> None:
-        """Hand an update to the application, which may refuse it."""
-        edge = visit.edge
-        applying = self.session.call(edge.node("application"), "apply", training, arrive_s)
+    def _update(self, visit: Visit, packing: Job) -> Process:
+        """Send weights down and hand them to the application; a device that cannot take them asks for all of them."""
+        edge, trained = visit.edge, visit.trained
+        assert trained is not None
+        message = edge.message("down", "update")
+        yield from self._carry(message, trained.bytes)
+        if message.arrive_s >= edge.plan.duration_s:
+            message.refused = TOO_LATE
+            self._arrived(message)
+            self._record(visit, message.refused)
+            return
+        applying = self.session.call(edge.node("application"), "apply", packing, message.arrive_s, message.damage)
         applied: Applied = self.session.result(applying).facts
-        edge.version, edge.in_step = applied.version, applied.accepted
+        message.refused = applied.reason
+        self._arrived(message)
+        self._record(visit, applied.reason, applied, message.arrive_s)
         edge.account.updates += applied.accepted
-        self._record(visit, applied.reason, applied, arrive_s)
+        if applied.accepted:
+            edge.in_step, edge.device_state = True, visit.state
+        elif edge.in_step:
+            edge.in_step = False
+            self.clock.process(self._resync(edge))
+
+    def _resync(self, edge: Edge) -> Process:
+        """Ask the server for every weight, again and again until they have come."""
+        while not edge.in_step and self.clock.now < edge.plan.duration_s:
+            message = edge.message("up", "resync")
+            yield from self._carry(message, RESYNC_BYTES)
+            self._arrived(message)
+            if not message.refused:
+                yield from self._resend(edge)
+            yield self.clock.timeout(RETRY_S)
+
+    def _resend(self, edge: Edge) -> Process:
+        """Send every weight as the server has it between two phases, with the plan that holds by now."""
+        with edge.turn.request() as turn:
+            yield turn
+            packing = self.session.call(edge.node("trainer"), "resend")
+            visit = Visit(edge, state=edge.server_state, trained=self.session.result(packing).facts)
+        yield from self._update(visit, packing)
 
     def _busy(self, seconds: float) -> simpy.Event:
         return self.clock.timeout(0.0 if self.streaming.free else seconds)
 
-    def _carry(self, edge: Edge, direction: str, kind: str, size: int) -> Generator[simpy.Event, Any, Transfer]:
+    def _carry(self, message: Message, size: int) -> Process:
         """Put a message on the link and count it."""
-        edge.messages[direction] += 1
-        sequence = edge.messages[direction]
-        link = edge.up if direction == "up" else edge.down
-        transfer = yield from link.send(size)
-        edge.account.sent(direction, transfer)
-        self.ledger.row(
-            "transfers", device=edge.name, direction=direction, kind=kind, sequence=sequence, **vars(transfer)
-        )
-        return transfer
+        edge = message.edge
+        edge.messages[message.direction] += 1
+        message.sequence = edge.messages[message.direction]
+        link = edge.up if message.direction == "up" else edge.down
+        message.transfer = yield from link.send(size)
+        edge.account.sent(message.direction, message.transfer)
+
+    def _arrived(self, message: Message, **columns: Any) -> None:
+        """Write a message's row, now that its receiver has taken or refused it."""
+        self.ledger.row("transfers", **transfer_row(message), **columns)
+
+    def _record(self, visit: Visit, reason: str, applied: Applied | None = None, arrive_s: float | None = None) -> None:
+        self.ledger.row("updates", **update_row(visit, reason, applied, arrive_s))
 
     # Beginning and end -------------------------------------------------------------------------------------------
 
@@ -286,7 +301,8 @@ class Loop:
             for way, open_link in (("up", profile.up), ("down", profile.down))
         )
         state = self.streaming.start(plan)
-        return Edge(spec, plan, up, down, state, state, simpy.Resource(self.clock))
+        faults = {way: rng_for(self.cell.seed, "damage", spec.name, way) for way in get_args(Direction)}
+        return Edge(spec, plan, up, down, faults, profile.damaged, state, state, simpy.Resource(self.clock))
 
     def _place(self, edge: Edge) -> None:
         self.session.place(edge.node("device"), edge.spec.stream)
@@ -334,35 +350,3 @@ class Loop:
             self.ledger.row("devices", **device_row(edge.spec, edge.account, self.setting))
         accounts = [edge.account for edge in self.edges]
         self.ledger.row("runs", **run_row(self.cell, self.setting, accounts, digests))
-
-    def _record(self, visit: Visit, reason: str, applied: Applied | None = None, arrive_s: float | None = None) -> None:
-        stored, trained = visit.stored, visit.trained
-        assert stored is not None
-        self.ledger.row(
-            "updates",
-            device=visit.edge.name,
-            version=applied.version if applied and applied.accepted else None,
-            samples=visit.sent.frames,
-            buffered=trained.frames if trained else stored.buffered,
-            phi=float(np.mean(stored.phis)) if stored.phis else None,
-            iterations=trained.iterations if trained else 0,
-            values=trained.values if trained else 0,
-            loss_first=trained.loss_first if trained else None,
-            loss_last=trained.loss_last if trained else None,
-            bytes=trained.bytes if trained else 0,
-            teach_start_s=visit.teach_start_s,
-            teach_end_s=visit.teach_end_s,
-            train_start_s=visit.teach_end_s if trained else None,
-            train_end_s=visit.train_end_s if trained else None,
-            arrive_s=arrive_s,
-            accepted=applied.accepted if applied else None,
-            reason=reason or None,
-            host_train_seconds=trained.host_seconds if trained else None,
-        )
-
-
-def _order(edge: Edge, answer: Answer) -> Answer:
-    """Tell the trainer what to send; after a refusal a message that stands alone, in a form fit for whole weights."""
-    if edge.in_step:
-        return replace(answer, state=None)
-    return replace(answer, state=None, dense=True, wire=Wire())

@@ -25,6 +25,7 @@ from driftlab.platform.nodes.specs import AppSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.world.cost import inference_j, inference_s
+from driftlab.platform.world.damage import Damage, received
 
 Labels = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.intp]
@@ -74,11 +75,11 @@ class Application:
         self._scorer = Scorer(spec.student.classes)
         self._seen = 0
 
-    def apply(self, update: bytes, arrive_s: float) -> Reply:
+    def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take an update into the shadow copy; frames shown from its arrival on use it."""
         newest = self._versions[-1]
         try:
-            changed = delta.apply(update, newest.vector, self._layout, base=newest.number)
+            changed = delta.apply(received(update, damage), newest.vector, self._layout, base=newest.number)
         except WireError as error:
             return Reply(Applied(newest.number, accepted=False, reason=str(error)))
         self._versions.append(Version(changed.version, arrive_s, changed.vector))
@@ -100,11 +101,11 @@ class Application:
         self._versions = self._versions[int(versions[-1]) :]
         return Reply(self._facts(view, latency_s), rows)
 
-    def track(self, packed: bytes, captured_s: float, arrive_s: float) -> Reply:
+    def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames shown from their arrival on carry them along."""
         shape = (self._spec.student.height, self._spec.student.width)
         try:
-            labels = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(shape)
+            labels = np.frombuffer(zlib.decompress(received(packed, damage)), dtype=np.uint8).reshape(shape)
         except (zlib.error, ValueError) as error:
             return Reply(Applied(self._versions[-1].number, accepted=False, reason=f"torn: {error}"))
         self._tracker.add(Keyframe(captured_s, arrive_s, labels))

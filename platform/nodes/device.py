@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Stream, frame_times
+from driftlab.errors import WireError
 from driftlab.platform.core.records import Captured, Reply, Uploaded
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
+from driftlab.platform.streaming.codec import pack, unpack
+from driftlab.platform.world.damage import Damage
 
 
 class Device:
@@ -47,9 +50,23 @@ class Device:
         frames = self.stream.at(frame_times(self.stream, start_s, stop_s))
         return Reply(Captured(len(frames), self.stream.has_truth), payload=frames)
 
-    def upload(self, sampling: Sampling) -> Reply:
+    def upload(self, sampling: Sampling, damage: Damage | None = None) -> Reply:
         """Pack the sampled frames; the payload is what the server decodes, and the truth for an oracle."""
         frames = self.stream.at(np.asarray(sampling.times_s, dtype=np.float64))
+        started = time.perf_counter()
         packed = pack(frames.images, sampling.codec)
-        facts = Uploaded(len(frames), packed.net_bytes, frames.images.nbytes, float(frames.times_s[-1]))
-        return Reply(facts, payload=replace(frames, images=packed.frames))
+        facts = Uploaded(
+            frames=len(frames),
+            bytes=packed.net_bytes,
+            gross_bytes=packed.gross_bytes,
+            raw_bytes=frames.images.nbytes,
+            newest_s=float(frames.times_s[-1]),
+            host_seconds=time.perf_counter() - started,
+        )
+        if damage is None:
+            return Reply(facts, payload=replace(frames, images=packed.frames))
+        try:
+            images = unpack(damage.of(packed.payload), frames.images.shape, sampling.codec)
+        except WireError as error:
+            return Reply(replace(facts, refused=str(error)))
+        return Reply(facts, payload=replace(frames, images=images))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import Adapted, Batch
+from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.core.records import Reply, Stored, Trained, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import delta, vector
@@ -19,6 +19,7 @@ from driftlab.platform.streaming import phi
 from driftlab.platform.streaming.base import Answer
 
 Labels = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
 
 
 class Trainer:
@@ -47,7 +48,15 @@ class Trainer:
         self._times_s = np.concatenate([self._times_s, frames.times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, labels])
-        return Reply(Stored(len(frames), len(self._times_s), float(self._times_s[-1]), phis))
+        return Reply(
+            Stored(
+                frames=len(frames),
+                buffered=len(self._times_s),
+                newest_s=float(self._times_s[-1]),
+                usable_s=self._usable_s(),
+                phis=phis,
+            )
+        )
 
     def train(self, answer: Answer) -> Reply:
         """Train one phase over what the buffer still holds, and pack the change for the device."""
@@ -58,12 +67,13 @@ class Trainer:
         batch = Batch(self._images, self._labels, rng)
         adapted = self._adaptation.adapt(self._model, self._state, batch, answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
-        update = None if adapted.skipped else self._pack(adapted, answer)
+        update = None if adapted.skipped else self._pack(answer, adapted.changed)
         facts = Trained(
             frames=len(self._times_s),
             iterations=adapted.iterations,
             bytes=len(update.data) if update else 0,
             values=update.values if update else 0,
+            clamped=update.clamped if update else 0,
             loss_first=adapted.losses[0] if adapted.losses else None,
             loss_last=adapted.losses[-1] if adapted.losses else None,
             score=adapted.score,
@@ -72,16 +82,39 @@ class Trainer:
         )
         return Reply(facts, payload=update.data if update else None)
 
+    def resend(self) -> Reply:
+        """Pack every weight as it is, for a device that can take nothing that builds on another update."""
+        started = time.perf_counter()
+        update = self._pack(Answer(None, None, dense=True), None)
+        facts = Trained(
+            frames=len(self._times_s),
+            iterations=0,
+            bytes=len(update.data),
+            values=update.values,
+            clamped=update.clamped,
+            loss_first=None,
+            loss_last=None,
+            score=None,
+            skipped="",
+            host_seconds=time.perf_counter() - started,
+        )
+        return Reply(facts, payload=update.data)
+
+    def _usable_s(self) -> float | None:
+        """Tell when the newest sample with a label that counts was taken."""
+        counts = (self._labels < self._spec.classes).any(axis=(1, 2))
+        return float(self._times_s[counts].max()) if counts.any() else None
+
     def _drop_before(self, oldest_s: float) -> None:
         kept = self._times_s >= oldest_s
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
-    def _pack(self, adapted: Adapted, answer: Answer) -> delta.Encoded:
+    def _pack(self, answer: Answer, changed: Mask | None) -> delta.Encoded:
         """Encode the change, and go on from exactly the weights that the device will have."""
         change = delta.Change(
             before=self._vector,
             after=vector.read(self._model),
-            changed=None if answer.dense else adapted.changed,
+            changed=None if answer.dense else changed,
             version=self._version + 1,
             base=None if answer.dense else self._version,
         )

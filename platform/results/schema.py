@@ -92,12 +92,16 @@ _FRAMES = _table(
     _column("pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=_NO_TRUTH),
 )
 
+_NO_SAMPLES = "it carries no samples"
+
 _TRANSFERS = _table(
     "transfers",
     "One row per message over a link.",
     _column("device", TEXT, "which device's link"),
     _column("direction", TEXT, "up (device to server) or down"),
-    _column("kind", TEXT, "samples, labels, update, or plan: new rates alone"),
+    _column(
+        "kind", TEXT, "samples, labels, update, plan (new rates alone), or resync: the device asks for every weight"
+    ),
     _column("sequence", COUNT, "number of the message on this link and in this direction"),
     _column("bytes", BYTES, "payload", "B"),
     _column("wire_bytes", BYTES, "payload with headers and retransmissions", "B"),
@@ -106,20 +110,32 @@ _TRANSFERS = _table(
     _column("sent_s", REAL, "when its last bit left", "s", null="the session ended before"),
     _column("arrive_s", REAL, "when its last bit arrived", "s", null="the session ended before"),
     _column("retransmissions", COUNT, "packets sent again", "packets"),
+    _column("refused", TEXT, "why its receiver threw it away", null="it was taken"),
+    _column("samples", COUNT, "frames it carries", "frames", null=_NO_SAMPLES),
+    _column(
+        "rate_fps", REAL, "sampling rate in force when they were chosen", "frames/s", null=f"{_NO_SAMPLES} or no rate"
+    ),
+    _column("gross_bytes", BYTES, "payload with what the encoder says about itself", "B", null=_NO_SAMPLES),
+    _column("host_pack_seconds", REAL, "time this machine took to pack them", "s", null=_NO_SAMPLES),
 )
 
 _NO_PHASE = "nothing was trained"
+_NO_PLAN = "the streaming member sets none"
 
 _UPDATES = _table(
     "updates",
-    "One row per training phase and the update that came of it.",
+    "One row per visit to the server, and one per answer to a device that asked for every weight.",
     _column("device", TEXT, "for which device"),
     _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
-    _column("samples", COUNT, "samples the upload brought", "frames"),
+    _column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
+    _column("samples", COUNT, "samples they brought", "frames"),
     _column("buffered", COUNT, "samples in the buffer that was trained on", "frames"),
     _column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
+    _column("rate_fps", REAL, "sampling rate from here on, within its limits", "frames/s", null=_NO_PLAN),
+    _column("interval_s", REAL, "time between uploads from here on, within its limits", "s", null=_NO_PLAN),
     _column("iterations", COUNT, "optimiser steps", "steps"),
     _column("values", COUNT, "weights that the update carries", "values"),
+    _column("clamped", COUNT, "of these, too large for how they are written", "values"),
     _column("loss_first", REAL, "loss of the first step", null=_NO_PHASE),
     _column("loss_last", REAL, "loss of the last step", null=_NO_PHASE),
     _column("bytes", BYTES, "payload of the update", "B"),

@@ -52,12 +52,20 @@ class Ams(Streaming):
         """Fill the next buffer evenly and send it when the interval is over."""
         stop_s = now_s + state.interval_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
-        return Sampling(times_s, send_s=stop_s, codec=self.codec)
+        return Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=state.fps)
 
     def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
         """Set both rates by the new φ-scores, and train on what the horizon still holds."""
         wire = Wire(self.values, self.mask, self.feedback)
-        return Answer(self._advance(state, stored), Phase(), oldest_s=now_s - self.horizon_s, wire=wire)
+        after = self._advance(state, stored)
+        return Answer(
+            after,
+            Phase(),
+            oldest_s=now_s - self.horizon_s,
+            wire=wire,
+            rate_fps=after.fps,
+            interval_s=after.interval_s,
+        )
 
     def _advance(self, state: Rates, stored: Stored) -> Rates:
         if self.control == "fixed":

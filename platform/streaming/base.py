@@ -26,6 +26,7 @@ class Sampling:
     send_s: float
     next_s: float | None = None  # when to plan again; None means as soon as this buffer has left
     codec: str = "jpeg"  # a name of streaming/codec.py
+    rate_fps: float | None = None  # how often frames are sampled, where the member has such a rate
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,12 @@ class Answer:
     oldest_s: float = float("-inf")  # samples captured before this leave the trainer's buffer
     dense: bool = False  # send every weight rather than those that changed
     wire: Wire = Wire()
+    rate_fps: float | None = None  # what the device is told, where the member sets it: how often to sample
+    interval_s: float | None = None  # and how often to send
 
 
 PLAN_BYTES = 16  # the message that brings a new plan where no update goes along
+RESYNC_BYTES = 16  # and the one by which a device asks for every weight
 
 
 class Streaming(ABC):

@@ -40,7 +40,7 @@ class Foresight(Streaming):
             return None
         stop_s = session.duration_s if self.span == "stream" else min(now_s + self.window_s, session.duration_s)
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
-        return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png")
+        return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png", rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
         """Train on this upload alone: an oracle of a window knows that window only."""

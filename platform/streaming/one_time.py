@@ -34,7 +34,7 @@ class OneTime(Streaming):
             return None
         stop_s = min(self.sample_s, session.duration_s)
         times_s = spread(0.0, stop_s, fps=session.fps, rate_fps=self.rate_fps)
-        return Sampling(times_s, send_s=stop_s, codec=self.codec)
+        return Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: bool, session: Session, stored: Stored, now_s: float) -> Answer:
         return Answer(True, Phase(self.iterations), dense=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import simpy
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.errors import unknown_name
 from driftlab.platform.world.clock import Clock
@@ -128,6 +128,7 @@ class LinkProfile:
     down_kbps: Kbps
     rtt_ms: Annotated[float, Ge(0)] = 0.0
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of packets
+    damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive cut off or with bits turned: a fault
     outages: Outages = Outages()
 
     def up(self, clock: Clock, rng: np.random.Generator) -> Link:

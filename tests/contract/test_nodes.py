@@ -28,6 +28,7 @@ from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, Teac
 from driftlab.platform.nodes.trainer import Trainer
 from driftlab.platform.streaming.base import Answer, Sampling
 from driftlab.platform.world import hardware
+from driftlab.platform.world.damage import Damage
 
 HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 4.0
 STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
@@ -103,7 +104,12 @@ def scripts(folder: Path) -> list[Script]:
         Script(
             "device",
             (STREAM,),
-            (("capture", (0.0, 1.5)), ("upload", (Sampling((0.25, 1.0), 1.0),)), ("capture", (1.5, 3.0))),
+            (
+                ("capture", (0.0, 1.5)),
+                ("upload", (Sampling((0.25, 1.0), 1.0),)),
+                ("upload", (Sampling((1.25,), 1.5), Damage("cut", 1))),
+                ("capture", (1.5, 3.0)),
+            ),
         ),
         Script("teacher", (TeacherSpec(border_noise=0.5),), (("label", (frames(0, 2),)), ("label", (frames(2, 4),)))),
         Script(
@@ -121,6 +127,7 @@ def scripts(folder: Path) -> list[Script]:
                 ("train", (Answer(None, Phase(3), oldest_s=1.0),)),
                 ("train", (Answer(None, Phase(2, stop_score=0.99), dense=True),)),
                 ("train", (Answer(None, Phase(2), oldest_s=99.0),)),
+                ("resend", ()),
             ),
         ),
         Script(

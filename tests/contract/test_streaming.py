@@ -52,7 +52,7 @@ def session_of(member: Streaming, session: Session) -> list[Step]:
             break
         count = len(sampling.times_s)
         newest_s = sampling.times_s[-1] if count else now_s
-        stored = Stored(count, count, newest_s, PHIS[len(steps) % len(PHIS)])
+        stored = Stored(count, count, newest_s, newest_s, PHIS[len(steps) % len(PHIS)])
         answer = member.plan_downlink(state, session, stored, sampling.send_s)
         score = (None, 0.9, 0.2)[len(steps) % 3]
         state = answer.state if answer.phase is None else member.learn(answer.state, trained(score))
@@ -111,7 +111,7 @@ class TestEveryStreaming:
         for number in range(5):
             kept = pickle.dumps(state)
             member.plan_uplink(state, session, 0.0)
-            stored = Stored(3, 3, 0.0, PHIS[number % len(PHIS)])
+            stored = Stored(3, 3, 0.0, 0.0, PHIS[number % len(PHIS)])
             answer = member.plan_downlink(state, session, stored, 1.0)
             after = member.learn(answer.state, trained(0.5))
             assert pickle.dumps(state) == kept

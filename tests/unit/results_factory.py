@@ -195,10 +195,12 @@ def update(device, rng):
     return {
         "device": device,
         "version": 1,
+        "uploads": 1,
         "samples": 20,
         "buffered": 20,
         "iterations": 60,
         "values": 34_000,
+        "clamped": 0,
         "loss_first": 1.0 + rng.random(),
         "loss_last": 0.2,
         "bytes": 80_000,

@@ -308,11 +308,12 @@ class TestRates:
         for number, (gap_s, rate) in enumerate(zip(gaps_s, rates, strict=True)):
             at += gap_s
             sent = {"kind": "samples", "direction": "up", "sequence": number + 1, "queued_s": at}
+            sent["samples"] = rate * gap_s
             made["transfers"] += [
                 {**cell, **sent},
                 {**cell, "kind": "update", "sequence": number + 1, "queued_s": at + 1},
             ]
-            made["updates"].append({**cell, "teach_start_s": at + 0.1, "samples": rate * gap_s})
+            made["updates"].append({**cell, "teach_start_s": at + 0.1, "uploads": 1})
         return made
 
     def tables(self, *streams: dict[str, list[Any]], workload: str = "interview", **params: Any) -> Made:
@@ -320,6 +321,17 @@ class TestRates:
         spec["systems"] = [part("ams", "ams", streaming=params)] if params else ["ams"]
         spec["systems"].append(part("ams-scaled", "ams", streaming={"control": "scaled"}))
         return Made(spec, **{name: [row for made in streams for row in made[name]] for name in streams[0]})
+
+    def test_a_visit_serves_all_uploads_that_waited_and_none_that_was_refused(self):
+        made = self.stream("ams", "interview", [10.0] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], 0)
+        made["transfers"][2]["refused"] = "torn"  # the second upload
+        made["updates"] = [row | {"uploads": n} for row, n in zip(made["updates"], (1, 0, 2, 1), strict=False)]
+        found = cells.uploads(self.tables(made))
+        starts_s = [row["teach_start_s"] for row in made["updates"]]
+        wanted = [starts_s[0], math.nan, starts_s[2], starts_s[2], starts_s[3]]
+        assert found["teach_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
+        assert found["rate"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+        assert found["start_s"].tolist() == pytest.approx([0, 10, 20, 30, 40])
 
     def test_the_interval_at_the_end_is_compared_with_the_usual_one(self):
         gaps_s = {0: [10, 10, 12, 14], 1: [10, 12, 14, 16], 2: [10, 10, 10, 15]}

@@ -26,19 +26,20 @@ from driftlab.platform.core.records import (
 )
 from driftlab.platform.lab.backend import NodeId
 from driftlab.platform.lab.cells import Cell, EdgeSpec
-from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.loop import RETRY_S, Loop
 from driftlab.platform.lab.setting import Network, Server, Setting
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
-from driftlab.platform.streaming.base import PLAN_BYTES, Answer, Sampling, Streaming
+from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import training_s
+from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import LinkProfile
 
 FPS = 2.0
 WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
 COST = ModelCost(macs=10_000_000, parameters=10, weight_bytes=40, activation_bytes=100)
-UP_BYTES, DOWN_BYTES = 1000, 2000
+UP_BYTES, DOWN_BYTES, RESENT_BYTES = 1000, 2000, 4000
 LABEL_S, STEP_S = 0.2, 0.02
 PHASE = Phase(50)
 
@@ -98,14 +99,23 @@ def watched(node, capturing, truth, share) -> Watched:
 
 SCRIPT: dict[str, Callable[..., Any]] = {
     "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
-    "upload": lambda node, plan: Uploaded(len(plan.times_s), UP_BYTES, 5 * UP_BYTES, plan.times_s[-1]),
+    "upload": lambda node, plan, damage: uploaded(len(plan.times_s), plan.times_s[-1], damage),
     "label": lambda node, frames: Labelled(frames.facts.frames),
-    "store": lambda node, frames, labels: Stored(frames.facts.frames, 40, frames.facts.newest_s, (0.1, 0.3)),
+    "store": lambda node, frames, labels: stored(frames.facts),
     "train": lambda node, answer: trained(),
-    "apply": lambda node, update, arrive_s: Applied(1, accepted=True),
+    "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
+    "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
     "watch": watched,
     "finish": lambda node: f"weights of {node.name}",
 }
+
+
+def uploaded(frames: int, newest_s: float, damage: Any = None, size: int = UP_BYTES) -> Uploaded:
+    return Uploaded(frames, size, size + 700, 5 * size, newest_s, 0.25, "torn" if damage else "")
+
+
+def stored(sent: Uploaded, **changes: Any) -> Stored:
+    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3)), **changes)
 
 
 def trained(**changes: Any) -> Trained:
@@ -231,7 +241,7 @@ class TestOneUpload:
         assert (down["direction"], down["kind"], down["bytes"], down["sequence"]) == ("down", "update", DOWN_BYTES, 1)
         assert times(down, "queued_s", "start_s", "sent_s", "arrive_s") == pytest.approx([9.5, 9.5, 9.7, 10.2])
         (applied,) = ran[0].of("apply")
-        assert applied.args == (ran[0].of("train")[0], down["arrive_s"])
+        assert applied.args == (ran[0].of("train")[0], down["arrive_s"], None)
         assert applied.now_s == down["arrive_s"] == rows(ran[1], "updates")[0]["arrive_s"]
 
     def test_the_row_says_what_happened(self, ran):
@@ -379,6 +389,30 @@ class TestTraining:
         wanted_s = training_s(COST, hardware.find("server-v100"), iterations=50, batch=3)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
+    def test_an_update_that_arrives_after_the_end_has_a_row_and_is_not_applied(self):
+        session, loop = run(Scripted(uploads(24.9)))
+        (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
+        assert (down["arrive_s"], down["refused"]) == (pytest.approx(30.1), "it did not arrive in the session")
+        assert (update["reason"], update["accepted"], update["arrive_s"]) == (down["refused"], None, None)
+        assert not session.of("apply")
+
+    def test_rows_have_the_plans_in_force_and_what_packing_took(self):
+        class Planned(Scripted):
+            def plan_downlink(self, state, session, stored, now_s):
+                return Answer(state, PHASE, rate_fps=0.7, interval_s=12.0)
+
+        session = FakeSession(train=lambda node, answer: trained(clamped=3))
+        _, loop = run(Planned(uploads(5.0, rate_fps=0.5)), session=session)
+        (update,), (up, down) = rows(loop, "updates"), rows(loop, "transfers")
+        assert (update["rate_fps"], update["interval_s"], update["clamped"]) == (0.7, 12.0, 3)
+        assert (up["samples"], up["rate_fps"], up["gross_bytes"], up["host_pack_seconds"]) == (
+            10,
+            0.5,
+            UP_BYTES + 700,
+            0.25,
+        )
+        assert "samples" not in down
+
     def test_an_upload_that_is_only_stored_brings_a_plan_back(self):
         session, loop = run(Scripted(uploads(5.0), phase=None))
         (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
@@ -395,23 +429,189 @@ class TestTraining:
         assert (update["reason"], update["version"], update["bytes"]) == ("no label", None, 0)
         assert rows(loop, "runs")[0]["updates"] == 0
 
-    def test_an_update_that_is_refused_says_why(self):
-        session = FakeSession(apply=lambda node, update, arrive_s: Applied(0, accepted=False, reason="out of order"))
-        _, loop = run(Scripted(uploads(5.0)), session=session)
-        (update,) = rows(loop, "updates")
-        assert (update["accepted"], update["reason"], update["version"]) == (False, "out of order", None)
-        assert rows(loop, "runs")[0]["updates"] == 0
+    def test_nothing_to_learn_from_takes_no_time_on_the_gpu(self):
+        """The horizon is empty, or no label in it counts: the next device need not wait for a phase that is none."""
+        blind = FakeSession(store=lambda node, frames, labels: stored(frames.facts, usable_s=None))
+        session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
+        first, second = rows(loop, "updates")
+        assert not session.of("train")
+        assert second["teach_start_s"] == first["teach_end_s"] == pytest.approx(8.5)
+        assert first["train_start_s"] is first["train_end_s"] is None
+        assert "no sample within the horizon" in first["reason"]
 
-    def test_after_a_refusal_comes_an_update_that_stands_alone(self):
-        """What builds on an update that the device never took would be refused for ever."""
-        answers = iter(
-            [Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True), Applied(3, accepted=True)]
+    @pytest.mark.parametrize(("oldest_s", "trains"), [(4.5, True), (4.6, False)])
+    def test_only_what_the_horizon_still_holds_can_be_learned(self, oldest_s, trains):
+        class Forgetful(Scripted):
+            def plan_downlink(self, state, session, stored, now_s):
+                return Answer(state, PHASE, oldest_s=oldest_s)
+
+        assert bool(run(Forgetful(uploads(5.0)))[0].of("train")) == trains
+
+
+class TestLateServers:
+    """Uploads leave at 5, 6 and 7 s and arrive at 6.5, 7.5 and 8.5 s; the first visit lasts from 6.5 to 9.5 s."""
+
+    def test_one_visit_takes_all_that_waits_and_trains_once(self):
+        session, loop = run(Scripted(uploads(5.0, 6.0, 7.0)))
+        first, second = rows(loop, "updates")
+        assert (first["uploads"], first["samples"]) == (1, 10)
+        assert (second["uploads"], second["samples"]) == (2, 20)
+        wanted = [9.5, 13.5, 13.5, 14.5]
+        assert times(second, "teach_start_s", "teach_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
+        assert len(session.of("label")) == len(session.of("store")) == 3
+        assert len(session.of("train")) == 2
+
+    def test_what_was_stored_together_is_told_together(self):
+        told = []
+
+        class Curious(Scripted):
+            def plan_downlink(self, state, session, stored, now_s):
+                told.append((stored.frames, stored.buffered, stored.phis))
+                return Answer(state, PHASE)
+
+        run(Curious(uploads(5.0, 6.0, 7.0)))
+        assert told == [(10, 40, (0.1, 0.3)), (20, 40, (0.1, 0.3, 0.1, 0.3))]
+
+    def test_what_arrives_during_a_visit_waits_for_the_next(self):
+        _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
+        assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
+
+    def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
+        """The second device's first upload waits until 9.5 s, and takes along what arrived until then."""
+        _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
+        served = [(row["device"], row["uploads"], row["teach_start_s"]) for row in rows(loop, "updates")]
+        assert served == [
+            ("device-0", 1, pytest.approx(6.5)),
+            ("device-1", 2, pytest.approx(9.5)),
+            ("device-0", 1, pytest.approx(14.5)),
+        ]
+
+    def test_all_labels_that_waited_go_back(self):
+        class Labels(Scripted):
+            returns = "labels"
+            brings_labels = False
+
+        session = FakeSession(
+            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
         )
-        session = FakeSession(apply=lambda node, update, arrive_s: next(answers))
-        session, loop = run(Scripted(uploads(2.0, 12.0, 20.0)), session=session)
-        assert [note.args[0].dense for note in session.of("train")] == [False, True, False]
-        assert [row["version"] for row in rows(loop, "updates")] == [None, 2, 3]
+        session, loop = run(Labels(uploads(5.0, 6.0, 7.0)), session=session, adaptation=Member("adaptation", "frozen"))
+        down = [row["queued_s"] for row in rows(loop, "transfers") if row["direction"] == "down"]
+        assert down == pytest.approx([8.5, 12.5, 12.5])
+        assert len(session.of("track")) == 3
 
+    def test_what_arrives_after_the_end_is_not_served(self):
+        session, loop = run(Scripted(uploads(5.0, 29.0)))
+        assert len(session.of("label")) == len(rows(loop, "updates")) == 1
+        late = rows(loop, "transfers")[-1]
+        assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.5), "it did not arrive in the session")
+
+
+class TestRefusals:
+    """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
+
+    def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
+        given = iter(answers)
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
+        return run(Scripted(uploads(*send_s)), session=session)
+
+    def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
+        session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
+        sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
+        assert sent == [
+            ("up", "samples", UP_BYTES, None),
+            ("down", "update", DOWN_BYTES, "torn"),
+            ("up", "resync", RESYNC_BYTES, None),
+            ("down", "update", RESENT_BYTES, None),
+        ]
+        assert [note.now_s for note in session.of("resend")] == pytest.approx([7.2 + 0.516])
+        assert session.of("apply")[1].args[0] is session.of("resend")[0]
+        refused, resent = rows(loop, "updates")
+        assert (refused["accepted"], refused["reason"], refused["version"]) == (False, "torn", None)
+        assert (resent["accepted"], resent["reason"], resent["version"]) == (True, None, 2)
+        assert (resent["uploads"], resent["samples"], resent["teach_start_s"]) == (0, 0, None)
+        (whole,) = rows(loop, "runs")
+        assert whole["updates"] == 1
+        assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
+
+    def test_it_asks_again_until_the_weights_have_come(self):
+        torn = Applied(0, accepted=False, reason="torn")
+        _, loop = self.ran(torn, torn, torn, Applied(4, accepted=True))
+        asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
+        assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
+
+    def test_it_asks_once_for_two_refusals(self):
+        """A second update was on its way when the first was refused."""
+        torn, stale = (Applied(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
+        session, loop = self.ran(torn, stale, Applied(3, accepted=True), send_s=(2.0, 3.0))
+        kinds = [row["kind"] for row in rows(loop, "transfers")]
+        assert kinds.count("resync") == len(session.of("resend")) == 1
+
+    def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
+        usable = iter([3.0, None])
+        session, loop = self.ran(
+            Applied(0, accepted=False, reason="torn"),
+            Applied(2, accepted=True),
+            send_s=(2.0, 6.2),
+            store=lambda node, frames, labels: stored(frames.facts, usable_s=next(usable)),
+        )
+        assert [row["reason"] and row["reason"][:4] for row in rows(loop, "updates")] == ["torn", "no s", None]
+        assert len(session.of("resend")) == 1
+
+    def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
+        """The state counts 11 per answer; what comes with every weight is what the server has by then."""
+        given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
+        streaming = Scripted(uploads(2.0, 7.5, 12.0))
+        run(streaming, session=session, duration_s=13.0)
+        assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
+
+    def test_nothing_is_asked_for_after_the_end(self):
+        torn = Applied(0, accepted=False, reason="torn")
+        _, loop = self.ran(*[torn] * 30)
+        asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert 5 < len(asked) < 20
+        assert max(asked) < 30.0
+
+
+class TestDamagedMessages:
+    """The messages of one direction that are named by their number arrive damaged; `apply` does not look at them."""
+
+    def ran(self, monkeypatch, up: tuple[int, ...] = (), down: tuple[int, ...] = (), **given: Any):
+        count, torn = {"up": 0, "down": 0}, {"up": up, "down": down}
+
+        def draw(direction: str, share: float) -> Damage | None:
+            count[direction] += 1
+            return Damage("cut", 0) if count[direction] in torn[direction] else None
+
+        def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
+            return way if purpose == "damage" else np.random.default_rng(0)
+
+        monkeypatch.setattr("driftlab.platform.lab.edge.damage.draw", draw)
+        monkeypatch.setattr("driftlab.platform.lab.loop.rng_for", rng_for)
+        return run(**given)
+
+    def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):
+        session, loop = self.ran(monkeypatch, up=(1,), streaming=Scripted(uploads(2.0, 12.0)))
+        assert [row["refused"] for row in rows(loop, "transfers") if row["direction"] == "up"] == ["torn", None]
+        assert len(session.of("label")) == len(rows(loop, "updates")) == 1
+
+    def test_a_plan_that_is_torn_is_not_heard_of(self, monkeypatch):
+        streaming = Scripted(uploads(2.0, 12.0, 20.0), phase=None)
+        _, loop = self.ran(monkeypatch, down=(1,), streaming=streaming)
+        assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]
+        assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
+
+    def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
+        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
+        session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
+        asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert asked == [(pytest.approx(7.2), "torn"), (pytest.approx(7.2 + 0.516 + RETRY_S), None)]
+        assert len(session.of("resend")) == 1
+
+
+class TestLabels:
     def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
         class Labels(Scripted):
             returns = "labels"
@@ -424,7 +624,7 @@ class TestTraining:
         down = rows(loop, "transfers")[1]
         assert (down["kind"], down["queued_s"], down["arrive_s"]) == ("labels", pytest.approx(8.5), pytest.approx(9.2))
         (tracked,) = session.of("track")
-        assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"])
+        assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"], None)
         assert "trainer" not in {node.kind for _, node, _ in session.placed}
         assert rows(loop, "updates") == []
         assert next(args[0] for _, node, args in session.placed if node.kind == "application").tracks
@@ -530,7 +730,7 @@ class TestPlacing:
 def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
     def sent(seed: int) -> list[dict[str, Any]]:
         lossy = replace(WIRE, loss=0.5, up_kbps=800)
-        session = FakeSession(upload=lambda node, plan: Uploaded(10, 60_000, 60_000, 0.0))
+        session = FakeSession(upload=lambda node, plan, damage: uploaded(10, 0.0, size=60_000))
         streams = (StreamSpec("streets/running", 1, 32, 48, FPS, 30.0),)
         system = System("scripted", "", Given(Scripted(uploads(5.0))), Member("adaptation", "distill"))
         cell = Cell("a", system, "w", "f", (EdgeSpec("d", hardware.find("laptop"), lossy, streams[0]),), seed, 30.0)

@@ -12,6 +12,7 @@ from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.nodes.device import Device
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.world.damage import Damage
 
 SPEC = StreamSpec("streets/running", 3, 32, 48, 2.5, 10.0, (("noise", 0.5),))
 
@@ -48,6 +49,24 @@ def test_an_upload_holds_what_the_codec_leaves_and_the_truth(codec):
     facts = reply.facts
     assert (facts.frames, facts.newest_s, facts.raw_bytes) == (3, 7.6, 3 * 32 * 48 * 3)
     assert 0 < facts.bytes < facts.raw_bytes
+
+
+@pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
+@pytest.mark.parametrize("kind", ["cut", "bits"])
+def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
+    device, sampling = Device(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
+    whole = device.upload(sampling)
+    for seed in range(8):
+        torn = device.upload(sampling, Damage(kind, seed))
+        assert torn.payload is None
+        assert torn.facts.refused.startswith("torn")
+        assert (torn.facts.bytes, torn.facts.frames) == (whole.facts.bytes, whole.facts.frames)
+
+
+def test_x264_s_account_of_itself_is_counted_beside_what_is_sent():
+    facts = Device(SPEC).upload(Sampling((0.4, 2.0), 8.0, codec="h264")).facts
+    assert facts.gross_bytes - facts.bytes > 600
+    assert 0 < facts.host_seconds < 10
 
 
 def test_a_checkpoint_leaves_the_open_stream_behind():

@@ -70,6 +70,19 @@ class TestStore:
         labels[0, :8], labels[1] = IGNORE, IGNORE
         assert node.store(seen, labels).facts.phis == (0.0, 0.0)
 
+    def test_it_says_when_the_newest_sample_with_a_label_that_counts_was_taken(self):
+        node, seen = trainer(), frames(0.0, 1.0, 2.0)
+        labels = seen.labels.copy()
+        labels[1], labels[2] = CLASSES, IGNORE  # outside the class list, and unknown
+        labels[1, 3, 3] = 1
+        assert node.store(seen, labels).facts.usable_s == 1.0
+        assert node.store(frames(3.0), np.full_like(labels[:1], CLASSES + 1)).facts.usable_s == 1.0
+        assert store(node, 4.0).usable_s == 4.0
+
+    def test_where_no_label_counts_no_sample_is_usable(self):
+        seen = frames(0.0, 1.0)
+        assert trainer().store(seen, np.full_like(seen.labels, IGNORE)).facts.usable_s is None
+
 
 class TestTrain:
     def test_only_what_changed_is_sent_unless_everything_is_asked_for(self):
@@ -149,3 +162,41 @@ class TestTrain:
         for _ in range(3):
             node.train(Answer(None, Phase(1)))
         assert len(set(drawn)) == 3
+
+
+class TestResend:
+    def after(self, *messages: bytes) -> Any:
+        """Apply messages, of which each must fit, to a device that holds something else than the server."""
+        model = build("half", CLASSES, seed=3)
+        weights, layout, version = vector.read(model), vector.layout_of(model), 0
+        for message in messages:
+            applied = delta.apply(message, weights, layout, base=version)
+            weights, version = applied.vector, applied.version
+        return weights
+
+    def test_it_brings_whatever_the_device_holds_into_step(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        node.train(Answer(None, Phase(2)))  # lost on the way
+        whole, update = node.resend(), node.train(Answer(None, Phase(2)))
+        assert np.array_equal(self.after(whole.payload, update.payload), vector.read(node._model))
+
+    def test_it_carries_every_weight_and_trains_nothing(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        node.train(Answer(None, Phase(2)))
+        before = vector.read(node._model)
+        facts = node.resend().facts
+        assert (facts.values, facts.iterations, facts.loss_first, facts.skipped) == (len(before), 0, None, "")
+        assert facts.bytes > 2 * len(before)
+        assert np.allclose(vector.read(node._model), before, rtol=1e-3, atol=1e-7)
+
+    def test_phases_go_on_as_if_nothing_had_happened(self):
+        """What is sent again is rounded, so weights differ by that; chance does not."""
+        lost, kept = trainer(), trainer()
+        for node in (lost, kept):
+            store(node, 0.0, 1.0)
+            node.train(Answer(None, Phase(2)))
+        lost.resend()
+        values = [node.train(Answer(None, Phase(2))).facts for node in (lost, kept)]
+        assert values[0].loss_first == pytest.approx(values[1].loss_first, rel=1e-3)

@@ -12,7 +12,7 @@ from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import Session
 
 SESSION = Session(fps=2.0, duration_s=25.0)
-STORED = Stored(5, 5, 4.5, (0.2,))
+STORED = Stored(5, 5, 4.5, 4.5, (0.2,))
 
 
 def member(name: str, **params: Any) -> Any:
@@ -104,14 +104,14 @@ class TestAms:
         ams = member("ams")
         state = ams.start(SESSION)
         for _ in range(40):
-            state = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, (phi,)), 5.0).state
+            state = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (phi,)), 5.0).state
         assert (state.fps == pytest.approx(0.1)) == slower
         assert (state.interval_s == pytest.approx(60.0)) == slower
 
     def test_fixed_rates_stay(self):
         ams = member("ams", control="fixed")
         state = ams.start(SESSION)
-        assert ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, (0.0,)), 5.0).state == state
+        assert ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0).state == state
 
 
 def test_remote_tracking_sends_the_newest_frame_every_so_often():

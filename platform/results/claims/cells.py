@@ -112,22 +112,24 @@ def losses(tables: Tables) -> pd.DataFrame:
 
 
 def uploads(tables: Tables) -> pd.DataFrame:
-    """List every upload of samples beside the phase that served it, with what filled it: `start_s`, `gap_s`, `rate`.
+    """List every upload of samples with what filled it (`start_s`, `gap_s`, `rate`), and the phase that served it.
 
-    A sampling rate is what an upload brought over the time since the upload before.
+    A sampling rate is what an upload brought over the time since the upload before. One visit to the server takes all
+    uploads that wait, in the order of their arrival; what was refused or came too late has no phase.
     """
     place = ["cell", "device"]
     sent = tables.frame("transfers").merge(done(tables)[["cell", "system", *CELL]], on="cell")
     sent = sent[sent["kind"] == "samples"].sort_values([*place, "sequence"])
+    start_s = sent.groupby(place)["queued_s"].shift(fill_value=0.0)
+    sent = sent.assign(start_s=start_s, gap_s=sent["queued_s"] - start_s)
+    sent["rate"] = sent["samples"] / sent["gap_s"]
+    taken = sent[sent["refused"].isna()]
     served = tables.frame("updates").sort_values([*place, "teach_start_s"])
-    for table in (sent, served):
-        table["number"] = table.groupby(place).cumcount()  # a device's uploads are served in their order
-    kept = ["cell", "device", "number", "system", *CELL, "queued_s", "arrive_s"]
-    phases = served[["cell", "device", "number", "samples", "teach_start_s", "train_start_s", "train_end_s"]]
-    both = sent[kept].merge(phases, on=[*place, "number"])
-    start_s = both.groupby(place)["queued_s"].shift(fill_value=0.0)
-    gap_s = both["queued_s"] - start_s
-    return both.assign(start_s=start_s, gap_s=gap_s, rate=both["samples"] / gap_s)
+    served = served.loc[served.index.repeat(served["uploads"].fillna(0).astype(int))]
+    pairs = [table.assign(number=table.groupby(place).cumcount()) for table in (taken, served)]
+    phases = pairs[1][[*place, "number", "teach_start_s", "train_start_s", "train_end_s"]]
+    numbered = pairs[0][[*place, "number", "sequence"]].merge(phases, on=[*place, "number"])
+    return sent.drop(columns=["bytes", "wire_bytes", "kind"]).merge(numbered, on=[*place, "sequence"], how="left")
 
 
 def labels_of(tables: Tables) -> dict[str, str]:

@@ -1,0 +1,110 @@
+"""What the loop remembers: of a device, of an upload that has reached the server, and of a visit there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import simpy
+
+from driftlab.platform.core.records import Stored, Trained, Uploaded
+from driftlab.platform.lab.backend import Job, Kind, NodeId
+from driftlab.platform.lab.cells import EdgeSpec
+from driftlab.platform.lab.ledger import Account
+from driftlab.platform.streaming.base import Answer
+from driftlab.platform.streaming.base import Session as Plan
+from driftlab.platform.world import damage
+from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Link, Transfer
+
+Direction = Literal["up", "down"]
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """Samples that have reached the server."""
+
+    sent: Uploaded
+    packing: Job
+    arrive_s: float
+
+
+@dataclass
+class Edge:
+    """One device of the cell, as the loop sees it."""
+
+    spec: EdgeSpec
+    plan: Plan
+    up: Link
+    down: Link
+    faults: Mapping[Direction, np.random.Generator]  # decide which messages arrive damaged
+    damaged: float  # share of them
+    server_state: Any  # the streaming member's state at the server
+    device_state: Any  # and as the device last heard of it
+    turn: simpy.Resource  # one visit of a device at a time, however many GPUs there are
+    has_trainer: bool = False
+    messages: Counter[str] = field(default_factory=Counter)  # by direction
+    waiting: list[Upload] = field(default_factory=list)  # for the next visit, which takes them all
+    in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it
+    account: Account = field(default_factory=Account)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def node(self, kind: Kind) -> NodeId:
+        return NodeId(kind, self.spec.name)
+
+    def message(self, direction: Direction, kind: str) -> Message:
+        """Begin a message; what becomes of it on the way is drawn now."""
+        damaged = damage.draw(self.faults[direction], self.damaged)
+        return Message(self, direction, kind, damaged, "torn" if damaged else "")
+
+
+@dataclass
+class Message:
+    """One message over a link, for its row in the transfers table."""
+
+    edge: Edge
+    direction: Direction
+    kind: str
+    damage: Damage | None
+    refused: str  # why its receiver throws it away
+    sequence: int = 0
+    transfer: Transfer | None = None
+
+    @property
+    def arrive_s(self) -> float:
+        assert self.transfer is not None, "it has not arrived"
+        return self.transfer.arrive_s
+
+
+@dataclass
+class Visit:
+    """One stay at the server, for its row in the updates table; one without uploads only sends the weights again."""
+
+    edge: Edge
+    uploads: tuple[Upload, ...] = ()
+    teach_start_s: float | None = None
+    teach_end_s: float | None = None
+    train_start_s: float | None = None
+    train_end_s: float | None = None
+    state: Any = None  # the streaming member's, after this visit
+    stored: Stored | None = None
+    trained: Trained | None = None
+    answer: Answer | None = None
+    idle: str = ""  # why nothing was trained
+
+
+def together(stored: Sequence[Stored]) -> Stored:
+    """Sum up what was stored one after another."""
+    phis = tuple(phi for one in stored for phi in one.phis)
+    return replace(stored[-1], frames=sum(one.frames for one in stored), phis=phis)
+
+
+def nothing_to_learn(stored: Stored | None, answer: Answer) -> bool:
+    """Tell whether no sample that a phase may still use has a label that counts."""
+    return stored is None or stored.usable_s is None or stored.usable_s < answer.oldest_s
