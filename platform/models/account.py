@@ -83,8 +83,8 @@ def _layer(name: str, module: nn.Module, given: Any, made: Any) -> LayerCost:
         kind=type(module).__name__,
         macs=_macs(module, given, made),
         parameters=sum(parameter.numel() for parameter in parameters),
-        input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in _tensors(given)),
-        output_bytes=sum(tensor.numel() * tensor.itemsize for tensor in _tensors(made)),
+        input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors_in(given)),
+        output_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors_in(made)),
         weight_bytes=sum(parameter.numel() * parameter.itemsize for parameter in parameters),
     )
 
@@ -99,15 +99,15 @@ def _macs(module: nn.Module, given: Any, made: Any) -> int:
     return 0
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Find the tensors in what a module takes or gives."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:

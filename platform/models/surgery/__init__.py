@@ -1,0 +1,14 @@
+"""Channel surgery: find which channels of a network belong together, cut them, reorder them, put them back.
+
+found = groups(model, example)                                  once per architecture
+keep = {name: range(n // 2) for name, n in found.sizes.items()}
+small = cut(model, found, keep)                                 a dense model of half the width
+big = expand(small, model, found, keep)                         what it learnt, in the big model
+"""
+
+from __future__ import annotations
+
+from driftlab.platform.models.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict
+from driftlab.platform.models.surgery.grouping import Group, Groups, groups
+
+__all__ = ["Group", "Groups", "coordinates", "cut", "expand", "groups", "lift", "mask", "permute", "restrict"]

@@ -1,0 +1,164 @@
+"""Channel groups: which channels of a network can only go, or move, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor, nn
+
+from driftlab.errors import DriftlabError, RequestError
+from driftlab.platform.models.surgery import edit
+from driftlab.platform.models.surgery.trace import Place, Trace, run
+
+Ids = npt.NDArray[np.int64]
+STAYS = -1  # stands for every channel that belongs to no group
+
+
+@dataclass(frozen=True)
+class Group:
+    """Channels that occur in the same places, so that any of them can go and any two can change places."""
+
+    name: str  # of the first layer that makes them
+    size: int
+    first: int  # channel 0 of the group has this number among the channels of all groups
+    layers: tuple[str, ...]  # that make these channels, in the order in which they run
+
+    @property
+    def numbers(self) -> range:
+        """Count its channels among those of all groups."""
+        return range(self.first, self.first + self.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The channels of one architecture; for every model that has it, whatever its weights."""
+
+    members: Mapping[str, Group]
+    fixed: Mapping[str, str]  # layers with channels that can neither go nor move, and why
+    axes: Mapping[Place, Tensor]  # which channel lies at each place along a tensor's dimension, STAYS for none
+    reads: frozenset[Place]  # those dimensions along which a tensor reads channels
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """How many channels each group has."""
+        return {name: group.size for name, group in self.members.items()}
+
+    @cached_property
+    def dims(self) -> dict[str, list[int]]:
+        """The dimensions of each tensor along which channels of groups lie."""
+        dims: dict[str, list[int]] = {}
+        for name, dim in self.axes:
+            dims.setdefault(name, []).append(dim)
+        return dims
+
+    def home(self, layer: str) -> str | None:
+        """Name a group that channels of a layer belong to."""
+        return next((group.name for group in self.members.values() if layer in group.layers), None)
+
+
+def groups(model: nn.Module, example: Tensor) -> Groups:
+    """Find the channel groups of a model by running it twice on the first image of an example.
+
+    The second run is on a trial: the model with a third of every group cut away. Where the code insists on a number of
+    channels, those channels count as fixed. A layer that does not run in evaluation mode keeps its shape.
+    """
+    trace, error = run(model, example)
+    if error is not None:
+        raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
+    while True:
+        found, numbers = _collect(trace)
+        keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
+        trial, error = run(edit.cut(model, found, keep), example)
+        stay = edit.chosen(found, keep)
+        layer, labels = _clash(trace, trial, stay, torch.from_numpy(numbers))
+        clashing = [group for group in found.members.values() if np.isin(numbers[labels], [*group.numbers]).any()]
+        if not clashing:
+            if error is None:
+                return found
+            raise _refusal(trial, error, "does not run with fewer channels") from error
+        insists = trace.pin(f"{layer} insists on their number")
+        for group in clashing:
+            trace.unite(torch.from_numpy(np.flatnonzero(np.isin(numbers, [*group.numbers]))), insists)
+
+
+def _collect(trace: Trace) -> tuple[Groups, Ids]:
+    """Sort the channels into groups; and number them, label by label."""
+    same = _classes(trace)
+    fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
+    axes = {place: same[labels.numpy()] for place, labels in trace.axes.items()}
+    made = {channel for place in trace.makes for channel in axes[place].tolist()}
+    alike: dict[tuple[tuple[Place, int], ...], list[int]] = {}
+    for channel, places in sorted(_places(axes).items()):
+        if channel in made and channel not in fixed:
+            alike.setdefault(tuple(places), []).append(channel)
+    number, members = np.full(len(same), STAYS), dict[str, Group]()
+    for signature, channels in alike.items():
+        where = {place for place, _ in signature}
+        layers = tuple(dict.fromkeys(layer_of(place) for place in trace.makes if place in where))
+        first = sum(group.size for group in members.values())
+        name = _free_name(layers[0], members)
+        members[name] = Group(name, len(channels), first, layers)
+        number[channels] = np.arange(first, first + len(channels))
+    reasons = {layer_of(place): fixed[c] for place in trace.makes for c in axes[place].tolist() if c in fixed}
+    numbered = {place: torch.from_numpy(number[channels]) for place, channels in axes.items()}
+    numbered = {place: channels for place, channels in numbered.items() if bool((channels != STAYS).any())}
+    return Groups(members, reasons, numbered, frozenset(trace.reads & numbered.keys())), number[same]
+
+
+def _classes(trace: Trace) -> Ids:
+    """Give every label the number of its class, classes counted in the order of their first labels."""
+    pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *trace.united], dim=1).numpy()
+    graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(trace.labels, trace.labels))
+    _, classes = connected_components(graph, directed=False)
+    _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def _places(axes: Mapping[Place, Ids]) -> dict[int, list[tuple[Place, int]]]:
+    """List for each class where it occurs and how often."""
+    places: dict[int, list[tuple[Place, int]]] = {}
+    for place, channels in axes.items():
+        for channel, count in zip(*(found.tolist() for found in np.unique(channels, return_counts=True)), strict=True):
+            places.setdefault(channel, []).append((place, count))
+    return places
+
+
+def _free_name(layer: str, taken: Mapping[str, object]) -> str:
+    names: Iterator[str] = (layer if n == 1 else f"{layer}#{n}" for n in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def layer_of(place: Place) -> str:
+    """Name the layer that holds a tensor."""
+    tensor, _ = place
+    return tensor.rpartition(".")[0] or tensor
+
+
+def _clash(trace: Trace, trial: Trace, stay: Tensor, numbers: Tensor) -> tuple[str, Tensor]:
+    """Find the labels that lie elsewhere in the trial than the cut put them, or that broke it; none if all is well.
+
+    Both runs label in the same order, so that the trial's labels are the remaining ones of the first run.
+    """
+    remaining = torch.nonzero(stay[numbers]).flatten()
+    for place, labels in trial.axes.items():
+        whole = trace.axes[place]
+        expected = whole[stay[numbers[whole]]]
+        if len(expected) != len(labels) or int(labels.max()) >= len(remaining):
+            return f"layer '{layer_of(place)}'", whole
+        if not torch.equal(remaining[labels], expected):
+            return f"layer '{layer_of(place)}'", whole
+    stuck = torch.empty(0, dtype=torch.int64) if trial.stuck is None else trial.stuck
+    return trial.layer, remaining[stuck[stuck < len(remaining)]]
+
+
+def _refusal(trace: Trace, error: Exception, what: str) -> DriftlabError:
+    if isinstance(error, DriftlabError):
+        return error
+    return RequestError(f"The model {what}: {trace.layer} says: {error}")
