@@ -16,6 +16,7 @@ from driftlab.platform.core.metrics import interval
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, QUIET, RULE = "#1b1f24", "#6a717b", "#dde1e6"
 COLOURS = ("#2660c4", "#c4491b", "#15795a", "#7a46bd", "#96700a", "#b52d5c", "#127a8a", "#7c5734")
@@ -197,6 +198,15 @@ def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
 def beside(axis: Axes, text: str, x: float, y: float) -> None:
     """Write a word beside a point."""
     axis.annotate(text, (x, y), (5, -9), textcoords="offset points", fontsize=8, color=QUIET)
+
+
+def legend(figure: Figure, looks: Looks) -> None:
+    """Name the lines of a figure that stands alone, below it."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=look.colour, linestyle=look.dash, label=name) for name, look in looks.items()]
+    if handles:
+        figure.legend(handles=handles, frameon=False, ncols=4, loc="outside lower left")
 
 
 def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:

@@ -18,8 +18,10 @@ SLOTS = {
     "one_time": ("one_time", "distill", None),
     "best_static": ("local", "distill", "best_static"),
     "oracle": ("foresight", "distill", "oracle"),
+    "ams": ("ams", "distill", None),
 }
-LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8}
+USUAL = ("no_custom", "one_time", "best_static", "oracle")
+LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8, "ams": 0.72}
 DEVICES = ("cam-0", "cam-1")
 CHANGES_S = (40.0, 80.0)
 
@@ -27,7 +29,7 @@ CHANGES_S = (40.0, 80.0)
 def make_run(
     folder,
     *,
-    systems=tuple(SLOTS),
+    systems=USUAL,
     workloads=("streets/interview", "streets/driving_la"),
     seeds=(0, 1, 2),
     failed=(),
@@ -120,13 +122,14 @@ def rows(system, workload, seed, duration_s, fps, pictures):
                 "pixel_accuracy": np.clip(frame + 0.2, 0, 1),
             }
         )
-        sent = 400_000 if system == "one_time" else 0
-        if sent:
+        sent = {"one_time": 400_000, "ams": 200_000}.get(system, 0)
+        visits_s = {"one_time": (10.0,), "ams": np.arange(10.0, duration_s, 10.0)}.get(system, ())
+        for number, at_s in enumerate(visits_s):
             out["transfers"] += [
-                message(device, "up", "samples", 0, sent, 10.0),
-                message(device, "down", "update", 0, 80_000, 18.0),
+                message(device, "up", "samples", number, sent // len(visits_s), at_s) | {"samples": 20},
+                message(device, "down", "update", number, 80_000 // len(visits_s), at_s + 8.0),
             ]
-            out["updates"].append(update(device, rng))
+            out["updates"].append(update(device, rng, at_s))
         out["devices"].append(
             {
                 "device": device,
@@ -191,7 +194,7 @@ def message(device, direction, kind, sequence, size, at_s):
     }
 
 
-def update(device, rng):
+def update(device, rng, at_s=10.0):
     return {
         "device": device,
         "version": 1,
@@ -204,11 +207,11 @@ def update(device, rng):
         "loss_first": 1.0 + rng.random(),
         "loss_last": 0.2,
         "bytes": 80_000,
-        "teach_start_s": 11.1,
-        "teach_end_s": 13.0,
-        "train_start_s": 13.0,
-        "train_end_s": 18.0,
-        "arrive_s": 19.1,
+        "teach_start_s": at_s + 1.1,
+        "teach_end_s": at_s + 3.0,
+        "train_start_s": at_s + 3.0,
+        "train_end_s": at_s + 8.0,
+        "arrive_s": at_s + 9.1,
         "accepted": True,
         "host_train_seconds": 0.8,
     }

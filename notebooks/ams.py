@@ -1,0 +1,117 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The figures of AMS
+#
+# *Adaptive Model Streaming* (Khani et al., ICCV 2021) shows its results in three tables and a dozen figures. Each has
+# an experiment here, and each draws itself from the tables of a run that varies what it is about; one run can have
+# several. The report of a run holds the same pictures.
+#
+# Run an experiment first, such as `driftlab run ams-fig4`, and open this notebook beside the folder `runs/`.
+
+# %%
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown, display
+
+import driftlab
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures import base, table
+
+# The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
+newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
+RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+
+# %%
+run = driftlab.open_run(RUN)
+view = base.view_of(run)
+view.runs[["setting", "system", "seed", "score", "uplink_kbps", "downlink_kbps"]]
+
+
+# %%
+def show(name: str) -> None:
+    """Draw one figure of the run, if the run varies what the figure is about."""
+    (figure,) = (figure for figure in table.FIGURES if figure.name == name)
+    shown = figure.show(view)
+    if shown is None:
+        print(f"This run does not vary what '{figure.title}' is about.")
+        return
+    for panel in shown.panels:
+        canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
+        panel.draw(axis)
+        axis.set_title(panel.title, loc="left")
+        plots.legend(canvas, shown.legend)
+        plt.show()
+    for grid in shown.grids:
+        rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}
+        display(pd.DataFrame.from_dict(rows, orient="index", columns=grid.columns))
+    display(Markdown(shown.note))
+
+
+# %% [markdown]
+# ## Tables 1 and 2: five schemes, street by street (`ams-table1`, `ams-table2`)
+
+# %%
+show("streets")
+
+# %% [markdown]
+# ## Table 3: which weights to send (`ams-table3`)
+#
+# The paper loses 0.73 points with a guided twentieth of the weights, 2.9 with a random one, and 8 to 9 with those at
+# one end of the network.
+
+# %%
+show("strategies")
+
+# %% [markdown]
+# ## Figure 4: score over downlink (`ams-fig4`)
+#
+# In the paper Just-In-Time needs about ten times the downlink of AMS for the same score, and its line is the steeper
+# one.
+
+# %%
+show("frontier")
+
+# %% [markdown]
+# ## Figure 5: gain frame by frame (`ams-fig5`)
+#
+# In the paper AMS improves 93 % of the frames, Just-In-Time 82 % and One-Time 67 %.
+
+# %%
+show("gains")
+
+# %% [markdown]
+# ## Figures 6 and 10: devices that share a server (`ams-clients`)
+#
+# The paper's GPU serves 7 devices at less than a point of loss, and 9 with adaptive training intervals.
+
+# %%
+show("clients")
+
+# %% [markdown]
+# ## Figure 8: how far back to look (`ams-horizon`)
+#
+# In the paper a short horizon loses far more than a long one when updates come less often.
+
+# %%
+show("horizon")
+
+# %% [markdown]
+# ## Figures 3, 9 and 11: both rates (`ams-rates`)
+#
+# In the paper the rate falls while the car waits at a red light, training intervals grow on a still scene, and mean
+# rates spread over the whole range that they are allowed.
+
+# %%
+show("rates")
