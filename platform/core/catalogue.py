@@ -36,7 +36,13 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "distill": "driftlab.platform.adaptation.distill:Distill",
     },
     "scaling": {"fixed": "driftlab.platform.scaling.fixed:Fixed"},
-    "scheduling": {"uniform": "driftlab.platform.scheduling.uniform:Uniform"},
+    "scheduling": {
+        "uniform": "driftlab.platform.scheduling.uniform:Uniform",
+        "nestdnn": "driftlab.platform.scheduling.nestdnn:NestDnn",
+        "status_quo": "driftlab.platform.scheduling.status_quo:StatusQuo",
+        "mcdnn": "driftlab.platform.scheduling.mcdnn:Mcdnn",
+        "exact": "driftlab.platform.scheduling.exact:Exact",
+    },
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -81,7 +82,7 @@ class TestEveryScheduling:
         code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(window=WINDOWS)
     def test_shares_are_of_one_machine_and_of_everyone_who_asked(self, name, window):
         allocation = Member("scheduling", name).make().allocate(window)
@@ -91,7 +92,7 @@ class TestEveryScheduling:
         assert sum(allocation.shares) <= 1 + 1e-9
         assert bool(window.demands) <= (sum(allocation.shares) > 0 or bool(allocation.notes))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(window=WINDOWS)
     def test_who_runs_has_a_share_and_a_network(self, name, window):
         allocation = Member("scheduling", name).make().allocate(window)
@@ -107,6 +108,23 @@ class TestEveryScheduling:
         first, second = (Member("scheduling", name).make().allocate(window) for _ in range(2))
         assert first == second
         assert repr(window) == kept
+
+    @settings(max_examples=30, deadline=None)
+    @given(first=WINDOWS, second=WINDOWS)
+    def test_what_it_hands_on_serves_the_next_window_whatever_that_is(self, name, first, second):
+        member = Member("scheduling", name).make()
+        state = pickle.loads(pickle.dumps(member.allocate(first).state))
+        allocation = member.allocate(dataclasses.replace(second, state=state))
+        assert len(allocation.shares) == len(second.demands)
+        assert sum(allocation.shares) <= 1 + 1e-9
+
+    @settings(max_examples=40, deadline=None)
+    @given(window=WINDOWS)
+    def test_networks_fit_into_memory_together_or_a_note_says_that_they_do_not(self, name, window):
+        allocation = Member("scheduling", name).make().allocate(window)
+        chosen = zip(window.demands, allocation.variants, strict=False)
+        held_bytes = sum(demand.variants[i].memory_bytes for demand, i in chosen if i is not None)
+        assert held_bytes <= window.memory_bytes or any(f"need {held_bytes} bytes" in note for note in allocation.notes)
 
     def test_who_is_alone_has_the_machine(self, name):
         window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))

@@ -1,0 +1,52 @@
+"""Who can run at all, and what is said to those who cannot, or whose goals no network meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from driftlab.platform.scheduling.base import Allocation, Demand, Window
+
+
+def admit(window: Window, most: int | None = None) -> tuple[list[int], list[str]]:
+    """Find who can run on its smallest network beside the others; among equals, who came last waits first."""
+    running: list[int] = []
+    notes, free_bytes = [], window.memory_bytes
+    for i in sorted(range(len(window.demands)), key=lambda i: -window.demands[i].priority):
+        demand = window.demands[i]
+        least_bytes = min((variant.memory_bytes for variant in demand.variants), default=0)
+        if not demand.variants:
+            notes.append(f"{demand.app} waits: it has no network")
+        elif len(running) == most:
+            notes.append(f"{demand.app} waits: the machine is shared by {most} applications, and not finer")
+        elif least_bytes > free_bytes:
+            notes.append(f"{demand.app} waits: its smallest network needs {least_bytes} bytes, {free_bytes} are free")
+        else:
+            running.append(i)
+            free_bytes -= least_bytes
+    return sorted(running), notes
+
+
+def allocation(
+    window: Window,
+    chosen: Sequence[tuple[int, int, float]],
+    notes: Sequence[str] = (),
+    state: Any = None,
+) -> Allocation:
+    """Write (demand, network, share) of those who run beside those who wait."""
+    shares, variants = [0.0] * len(window.demands), [None] * len(window.demands)
+    told = list(notes)
+    for i, variant, share in chosen:
+        shares[i], variants[i] = share, variant  # type: ignore[call-overload]
+        told.extend(out_of_reach(window.demands[i]))
+    return Allocation(tuple(shares), tuple(variants), tuple(told), state)
+
+
+def out_of_reach(demand: Demand) -> Iterator[str]:
+    """Name the goals that none of an application's networks meets, even alone on the machine."""
+    known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
+    if known and demand.accuracy_goal is not None and max(known) < demand.accuracy_goal:
+        yield f"{demand.app} asks for an accuracy of {demand.accuracy_goal:g}; its best network has {max(known):g}"
+    fastest_s = min(variant.latency_s for variant in demand.variants)
+    if demand.latency_goal_s is not None and fastest_s > demand.latency_goal_s:
+        yield f"{demand.app} asks for {demand.latency_goal_s:g} s; its fastest network takes {fastest_s:g} s"

@@ -1,0 +1,87 @@
+"""What can be chosen, as arrays: the cost (Eq. 2 of NestDNN) and the memory of every network on every share.
+
+C(m, u, v) = (A_min(v) - A(m)) + alpha * max(0, L(m) / u - L_max(v)), accuracies as fractions and latencies in seconds:
+at alpha = 1 ten milliseconds too late weigh as much as one percentage point. Shares come in equal units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.platform.scheduling.base import Demand
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """One axis for applications, one for their networks, one for units of compute from 0 to all."""
+
+    cost: Floats  # (apps, networks, units + 1): infinite without a unit, and where an application has fewer networks
+    memory_bytes: Floats  # (apps, networks): infinite where there is none
+    rate: Floats  # (apps, networks): frames/s on the whole machine over those asked for
+    limit_bytes: float
+
+    @property
+    def units(self) -> int:
+        return int(self.cost.shape[2]) - 1
+
+    @cached_property
+    def by_size(self) -> tuple[Ints, Floats]:
+        """Order everyone's networks by memory, and give the least cost among each one and all smaller ones."""
+        order = self.memory_bytes.argsort(axis=1, kind="stable")
+        return order, np.minimum.accumulate(np.take_along_axis(self.cost, order[:, :, None], axis=1), axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One choice for every application: a network, and whole units of the machine."""
+
+    networks: Ints
+    units: Ints
+
+
+def tabulate(demands: Sequence[Demand], limit_bytes: int, alpha: float, units: int) -> Choices:
+    """Work out Eq. 2 for every network and share; a priority multiplies (1 + cost), which is never negative."""
+    most = max((len(demand.variants) for demand in demands), default=0)
+    memory_bytes, rate = np.full((len(demands), most), np.inf), np.zeros((len(demands), most))
+    cost = np.full((len(demands), most, units + 1), np.inf)
+    shares = np.arange(1, units + 1) / units
+    for v, demand in enumerate(demands):
+        n = len(demand.variants)
+        latency_s = np.array([variant.latency_s for variant in demand.variants])
+        memory_bytes[v, :n] = [variant.memory_bytes for variant in demand.variants]
+        rate[v, :n] = 1 / (latency_s * demand.fps)
+        goal_s = np.inf if demand.latency_goal_s is None else demand.latency_goal_s
+        late_s = np.maximum(0, latency_s[:, None] / shares - goal_s)
+        plain = missing_accuracy(demand)[:, None] + alpha * late_s
+        cost[v, :n, 1:] = plain + (demand.priority - 1) * (1 + plain)
+    return Choices(cost, memory_bytes, rate, float(limit_bytes))
+
+
+def missing_accuracy(demand: Demand) -> Floats:
+    """Tell how far each network is below the goal; one that nobody has measured counts as if it were just there.
+
+    Without a goal the least accurate network sets it, as the smallest descendant does in the paper's terms.
+    """
+    known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
+    goal = demand.accuracy_goal if demand.accuracy_goal is not None else min(known, default=0.0)
+    return np.array([0.0 if variant.accuracy is None else goal - variant.accuracy for variant in demand.variants])
+
+
+def costs_of(choices: Choices, plan: Plan) -> Floats:
+    """Look up what a plan costs each application."""
+    found: Floats = choices.cost[np.arange(len(plan.units)), plan.networks, plan.units]
+    return found
+
+
+def memory_of(choices: Choices, plan: Plan) -> Floats:
+    """Look up what a plan's networks hold."""
+    held: Floats = choices.memory_bytes[np.arange(len(plan.networks)), plan.networks]
+    return held

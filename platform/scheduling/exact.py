@@ -1,0 +1,33 @@
+"""Exact: the schedule of least cost on the grid of units, as the bound that every heuristic is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.scheduling.admission import admit, allocation
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.costs import tabulate
+from driftlab.platform.scheduling.greedy import spread
+from driftlab.platform.scheduling.optimum import Objective, solve
+
+
+@dataclass(frozen=True)
+class Exact(Scheduling):
+    """Solve NestDNN's problem to the end: by dynamic programming, or as a MILP where memory binds."""
+
+    objective: Objective = "total"
+    alpha: float = 0.1
+    units: int = 100
+
+    def faults(self) -> list[str]:
+        wrong = [] if 0 <= self.alpha <= 1 else [f"'alpha' is {self.alpha}, must be in [0, 1]"]
+        return wrong + ([] if self.units >= 1 else [f"'units' is {self.units}, must be at least 1"])
+
+    def allocate(self, window: Window) -> Allocation:
+        who, notes = admit(window, self.units)
+        if not who:
+            return allocation(window, [], notes)
+        choices = tabulate([window.demands[i] for i in who], window.memory_bytes, self.alpha, self.units)
+        plan = spread(choices, solve(choices, self.objective))
+        shares = (plan.units / self.units).tolist()
+        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes)

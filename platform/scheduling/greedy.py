@@ -1,0 +1,181 @@
+"""NestDNN's greedy heuristics: hand out the machine unit by unit, and choose each network again as its share grows.
+
+A network may be chosen while all networks together fit into memory. A walk depends on the plan that it starts from and
+on nothing else, so it can be left and taken up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
+
+LEAST_GAIN = 1e-12  # below it a change of cost is rounding
+Step = tuple[int, int]  # an application, and how many units it is given
+ROUNDS = 5  # of exchange; two nearly always do
+
+
+class Walk:
+    """A plan on its way, with each application's lowest cost for every number of units (B of its network)."""
+
+    def __init__(self, choices: Choices, plan: Plan) -> None:
+        self.choices = choices
+        self.networks, self.units = plan.networks.copy(), plan.units.copy()
+        self.left = choices.units - int(self.units.sum())
+        self.blocks: dict[int, tuple[float, int]] = {}  # the best block of each application, while it holds
+        self.fits = np.zeros_like(choices.memory_bytes, dtype=bool)
+        self._look()
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.networks.copy(), self.units.copy())
+
+    def give(self, app: int, units: int) -> None:
+        """Give units to an application and choose its network again."""
+        self.units[app] += units
+        self.left -= units
+        self.blocks.pop(app, None)
+        self._choose(app)
+
+    def choose(self) -> None:
+        """Choose networks again where that helps at the present units, what helps most first."""
+        apps = np.arange(len(self.units))
+        while True:
+            gains = self.choices.cost[apps, self.networks, self.units] - self.lowest[apps, self.units]
+            if gains.max() <= LEAST_GAIN:
+                return
+            self._choose(int(gains.argmax()))
+
+    def _choose(self, app: int) -> None:
+        column = np.where(self.fits[app], self.choices.cost[app, :, self.units[app]], np.inf)
+        best = int(column.argmin())
+        if best != self.networks[app] and column[best] < column[self.networks[app]]:
+            self.networks[app] = best
+            self._look()
+
+    def _look(self) -> None:
+        """Find which networks fit beside those of the others."""
+        held = memory_of(self.choices, Plan(self.networks, self.units))
+        fits = self.choices.memory_bytes <= (held + self.choices.limit_bytes - held.sum())[:, None]
+        if not np.array_equal(fits, self.fits):
+            self.fits = fits
+            self.lowest: Floats = np.where(fits[:, :, None], self.choices.cost, np.inf).min(axis=1)
+            self.blocks.clear()
+
+
+def smallest(choices: Choices) -> Plan:
+    """Start from one unit and the smallest network for everyone."""
+    return Plan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
+
+
+def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
+    """Hand out units by a rule until nothing improves or none is left; yield the plan after every step."""
+    walk, rule = Walk(choices, start), RULES[method]
+    walk.choose()
+    yield walk.plan
+    while walk.left and (step := rule(walk)) is not None:
+        walk.give(*step)
+        walk.choose()
+        yield walk.plan
+
+
+# The rules: who gets how many units next; None ends the walk.
+
+
+def steepest(walk: Walk) -> Step | None:
+    """Give one unit to whose cost falls most; among equals to who has fewer."""
+    apps = np.arange(len(walk.units))
+    gains = walk.lowest[apps, walk.units] - walk.lowest[apps, walk.units + 1]
+    best = int(np.lexsort((apps, walk.units, -gains))[0])
+    return (best, 1) if gains[best] > LEAST_GAIN else None
+
+
+def literal(walk: Walk) -> Step | None:
+    """Give one unit to whose cost changes least, as the words of the paper can be read."""
+    apps = np.arange(len(walk.units))
+    changes = np.abs(walk.lowest[apps, walk.units] - walk.lowest[apps, walk.units + 1])
+    return int(np.lexsort((apps, walk.units, changes))[0]), 1
+
+
+def lookahead(walk: Walk) -> Step | None:
+    """Give the block of units by which cost falls most per unit: what one unit does not buy, several may."""
+    for app in range(len(walk.units)):
+        if app not in walk.blocks or walk.blocks[app][1] > walk.left:
+            walk.blocks[app] = _best_block(walk.lowest[app], int(walk.units[app]), walk.left)
+    best = max(walk.blocks, key=lambda app: (walk.blocks[app][0], -walk.units[app], -app))
+    gain, units = walk.blocks[best]
+    return (best, units) if gain > LEAST_GAIN else None
+
+
+def _best_block(lowest: Floats, have: int, left: int) -> tuple[float, int]:
+    per_unit = (lowest[have] - lowest[have + 1 : have + 1 + left]) / np.arange(1, left + 1)
+    best = int(per_unit.argmax())
+    return float(per_unit[best]), best + 1
+
+
+def highest(walk: Walk) -> Step | None:
+    """Give one unit to who has the highest cost; to the next one where all that is left would not lower it."""
+    costs = costs_of(walk.choices, Plan(walk.networks, walk.units))
+    for app in np.argsort(-costs, kind="stable"):
+        if costs[app] - walk.lowest[app, walk.units[app] + walk.left] > LEAST_GAIN:
+            return int(app), 1
+    return None
+
+
+RULES: Mapping[str, Callable[[Walk], Step | None]] = {
+    "steepest": steepest,
+    "literal": literal,
+    "lookahead": lookahead,
+    "highest": highest,
+}
+
+
+# What follows a walk.
+
+
+def exchange(choices: Choices, plan: Plan) -> Plan:
+    """Divide anew between every two applications what both hold and what is left, until no two of them gain."""
+    for _ in range(ROUNDS):
+        before = _total(choices, plan)
+        for first, second in combinations(range(len(plan.units)), 2):
+            plan = _divide(choices, plan, first, second)
+        if _total(choices, plan) >= before - LEAST_GAIN:
+            break
+    return plan
+
+
+def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
+    """Find the best networks and units of two applications while all others keep theirs."""
+    pair = [first, second]
+    units = int(choices.units - plan.units.sum() + plan.units[pair].sum())
+    held = memory_of(choices, plan)
+    free_bytes = choices.limit_bytes - held.sum() + held[pair].sum()
+    order, lowest = (ordered[second] for ordered in choices.by_size)
+    beside = choices.memory_bytes[second, order].searchsorted(free_bytes - choices.memory_bytes[first], "right") - 1
+    joined = choices.cost[first, :, 1:units] + lowest[beside, units - 1 : 0 : -1]
+    joined[beside < 0] = np.inf
+    network, more = np.unravel_index(int(joined.argmin()), joined.shape)
+    if joined[network, more] >= costs_of(choices, plan)[pair].sum() - LEAST_GAIN:
+        return plan
+    networks, given = plan.networks.copy(), plan.units.copy()
+    given[pair] = more + 1, units - more - 1
+    others = order[: beside[network] + 1]
+    networks[pair] = network, others[choices.cost[second, others, given[second]].argmin()]
+    return Plan(networks, given)
+
+
+def _total(choices: Choices, plan: Plan) -> float:
+    return float(costs_of(choices, plan).sum())
+
+
+def spread(choices: Choices, plan: Plan) -> Plan:
+    """Give what is left to who is slowest for the frame rate it asks for: it lowers no cost and raises the rate."""
+    units: Ints = plan.units.copy()
+    rate = choices.rate[np.arange(len(units)), plan.networks]
+    for _ in range(choices.units - int(units.sum())):
+        units[(rate * units).argmin()] += 1
+    return replace(plan, units=units)

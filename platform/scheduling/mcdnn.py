@@ -1,0 +1,83 @@
+"""MCDNN's choice among independent networks: the best accuracy per compute, within all budgets of the window.
+
+Differs from the paper: written from its idea; everything runs on the device; an application that stops frees its memory
+at once, so nothing is left to evict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from driftlab.platform.scheduling.admission import admit, allocation
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.world.variants import paged_bytes
+
+
+@dataclass(frozen=True)
+class Mcdnn(Scheduling):
+    """Start from the smallest networks, upgrade where accuracy per compute is best while all budgets hold."""
+
+    def allocate(self, window: Window) -> Allocation:
+        """Give each application what its network needs to keep up, and what is left over in proportion."""
+        who, notes = admit(window)
+        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in who}
+        while upgrade := _best_upgrade(window, chosen):
+            chosen |= [upgrade]
+        needs = {i: need(window.demands[i], network) for i, network in chosen.items()}
+        whole = sum(needs.values())
+        return allocation(window, [(i, network, needs[i] / whole) for i, network in chosen.items()], notes)
+
+
+def need(demand: Demand, network: int) -> float:
+    """Tell the share on which a network answers within the latency goal, or else sees every frame."""
+    period_s = 1 / demand.fps if demand.latency_goal_s is None else demand.latency_goal_s
+    return demand.variants[network].latency_s / max(period_s, 1e-9)
+
+
+def energy_j(window: Window, demand: Demand, network: int) -> float:
+    """Tell what a network draws in the window if it sees every frame, with what a switch to it pages in and out."""
+    paged = sum(paged_bytes(demand.variants, demand.running, network, nested=demand.nested))
+    per_frame_j = demand.variants[network].energy_j or 0.0
+    return per_frame_j * demand.fps * window.window_s + paged * window.page_j_per_byte
+
+
+def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | None:
+    """Find the upgrade with the most accuracy per added compute, weighed by priority, that the budgets allow."""
+    best, most = None, 0.0
+    for i, network in _upgrades(window, chosen):
+        demand, now = window.demands[i], chosen[i]
+        added = need(demand, network) - need(demand, now)
+        gained = demand.priority * (_accuracy(demand, network) - _accuracy(demand, now))
+        worth = gained / max(added, 1e-12)
+        if worth > most:
+            best, most = (i, network), worth
+    return best
+
+
+def _upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """List the changes to a more accurate network that all budgets allow."""
+    for i, now in chosen.items():
+        for network in _all(window, i):
+            better = _accuracy(window.demands[i], network) > _accuracy(window.demands[i], now)
+            if better and _fits(window, {**chosen, i: network}):
+                yield i, network
+
+
+def _fits(window: Window, chosen: dict[int, int]) -> bool:
+    pairs = [(window.demands[i], network) for i, network in chosen.items()]
+    if sum(_size(*pair) for pair in pairs) > window.memory_bytes or sum(need(*pair) for pair in pairs) > 1:
+        return False
+    return window.energy_j is None or sum(energy_j(window, *pair) for pair in pairs) <= window.energy_j
+
+
+def _all(window: Window, i: int) -> range:
+    return range(len(window.demands[i].variants))
+
+
+def _size(demand: Demand, network: int) -> int:
+    return demand.variants[network].memory_bytes
+
+
+def _accuracy(demand: Demand, network: int) -> float:
+    return demand.variants[network].accuracy or 0.0

@@ -1,0 +1,98 @@
+"""NestDNN: the network and the share of every application by a greedy walk over units of the machine.
+
+Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
+blocks of units are compared by default (`lookahead`); networks must fit into memory at every step; what lowers no cost
+raises frame rates; priorities weigh costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from driftlab.platform.scheduling.admission import admit, allocation
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
+from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An unfinished plan, and what it is good for."""
+
+    apps: tuple[tuple[str, int], ...]  # names, and how many networks each had
+    memory_bytes: int
+    alpha: float
+    networks: tuple[int, ...]
+    units: tuple[int, ...]
+    times: int  # how often it was taken up
+
+
+@dataclass(frozen=True)
+class NestDnn(Scheduling):
+    """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
+
+    objective: Literal["total", "max"] = "total"
+    method: Literal["lookahead", "steepest", "literal"] = "lookahead"  # of the total; the highest has one way
+    alpha: float = 0.1  # how much a second of lateness weighs against all of the accuracy
+    units: int = 100
+    cached: bool = True
+    kept: float = 0.7  # share of the units that a cached plan has handed out
+    renew: int = 10  # times that a plan serves before one is made from scratch
+
+    def faults(self) -> list[str]:
+        in_one = {"alpha": self.alpha, "kept": self.kept}
+        wrong = [f"'{name}' is {value}, must be in [0, 1]" for name, value in in_one.items() if not 0 <= value <= 1]
+        above = {"units": self.units, "renew": self.renew}
+        return wrong + [f"'{name}' is {value}, must be at least 1" for name, value in above.items() if value < 1]
+
+    def allocate(self, window: Window) -> Allocation:
+        """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next event."""
+        who, notes = admit(window, self.units)
+        if not who:
+            return allocation(window, [], notes)
+        demands = [window.demands[i] for i in who]
+        choices = tabulate(demands, window.memory_bytes, self.alpha, self.units)
+        kept = self._kept(window, demands, choices)
+        plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
+        state = self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
+        shares = (plan.units / self.units).tolist()
+        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
+
+    def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
+        """Hand out all units; give the finished plan and the last one before too much of the machine was given away."""
+        plan = unfinished = start
+        for plan in grow(choices, "highest" if self.objective == "max" else self.method, start):
+            if plan.units.sum() <= self.kept * self.units:
+                unfinished = plan
+        if self.objective == "total" and self.method == "lookahead":
+            plan = exchange(choices, plan)
+        return spread(choices, plan), unfinished
+
+    def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> Kept | None:
+        """Give the plan that was kept if it is still one for these applications on this machine."""
+        kept = window.state
+        if not self.cached or not isinstance(kept, Kept) or kept.times >= self.renew:
+            return None
+        same = (kept.apps, kept.memory_bytes, kept.alpha) == (_apps(demands), window.memory_bytes, self.alpha)
+        if not same or sum(kept.units) > self.units:
+            return None
+        held = choices.memory_bytes[np.arange(len(kept.networks)), list(kept.networks)].sum()
+        return kept if held <= choices.limit_bytes else None
+
+    def _keep(self, window: Window, demands: Sequence[Demand], plan: Plan, times: int) -> Any:
+        if not self.cached:
+            return None
+        networks, units = tuple(plan.networks.tolist()), tuple(plan.units.tolist())
+        return Kept(_apps(demands), window.memory_bytes, self.alpha, networks, units, times + 1)
+
+
+def _plan(kept: Kept) -> Plan:
+    return Plan(np.array(kept.networks, np.int64), np.array(kept.units, np.int64))
+
+
+def _apps(demands: Sequence[Demand]) -> tuple[tuple[str, int], ...]:
+    return tuple((demand.app, len(demand.variants)) for demand in demands)

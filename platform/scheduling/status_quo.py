@@ -1,0 +1,24 @@
+"""The status quo that NestDNN compares with: one network for good, whatever else runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.scheduling.admission import allocation
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.world.variants import knee
+
+
+@dataclass(frozen=True)
+class StatusQuo(Scheduling):
+    """Run each application's network at the knee of accuracy over size, on equal shares, blind to memory."""
+
+    def allocate(self, window: Window) -> Allocation:
+        """Leave nobody out: where the networks need more memory than there is, a note says so."""
+        who = [i for i, demand in enumerate(window.demands) if demand.variants]
+        notes = [f"{demand.app} waits: it has no network" for demand in window.demands if not demand.variants]
+        chosen = [(i, knee(window.demands[i].variants), 1 / len(who)) for i in who]
+        held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
+        if held_bytes > window.memory_bytes:
+            notes.append(f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}")
+        return allocation(window, chosen, notes)

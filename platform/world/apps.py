@@ -1,0 +1,133 @@
+"""Which applications run on a device when: traces of arrivals, stops and changed wishes, drawn from a seed.
+
+As in NestDNN's benchmark, at every tick one application may come, uniformly among those that do not run, or one may go,
+uniformly among those that do. The number that run is then a birth-death chain, and a trace begins in its stationary
+state. The paper gives the shares of time with two to six applications and not the chances; their successive ratios are
+1.37 on average, which is the ratio of the two chances here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Le
+
+from driftlab.errors import RequestError
+from driftlab.platform.world.profile import STRICT, parse
+
+Chance = Annotated[float, Ge(0), Le(1)]
+Count = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True)
+class App:
+    """An application, and what it wishes."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str
+    fps: Positive = 30.0
+    accuracy_goal: Chance | None = None
+    latency_goal_s: Positive | None = None
+    priority: Positive = 1.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to an application; it is as given here from then on."""
+
+    time_s: float
+    kind: Literal["start", "stop", "change"]
+    app: App
+
+
+@dataclass(frozen=True)
+class Churn:
+    """How applications come and go, and how often one of them changes its wishes."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str = "churn"
+    duration_s: Positive = 60.0
+    tick_s: Positive = 1.0
+    start: Chance = 0.1368  # at each tick
+    stop: Chance = 0.1
+    least: Count = 2
+    most: Annotated[int, Ge(1)] = 6
+    change: Chance = 0.0
+    priorities: tuple[Positive, ...] = (1.0, 2.0, 4.0)  # what a changed one is drawn from
+    latency_factors: tuple[Positive, ...] = (0.5, 1.0, 2.0)  # and a changed latency goal, as a factor of the first one
+
+    def __post_init__(self) -> None:
+        """Refuse a chain that cannot be."""
+        if self.least > self.most:
+            raise ValueError(f"least ({self.least}) must not be above most ({self.most})")
+        if self.start + self.stop > 1:
+            raise ValueError(f"start + stop is {self.start + self.stop:g}: at a tick one of them happens, at most")
+
+
+def from_mapping(given: Mapping[str, Any]) -> Churn:
+    """Read how applications come and go as a user describes it."""
+    return parse(Churn, "app trace", given)
+
+
+def trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
+    """Draw what happens, in order of time; applications that run at the start come at 0 s."""
+    known = {app.name: app for app in apps}
+    if len(known) < len(apps) or len(apps) < churn.least:
+        names = ", ".join(app.name for app in apps) or "none"
+        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {names}.")
+    most = min(churn.most, len(apps))
+    running = _first(sorted(known), churn, most, rng)
+    events = [Event(0.0, "start", known[name]) for name in running]
+    for tick in range(1, round(churn.duration_s / churn.tick_s)):
+        time_s, draw = tick * churn.tick_s, rng.random()
+        if draw < churn.start and len(running) < most:
+            idle = [name for name in sorted(known) if name not in running]
+            running.append(idle[rng.integers(len(idle))])
+            events.append(Event(time_s, "start", known[running[-1]]))
+        elif churn.start <= draw < churn.start + churn.stop and len(running) > churn.least:
+            gone = running.pop(rng.integers(len(running)))
+            events.append(Event(time_s, "stop", known[gone]))
+        if churn.change and rng.random() < churn.change and running:
+            changed = known[running[rng.integers(len(running))]]
+            events.append(Event(time_s, "change", _changed(changed, churn, rng)))
+    return tuple(events)
+
+
+def stationary(churn: Churn, most: int) -> npt.NDArray[np.float64]:
+    """Tell the share of time with each number of applications, from the least to the most."""
+    ups = np.arange(most - churn.least + 1)
+    weights: npt.NDArray[np.float64] = churn.start**ups * churn.stop ** ups[::-1]  # as often up as down between any two
+    return weights / weights.sum() if weights.any() else np.full(len(ups), 1 / len(ups))
+
+
+def _first(names: list[str], churn: Churn, most: int, rng: np.random.Generator) -> list[str]:
+    """Draw who runs at the start."""
+    count = churn.least + int(rng.choice(most - churn.least + 1, p=stationary(churn, most)))
+    return [names[i] for i in rng.permutation(len(names))[:count]]
+
+
+def _changed(app: App, churn: Churn, rng: np.random.Generator) -> App:
+    """Draw another priority, or for an application with a latency goal as likely another goal."""
+    if app.latency_goal_s is not None and rng.random() < 0.5:
+        return replace(app, latency_goal_s=app.latency_goal_s * float(rng.choice(churn.latency_factors)))
+    return replace(app, priority=float(rng.choice(churn.priorities)))
+
+
+def running(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
+    """Tell who runs at a time, as it is then, in the order of arrival."""
+    apps: dict[str, App] = {}
+    for event in events:
+        if event.time_s > time_s:
+            break
+        if event.kind == "stop":
+            apps.pop(event.app.name, None)
+        else:
+            apps[event.app.name] = event.app
+    return tuple(apps.values())

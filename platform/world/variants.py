@@ -1,0 +1,56 @@
+"""What an application's networks are as a set: which are worth having, which is the usual one, what a switch moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from driftlab.platform.core.records import Variant
+
+SLACK = 4  # the usual latency goal: what four equal shares of the machine give the usual network
+
+
+def front(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """Drop every network that another one equals or beats in accuracy, memory and latency; order by memory."""
+    kept: list[Variant] = []
+    for one in sorted(variants, key=lambda one: (one.memory_bytes, one.latency_s, -(one.accuracy or 0.0))):
+        if not any(_beats(other, one) for other in kept):
+            kept.append(one)
+    return tuple(kept)
+
+
+def _beats(other: Variant, one: Variant) -> bool:
+    """Compare with a network that holds no more memory; two that nobody has measured are equals."""
+    return other.latency_s <= one.latency_s and (other.accuracy or 0.0) >= (one.accuracy or 0.0)
+
+
+def knee(variants: Sequence[Variant]) -> int:
+    """Find where accuracy over the logarithm of size bends most: farthest above the line from smallest to largest."""
+    size = np.log([max(variant.memory_bytes, 1) for variant in variants])
+    if np.ptp(size) == 0:  # of unknown or equal size: what takes longer is larger
+        size = np.log([variant.latency_s for variant in variants])
+    accuracy = np.array([variant.accuracy or 0.0 for variant in variants])
+    if np.ptp(size) == 0 or np.ptp(accuracy) == 0:
+        return int(size.argmin())
+    least, most = int(size.argmin()), int(size.argmax())
+    along = (size - size[least]) / (size[most] - size[least])
+    above = accuracy - (accuracy[least] + along * (accuracy[most] - accuracy[least]))
+    return int(above.argmax())
+
+
+def usual_goals(variants: Sequence[Variant]) -> tuple[float | None, float]:
+    """Give the goals that a user who set none could have: the smallest network's accuracy, and a latency.
+
+    The latency is one that the network at the knee just meets on a quarter of the machine.
+    """
+    smallest = min(variants, key=lambda variant: variant.memory_bytes)
+    return smallest.accuracy, SLACK * variants[knee(variants)].latency_s
+
+
+def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
+    """Count what a switch moves into and out of memory; of nested networks only the difference, of others all."""
+    held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))
+    if before == after:
+        return 0, 0
+    return (max(0, wanted - held), max(0, held - wanted)) if nested else (wanted, held)

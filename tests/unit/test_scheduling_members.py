@@ -1,0 +1,232 @@
+"""The members of the scheduling family: what each decides, what it keeps, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scheduling import nestdnn
+from driftlab.platform.scheduling.base import Demand, Window
+from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.mcdnn import Mcdnn, energy_j, need
+from driftlab.platform.scheduling.nestdnn import NestDnn
+from driftlab.platform.scheduling.status_quo import StatusQuo
+from driftlab.platform.world import measured
+from driftlab.platform.world.variants import usual_goals
+
+spec = importlib.util.spec_from_file_location("scheduling_factory", Path(__file__).with_name("scheduling_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+CHOOSERS = ("nestdnn", "exact", "mcdnn", "status_quo")
+THRIFTY = ("nestdnn", "exact", "mcdnn")  # the status quo is blind to memory
+SMALL, LARGE = Variant("small", 0.7, 10, 0.01), Variant("large", 0.9, 30, 0.04)
+BOTH = (SMALL, LARGE)
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+
+
+def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Window:
+    return Window(0.0, 10.0, memory_bytes, demands, **others)
+
+
+def total(given: Window, allocation) -> float:
+    """What an allocation costs by Eq. 2, at the usual alpha."""
+    cost = 0.0
+    for demand, network, share in zip(given.demands, allocation.variants, allocation.shares, strict=True):
+        late_s = max(0, demand.variants[network].latency_s / share - demand.latency_goal_s)
+        cost += demand.accuracy_goal - demand.variants[network].accuracy + 0.1 * late_s
+    return cost
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+class TestWhoeverChooses:
+    def test_nobody_there_is_no_fault(self, name):
+        allocation = Member("scheduling", name).make().allocate(window())
+        assert (allocation.shares, allocation.variants, allocation.notes) == ((), (), ())
+
+    def test_equal_networks_and_equal_applications_are_no_fault(self, name):
+        equal = (SMALL, SMALL, SMALL)
+        allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, equal), Demand("b", 5, equal)))
+        assert allocation.shares == pytest.approx((0.5, 0.5))
+
+    def test_a_goal_that_no_network_meets_is_named_and_the_application_runs(self, name):
+        asked = Demand("a", 5, BOTH, accuracy_goal=0.95, latency_goal_s=0.001)
+        allocation = Member("scheduling", name).make().allocate(window(asked))
+        assert allocation.variants[0] is not None
+        assert "a asks for an accuracy of 0.95; its best network has 0.9" in allocation.notes
+        assert "a asks for 0.001 s; its fastest network takes 0.01 s" in allocation.notes
+
+    def test_who_has_no_network_waits(self, name):
+        allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, ()), Demand("b", 5, BOTH)))
+        assert allocation.shares == (0.0, 1.0)
+        assert allocation.notes == ("a waits: it has no network",)
+
+
+@pytest.mark.parametrize("name", THRIFTY)
+class TestWhoeverHeedsMemory:
+    def test_who_fits_nowhere_waits_and_hears_why(self, name):
+        big = Demand("big", 5, (Variant("huge", 0.9, 1000, 0.01),))
+        allocation = Member("scheduling", name).make().allocate(window(big, Demand("a", 5, BOTH)))
+        assert allocation.shares == (0.0, 1.0)
+        assert allocation.variants == (None, 1)
+        assert allocation.notes == ("big waits: its smallest network needs 1000 bytes, 90 are free",) or (
+            allocation.notes == ("big waits: its smallest network needs 1000 bytes, 100 are free",)
+        )
+
+    def test_the_last_to_come_waits_unless_it_matters_more(self, name):
+        first, last = Demand("first", 5, BOTH), Demand("last", 5, BOTH)
+        member = Member("scheduling", name).make()
+        assert member.allocate(window(first, last, memory_bytes=15)).variants == (0, None)
+        assert member.allocate(window(first, replace(last, priority=2.0), memory_bytes=15)).variants == (None, 0)
+
+    def test_memory_is_never_exceeded(self, name):
+        for seed in range(10):
+            given = factory.window(factory.demands(seed), 0.6)
+            chosen = Member("scheduling", name).make().allocate(given).variants
+            held = sum(d.variants[i].memory_bytes for d, i in zip(given.demands, chosen, strict=True) if i is not None)
+            assert held <= given.memory_bytes
+
+
+class TestNestDnn:
+    @pytest.mark.parametrize("method", ["lookahead", "steepest", "literal"])
+    @pytest.mark.parametrize("objective", ["total", "max"])
+    @pytest.mark.parametrize("share", [1.0, 0.6])
+    def test_a_plan_taken_up_again_ends_as_it_did(self, objective, method, share):
+        member = NestDnn(objective, method)
+        for seed in range(8):
+            given = factory.window(factory.demands(seed), share)
+            first = member.allocate(given)
+            again = member.allocate(replace(given, state=first.state))
+            assert (again.shares, again.variants) == (first.shares, first.variants)
+            assert again.state == replace(first.state, times=2)
+            assert sum(first.state.units) <= 70
+
+    def test_the_machine_is_handed_out_whole(self):
+        for seed in range(10):
+            assert sum(NestDnn().allocate(factory.window(factory.demands(seed))).shares) == pytest.approx(1)
+
+    def test_a_kept_plan_is_taken_up_only_while_it_serves(self, monkeypatch):
+        starts = []
+        monkeypatch.setattr(
+            nestdnn, "grow", lambda choices, method, start: starts.append(int(start.units.sum())) or [start]
+        )
+        given = factory.window(factory.demands(1, apps=3), 0.8)
+        kept = nestdnn.Kept(tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1)
+        member = NestDnn()
+
+        def begins(state: object, asked: Window = given, by: NestDnn = member) -> int:
+            by.allocate(replace(asked, state=state))
+            return starts[-1]
+
+        assert begins(kept) == 27
+        assert begins(None) == 3
+        assert begins("another member's") == 3
+        assert begins(replace(kept, times=10)) == 3
+        assert begins(replace(kept, apps=kept.apps[::-1])) == 3
+        assert begins(replace(kept, networks=(4, 4, 4))) == 3  # it would not fit
+        assert begins(kept, replace(given, memory_bytes=given.memory_bytes + 1)) == 3
+        assert begins(kept, by=NestDnn(alpha=0.2)) == 3
+        assert begins(kept, by=NestDnn(cached=False)) == 3
+
+    def test_it_starts_anew_every_so_often(self):
+        given, times = factory.window(factory.demands(2)), []
+        for _ in range(8):
+            allocation = NestDnn(renew=3).allocate(given)
+            given = replace(given, state=allocation.state)
+            times.append(allocation.state.times)
+        assert times == [1, 2, 3, 1, 2, 3, 1, 2]
+
+    def test_without_late_answers_to_pay_for_it_takes_the_most_accurate(self):
+        given = factory.window(factory.demands(4))
+        assert set(NestDnn(alpha=0.0).allocate(given).variants) == {4}
+
+    def test_who_matters_more_gets_more(self):
+        one = Demand("a", 30, BOTH, latency_goal_s=0.03)
+        equal = NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b"))).shares
+        unequal = NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b", priority=8.0))).shares
+        assert equal[0] == equal[1]
+        assert unequal[1] > unequal[0]
+
+    def test_more_applications_than_units_wait(self):
+        many = [Demand(str(i), 1.0, BOTH) for i in range(5)]
+        allocation = NestDnn(units=3).allocate(window(*many))
+        assert [share > 0 for share in allocation.shares] == [True] * 3 + [False] * 2
+        assert "3 waits: the machine is shared by 3 applications, and not finer" in allocation.notes
+
+    def test_wrong_parameters_are_all_named(self):
+        assert len(NestDnn(alpha=2.0, kept=-1.0, units=0, renew=0).faults()) == 4
+        assert len(Exact(alpha=-0.1, units=0).faults()) == 2
+
+    def test_nothing_costs_less_than_the_exact_schedule(self):
+        for seed, share in ((seed, share) for seed in range(6) for share in (1.0, 0.7)):
+            given = factory.window(factory.demands(seed), share)
+            best = total(given, Exact().allocate(given))
+            for member in (NestDnn(), NestDnn(method="steepest"), Mcdnn()):
+                assert total(given, member.allocate(given)) >= best - 1e-7
+
+
+class TestStatusQuo:
+    def test_it_runs_the_network_at_the_knee_whatever_else_runs(self):
+        three = (Variant("s", 0.5, 10, 0.01), Variant("m", 0.8, 30, 0.02), Variant("l", 0.85, 90, 0.04))
+        allocation = StatusQuo().allocate(window(*(Demand(app, 5, three) for app in "abcd"), memory_bytes=100))
+        assert allocation.variants == (1, 1, 1, 1)
+        assert allocation.shares == (0.25,) * 4
+        assert allocation.notes == ("the networks need 120 bytes, the machine has 100",)
+
+
+class TestMcdnn:
+    def test_it_upgrades_where_accuracy_is_cheapest_while_the_machine_keeps_up(self):
+        cheap = (SMALL, replace(LARGE, latency_s=0.02))
+        allocation = Mcdnn().allocate(window(Demand("dear", 30, BOTH), Demand("cheap", 20, cheap)))
+        assert allocation.variants == (0, 1)
+        needs = (0.01 * 30, 0.02 * 20)
+        assert allocation.shares == pytest.approx([one / sum(needs) for one in needs])
+
+    def test_memory_bounds_it(self):
+        demands = (Demand("a", 5, BOTH), Demand("b", 5, (SMALL, replace(LARGE, accuracy=0.8))))
+        assert Mcdnn().allocate(window(*demands, memory_bytes=59)).variants == (1, 0)
+        assert Mcdnn().allocate(window(*demands, memory_bytes=60)).variants == (1, 1)
+
+    def test_energy_bounds_it_paging_included(self):
+        networks = (replace(SMALL, energy_j=0.01), replace(LARGE, energy_j=0.02))
+        there = Demand("a", 5, networks, running=1)
+        come = replace(there, running=0)
+        paying = window(there, energy_j=1.0, page_j_per_byte=0.01)
+        assert energy_j(paying, there, 1) == pytest.approx(0.02 * 5 * 10)
+        assert energy_j(paying, come, 1) == pytest.approx(0.02 * 5 * 10 + 0.4)
+        assert energy_j(paying, replace(come, nested=True), 1) == pytest.approx(0.02 * 5 * 10 + 0.2)
+        assert Mcdnn().allocate(paying).variants == (1,)
+        assert Mcdnn().allocate(replace(paying, demands=(come,))).variants == (0,)
+
+    def test_a_latency_goal_says_what_a_network_needs(self):
+        assert need(Demand("a", 30, BOTH), 1) == pytest.approx(1.2)
+        assert need(Demand("a", 30, BOTH, latency_goal_s=0.08), 1) == pytest.approx(0.5)
+
+
+@pytest.mark.skipif(MEASURED is None, reason="DRIFTLAB_MEASURED names no folder of measured profiles")
+class TestMeasuredProfiles:
+    @pytest.mark.parametrize("device", ["jetson", "nvidia_3090", "xiaomi"])
+    def test_fronts_of_real_devices_are_shared(self, device):
+        rename = {"model": "app", "acc_top1": "accuracy_percent"}
+        apps = measured.read(Path(MEASURED) / "adaptivenet_searched.csv", rename, {"device": device})
+        demands = []
+        for app, variants in apps.items():
+            accuracy_goal, latency_goal_s = usual_goals(variants)
+            demands.append(Demand(app, 30.0, variants, accuracy_goal=accuracy_goal, latency_goal_s=latency_goal_s / 2))
+        self.near_the_exact(window(*demands))
+
+    def test_a_training_trial_is_a_network_that_takes_so_long(self):
+        rename = {"net": "app", "test_acc": "accuracy", "train_sec": "latency_s"}
+        apps = measured.read(Path(MEASURED) / "ekya_sweep.csv", rename)
+        assert set(apps) >= {"resnet18", "resnet50"}
+        self.near_the_exact(window(*(Demand(app, 0.01, trials, None, 0.9, 20.0) for app, trials in apps.items())))
+
+    def near_the_exact(self, given: Window):
+        best = total(given, Exact().allocate(given))
+        assert best - 1e-9 <= total(given, NestDnn().allocate(given)) <= best + 0.01 * len(given.demands)

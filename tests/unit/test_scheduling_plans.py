@@ -1,0 +1,243 @@
+"""Plans against brute force and closed forms: Eq. 2 as arrays, the greedy walks, the exact solvers."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scheduling import greedy, optimum
+from driftlab.platform.scheduling.base import Demand
+from driftlab.platform.scheduling.costs import Choices, Plan, costs_of, memory_of, tabulate
+
+spec = importlib.util.spec_from_file_location("scheduling_factory", Path(__file__).with_name("scheduling_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+choices, demands, memory_bytes, with_goal = factory.choices, factory.demands, factory.memory_bytes, factory.with_goal
+
+ALPHAS = (0.0, 0.05, 0.3, 1.0)
+SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
+OBJECTIVES = {"total": np.sum, "max": np.max}
+TWO = (Variant("small", 0.7, 10, 0.1), Variant("large", 0.9, 30, 0.4))
+
+
+def walked(given: Choices, method: str) -> Plan:
+    *_, last = greedy.grow(given, method, greedy.smallest(given))
+    return last
+
+
+def value(given: Choices, plan: Plan, objective: str = "total") -> float:
+    return float(OBJECTIVES[objective](costs_of(given, plan)))
+
+
+def brute_force(given: Choices, objective: str) -> float:
+    """Try every network and every number of units of everyone."""
+    apps, networks, size = given.cost.shape
+    best = np.inf
+    for chosen in itertools.product(range(networks), repeat=apps):
+        for units in itertools.product(range(1, size), repeat=apps):
+            plan = Plan(np.array(chosen), np.array(units))
+            if sum(units) < size and memory_of(given, plan).sum() <= given.limit_bytes:
+                best = min(best, value(given, plan, objective))
+    return best
+
+
+class TestCosts:
+    def test_they_are_those_of_equation_2(self):
+        asked = Demand("a", 10.0, TWO, accuracy_goal=0.8, latency_goal_s=0.5)
+        table = tabulate([asked], 100, 0.3, 4).cost[0]
+        assert np.isinf(table[:, 0]).all()
+        assert table[0, 1:] == pytest.approx([0.1, 0.1, 0.1, 0.1])
+        late_s = np.array([0.4 / share - 0.5 for share in (0.25, 0.5, 0.75)])
+        assert table[1, 1:] == pytest.approx([*(-0.1 + 0.3 * late_s), -0.1])
+
+    def test_a_priority_weighs_and_one_weighs_nothing(self):
+        asked = Demand("a", 10.0, TWO, accuracy_goal=0.8, latency_goal_s=0.5)
+        plain, double = (tabulate([replace(asked, priority=p)], 100, 0.3, 4).cost for p in (1.0, 2.0))
+        assert (1 + double)[0, :, 1:] == pytest.approx(2 * (1 + plain)[0, :, 1:])
+
+    def test_what_nobody_has_measured_is_neither_below_nor_above_the_goal(self):
+        unknown = (replace(TWO[0], accuracy=None), TWO[1])
+        table = tabulate([Demand("a", 10.0, unknown, accuracy_goal=0.8)], 100, 0.3, 2).cost[0]
+        assert table[:, 1:] == pytest.approx(np.array([[0.0, 0.0], [-0.1, -0.1]]))
+
+    def test_without_goals_the_least_accurate_sets_it_and_nothing_is_late(self):
+        table = tabulate([Demand("a", 10.0, TWO)], 100, 1.0, 2).cost[0]
+        assert table[:, 1:] == pytest.approx(np.array([[0.0, 0.0], [-0.2, -0.2]]))
+
+    def test_who_has_fewer_networks_has_no_more(self):
+        table = tabulate([Demand("a", 1.0, TWO), Demand("b", 1.0, TWO[:1])], 100, 1.0, 2)
+        assert np.isinf(table.cost[1, 1]).all()
+        assert np.isinf(table.memory_bytes[1, 1])
+
+    @pytest.mark.parametrize("alpha", ALPHAS)
+    def test_more_units_never_cost_more(self, alpha):
+        for seed in range(20):
+            assert (np.diff(choices(demands(seed), alpha).cost[:, :, 1:]) <= 0).all()
+
+
+class TestExact:
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    @pytest.mark.parametrize("share", SHARES)
+    def test_it_is_as_good_as_trying_everything(self, objective, share):
+        for seed in range(6):
+            given = choices(demands(seed, apps=3, networks=3), 0.3, share, units=7)
+            plan = optimum.solve(given, objective)
+            assert value(given, plan, objective) == pytest.approx(brute_force(given, objective), abs=1e-7)
+            assert memory_of(given, plan).sum() <= given.limit_bytes
+
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    def test_both_ways_agree_where_memory_is_slack(self, objective):
+        for seed in range(8):
+            given = choices(demands(seed), 0.1)
+            ways = [by(given, objective) for by in (optimum.by_programming, optimum.by_milp)]
+            first, second = (value(given, plan, objective) for plan in ways)
+            assert first == pytest.approx(second, abs=1e-7)
+
+    def test_an_accuracy_goal_moves_the_total_and_not_the_choice(self):
+        for seed in range(20):
+            given = demands(seed)
+            plans = [optimum.solve(choices(with_goal(given, goal), 0.3), "total") for goal in (0.5, 0.9)]
+            assert np.array_equal(plans[0].units, plans[1].units)
+            assert np.array_equal(plans[0].networks, plans[1].networks)
+
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    def test_more_units_help_and_more_applications_do_not(self, objective):
+        for seed in range(20):
+            given = with_goal(demands(seed, apps=5), 1.0)  # above what any network reaches: no cost is negative
+            costs = [
+                value(c, optimum.solve(c, objective), objective)
+                for c in (choices(given, 0.3, units=u) for u in (50, 100))
+            ]
+            fewer = choices(given[:-1], 0.3)
+            assert costs[1] <= costs[0] + 1e-12
+            assert value(fewer, optimum.solve(fewer, objective), objective) <= costs[1] + 1e-12
+
+    def test_no_option_is_left_out_that_could_be_best(self):
+        for seed in range(20):
+            given = choices(demands(seed), 0.3)
+            app, network, units = optimum.options(given)
+            assert len(app) < given.cost.size / 2
+            for v, k in itertools.product(range(len(given.cost)), (1, 10, 50, 100)):
+                left = (app == v) & (units <= k)
+                assert given.cost[v, network[left], units[left]].min() == given.cost[v, :, k].min()
+
+    def test_a_plan_never_holds_a_byte_too_much(self):
+        """A byte of a terabyte is below the tolerance of the solver."""
+        size = 10**12
+        large = (Variant("s", 0.5, size, 0.1), Variant("l", 0.9, 2 * size, 0.1))
+        given = tabulate([Demand(app, 1.0, large) for app in "ab"], 4 * size - 1, 0.1, 10)
+        plan = optimum.solve(given, "total")
+        assert sorted(plan.networks) == [0, 1]
+
+
+class TestGreedy:
+    @pytest.mark.parametrize("method", greedy.RULES)
+    @pytest.mark.parametrize("share", SHARES)
+    def test_it_stays_within_compute_and_memory_and_above_the_optimum(self, method, share):
+        for seed in range(12):
+            given = choices(demands(seed), ALPHAS[seed % 4], share)
+            plan = walked(given, method)
+            assert plan.units.min() >= 1
+            assert plan.units.sum() <= 100
+            assert memory_of(given, plan).sum() <= given.limit_bytes
+            objective = "max" if method == "highest" else "total"
+            assert value(given, plan, objective) >= value(given, optimum.solve(given, objective), objective) - 1e-7
+
+    def test_helping_who_is_worst_off_is_exact_without_a_limit_on_memory(self):
+        for seed in range(200):
+            given = choices(demands(seed), ALPHAS[seed % 4])
+            best = value(given, optimum.by_programming(given, "max"), "max")
+            assert value(given, walked(given, "highest"), "max") == pytest.approx(best, abs=1e-9)
+
+    def test_with_one_network_each_the_steepest_descent_is_exact(self):
+        for seed in range(50):
+            given = choices(demands(seed, networks=1), 0.3)
+            best = value(given, optimum.by_programming(given, "total"))
+            for method in ("steepest", "lookahead"):
+                assert value(given, walked(given, method)) == pytest.approx(best, abs=1e-9)
+
+    @pytest.mark.parametrize("share", SHARES)
+    def test_between_two_the_exchange_is_exact(self, share):
+        for seed in range(20):
+            given = choices(demands(seed, apps=2), ALPHAS[seed % 4], share)
+            plan = greedy.exchange(given, greedy.smallest(given))
+            assert value(given, plan) == pytest.approx(value(given, optimum.solve(given, "total")), abs=1e-7)
+            assert memory_of(given, plan).sum() <= given.limit_bytes
+            assert plan.units.sum() <= 100
+
+    def test_alone_it_takes_the_best_network_that_fits(self):
+        for seed, share in itertools.product(range(20), SHARES):
+            given = choices(demands(seed, apps=1), 1.0, share)
+            plan = greedy.spread(given, walked(given, "lookahead"))
+            fits = given.memory_bytes[0] <= given.limit_bytes
+            assert plan.units.tolist() == [100]
+            assert value(given, plan) == pytest.approx(given.cost[0, fits, 100].min())
+
+    @pytest.mark.parametrize("share", SHARES)
+    def test_lookahead_is_near_the_optimum_and_nearer_than_the_steepest_descent(self, share):
+        """The gap is relative to what is lost against all goals met in full: errors plus lateness."""
+        gaps: dict[str, list[float]] = {"lookahead": [], "steepest": []}
+        for seed in range(12):
+            given = choices(with_goal(demands(seed), 1.0), (0.05, 0.3, 1.0)[seed % 3], share)
+            best = value(given, optimum.solve(given, "total"))
+            for method, found in gaps.items():
+                plan = walked(given, method)
+                if method == "lookahead":
+                    plan = greedy.exchange(given, plan)
+                found.append(value(given, plan) / best - 1)
+        assert np.mean(gaps["lookahead"]) <= 0.01
+        assert np.mean(gaps["lookahead"]) < np.mean(gaps["steepest"])
+
+    def test_a_block_buys_what_no_single_unit_does(self):
+        """The large network is late below three units: one more unit helps nobody, two do."""
+        networks = (Variant("small", 0.5, 1, 0.1), Variant("large", 0.9, 1, 0.3))
+        given = tabulate([Demand("a", 1.0, networks, latency_goal_s=1.0)] * 2, 10, 1.0, 10)
+        steep, ahead = (value(given, walked(given, method)) for method in ("steepest", "lookahead"))
+        assert ahead == pytest.approx(-0.8)
+        assert steep == pytest.approx(0.0)
+
+    def test_the_literal_reading_feeds_those_who_gain_least(self):
+        networks = (Variant("only", 0.5, 1, 0.1),)
+        slow = (Variant("only", 0.5, 1, 1.0),)
+        given = tabulate(
+            [Demand("done", 1.0, networks, latency_goal_s=9.0), Demand("late", 1.0, slow, latency_goal_s=0.1)],
+            10,
+            1.0,
+            10,
+        )
+        assert walked(given, "literal").units.tolist() == [9, 1]
+        assert walked(given, "steepest").units.tolist() == [1, 9]
+
+    def test_an_exchange_moves_memory_to_where_it_is_worth_most(self):
+        little = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.6, 20, 0.1))
+        much = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.9, 20, 0.1))
+        given = tabulate([Demand("a", 1.0, little), Demand("b", 1.0, much)], 30, 0.1, 10)
+        wrong = Plan(np.array([1, 0]), np.array([1, 1]))
+        assert greedy.exchange(given, wrong).networks.tolist() == [0, 1]
+
+    def test_what_is_left_goes_to_the_slowest(self):
+        networks = (Variant("only", 0.5, 1, 0.1),)
+        given = tabulate([Demand("a", 10.0, networks), Demand("b", 30.0, networks)], 10, 0.1, 100)
+        assert greedy.spread(given, greedy.smallest(given)).units.tolist() == [25, 75]
+
+    def test_a_walk_goes_on_from_where_it_was_left(self):
+        for seed, method in itertools.product(range(10), ("steepest", "lookahead", "highest")):
+            given = choices(demands(seed), 0.3, SHARES[seed % 3])
+            *begun, last = greedy.grow(given, method, greedy.smallest(given))
+            if begun:
+                *_, again = greedy.grow(given, method, begun[len(begun) // 2])
+                assert np.array_equal(again.units, last.units)
+                assert np.array_equal(again.networks, last.networks)
+
+
+def test_the_factory_gives_memory_that_binds_and_memory_that_does_not():
+    given = demands(3)
+    largest = sum(one.variants[-1].memory_bytes for one in given)
+    assert memory_bytes(given, 1.0) == largest
+    assert memory_bytes(given, 0.55) < largest

@@ -1,0 +1,103 @@
+"""Traces of applications: the chain they follow, what they never do, and that a seed fixes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RequestError
+from driftlab.platform.world.apps import App, Churn, Event, from_mapping, running, stationary, trace
+
+SIX = tuple(App(name, latency_goal_s=0.2) for name in ("VC", "VS", "VG", "RI-50", "RI-100", "RP"))
+PAPER = (0.098, 0.127, 0.186, 0.245, 0.343)  # of the time with two to six applications
+
+
+def drawn(seed: int, churn: Churn | None = None, apps: tuple[App, ...] = SIX) -> tuple[Event, ...]:
+    return trace(apps, churn or Churn(), np.random.default_rng(seed))
+
+
+def test_a_thousand_traces_have_the_shares_of_the_paper():
+    counts: Counter[int] = Counter()
+    apps: Counter[str] = Counter()
+    for seed in range(1000):
+        events = drawn(seed)
+        for tick in range(60):
+            now = running(events, tick)
+            counts[len(now)] += 1
+            apps.update(app.name for app in now)
+    assert set(counts) == {2, 3, 4, 5, 6}
+    assert [counts[n] / 60_000 for n in range(2, 7)] == pytest.approx(PAPER, abs=0.015)
+    assert [apps[app.name] / apps.total() for app in SIX] == pytest.approx([1 / 6] * 6, abs=0.01)
+
+
+def test_the_stationary_law_is_where_the_chain_stays():
+    churn = Churn(start=0.3, stop=0.2, least=1, most=4)
+    law = stationary(churn, 4)
+    step = np.diag([0.3] * 3, 1) + np.diag([0.2] * 3, -1)
+    step += np.diag(1 - step.sum(axis=1))
+    assert law @ step == pytest.approx(law)
+    assert stationary(Churn(start=0.0, stop=0.0), 6) == pytest.approx([0.2] * 5)
+    assert stationary(Churn(stop=0.0), 6) == pytest.approx([0, 0, 0, 0, 1])
+
+
+def test_events_are_in_order_and_make_sense():
+    for seed in range(50):
+        events = drawn(seed, Churn(change=0.3))
+        assert list(events) == sorted(events, key=lambda event: event.time_s)
+        assert events[-1].time_s < 60
+        now: set[str] = set()
+        for event in events:
+            assert (event.app.name in now) == (event.kind != "start")
+            now = now - {event.app.name} if event.kind == "stop" else now | {event.app.name}
+
+
+def test_a_seed_fixes_a_trace_and_the_order_of_the_applications_does_not_matter():
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert drawn(1, apps=SIX[::-1]) == drawn(1)
+
+
+def test_wishes_change_only_where_they_may():
+    assert {event.kind for seed in range(20) for event in drawn(seed)} == {"start", "stop"}
+    changes = [event.app for seed in range(50) for event in drawn(seed, Churn(change=0.5)) if event.kind == "change"]
+    assert {app.priority for app in changes} == {1.0, 2.0, 4.0}
+    assert {app.latency_goal_s for app in changes} == {0.1, 0.2, 0.4}
+    without = (App("a"), App("b"))
+    for event in drawn(0, Churn(change=1.0), without):
+        assert event.app.latency_goal_s is None
+
+
+def test_who_runs_is_told_in_the_order_of_arrival_and_as_it_is_by_then():
+    a, b = App("a"), App("b")
+    changed = App("a", priority=2.0)
+    events = (
+        Event(0, "start", a), Event(1, "start", b), Event(2, "change", changed),
+        Event(3, "stop", changed), Event(4, "start", a),
+    )  # fmt: skip
+    assert [running(events, time_s) for time_s in (0, 1.5, 2, 3, 9)] == [(a,), (a, b), (changed, b), (b,), (b, a)]
+
+
+def test_fewer_applications_than_may_run_are_no_fault():
+    assert max(len(running(drawn(seed, apps=SIX[:3]), tick)) for seed in range(9) for tick in range(60)) == 3
+
+
+@pytest.mark.parametrize("apps", [(), SIX[:1], (SIX[0], SIX[0])])
+def test_too_few_applications_are_refused(apps):
+    with pytest.raises(RequestError, match="at least 2 applications of different names"):
+        drawn(0, apps=apps)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"least": 7}, "least \\(7\\) must not be above most \\(6\\)"),
+        ({"start": 0.7, "stop": 0.7}, "one of them happens"),
+        ({"strat": 0.1}, "did you mean 'start'"),
+        ({"duration_s": 0}, "duration_s"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_what_is_wrong(given, part):
+    with pytest.raises(RequestError, match=part):
+        from_mapping(given)

@@ -1,0 +1,142 @@
+"""Sets of networks: fronts, knees, what a switch moves; and reading them from files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.core.records import Variant
+from driftlab.platform.world import measured
+from driftlab.platform.world.variants import front, knee, paged_bytes, usual_goals
+
+SIZES = (4, 9, 20, 36, 64)
+
+
+def network(accuracy: float | None, memory_bytes: int, latency_s: float = 0.1) -> Variant:
+    return Variant(f"{accuracy}-{memory_bytes}", accuracy, memory_bytes, latency_s)
+
+
+def of_sizes(sizes) -> list[Variant]:
+    return [network(0.5, int(size)) for size in sizes]
+
+
+class TestSets:
+    def test_a_front_keeps_what_nothing_else_beats(self):
+        good, worse, quick = network(0.8, 10, 0.2), network(0.7, 20, 0.2), network(0.6, 20, 0.1)
+        assert front([worse, quick, good]) == (good, quick)
+        assert front([good, good]) == (good,)
+
+    def test_a_front_is_what_brute_force_finds(self):
+        rng = np.random.default_rng(0)
+        for _ in range(50):
+            all_of_them = [network(*map(int, rng.integers(1, 6, 2)), int(rng.integers(1, 6))) for _ in range(8)]
+            keys = {(-v.accuracy, v.memory_bytes, v.latency_s) for v in all_of_them}
+            best = {k for k in keys if not any(o != k and all(a <= b for a, b in zip(o, k, strict=True)) for o in keys)}
+            assert {(-v.accuracy, v.memory_bytes, v.latency_s) for v in front(all_of_them)} == best
+
+    def test_the_knee_is_farthest_above_the_line(self):
+        assert knee([network(0.5, 10), network(0.8, 100), network(0.9, 1000)]) == 1
+        assert knee([network(0.9, 1000), network(0.8, 100), network(0.5, 10)]) == 1
+
+    @pytest.mark.parametrize("accuracies", [(0.5, 0.5, 0.5), (None, None, None)])
+    def test_without_a_bend_the_smallest_is_the_knee(self, accuracies):
+        assert knee([network(a, size) for a, size in zip(accuracies, (30, 10, 20), strict=True)]) == 1
+
+    def test_of_equal_sizes_the_slower_is_larger(self):
+        assert knee([network(0.5, 0, 0.1), network(0.8, 0, 1.0), network(0.9, 0, 10.0)]) == 1
+        assert knee([network(0.5, 0)]) == 0
+
+    def test_the_usual_goals_are_the_smallest_networks_accuracy_and_a_quarter_of_the_machine(self):
+        networks = [network(0.5, 10, 0.1), network(0.8, 100, 0.2), network(0.9, 1000, 0.9)]
+        assert usual_goals(networks) == (0.5, pytest.approx(0.8))
+
+
+class TestPaging:
+    def test_nested_networks_move_the_difference_and_others_all(self):
+        networks = of_sizes(SIZES)
+        assert paged_bytes(networks, 1, 3, nested=True) == (27, 0)
+        assert paged_bytes(networks, 3, 1, nested=True) == (0, 27)
+        assert paged_bytes(networks, 1, 3, nested=False) == (36, 9)
+        assert paged_bytes(networks, None, 2, nested=True) == paged_bytes(networks, None, 2, nested=False) == (20, 0)
+        assert paged_bytes(networks, 2, None, nested=True) == paged_bytes(networks, 2, None, nested=False) == (0, 20)
+        assert paged_bytes(networks, 2, 2, nested=False) == (0, 0)
+
+    def test_the_identities_of_the_papers_tables_hold(self):
+        for seed in range(20):
+            networks = of_sizes(np.sort(np.random.default_rng(seed).integers(1, 1000, 5)))
+            ups = list(itertools.combinations(range(5), 2))
+            mean = {
+                (way, nested): np.mean([paged_bytes(networks, *pair[::way], nested=nested) for pair in ups], axis=0)
+                for way in (1, -1)
+                for nested in (True, False)
+            }
+            assert mean[1, False][0] - mean[1, False][1] == pytest.approx(mean[1, True][0])
+            assert mean[1, True][1] == 0
+            for nested in (True, False):
+                assert mean[-1, nested] == pytest.approx(mean[1, nested][::-1])
+            assert mean[1, False].sum() == pytest.approx(0.4 * sum(one.memory_bytes for one in networks))
+
+
+class TestMeasured:
+    def write(self, folder: Path, text: str) -> Path:
+        path = folder / "phone.csv"
+        path.write_text(text)
+        return path
+
+    def test_units_are_converted_and_networks_ordered(self, tmp_path):
+        text = (
+            "app,variant,accuracy_percent,latency_ms,memory_mb,energy_mj,macs,note\n"
+            "signs,large,90,40,2.5,8,1000,x\nsigns,small,70.5,10,1,,,y\nfaces,only,50,20,1,1,1,z\n"
+        )
+        found = measured.read(self.write(tmp_path, text))
+        assert found["signs"] == (
+            Variant("small", pytest.approx(0.705), 1_000_000, pytest.approx(0.01), None, None),
+            Variant("large", pytest.approx(0.9), 2_500_000, pytest.approx(0.04), pytest.approx(0.008), 1000),
+        )
+        assert [one.name for one in found["faces"]] == ["only"]
+
+    def test_other_names_other_devices_and_missing_columns(self, tmp_path):
+        path = self.write(tmp_path, "board,top1,latency_s\na,0.5,2\na,,1\nb,0.5,3\n")
+        found = measured.read(path, {"top1": "accuracy"}, {"board": "a"})
+        assert found == {"phone": (Variant("1", None, 0, 1.0), Variant("0", 0.5, 0, 2.0))}
+
+    def test_parquet_gives_the_same_as_csv(self, tmp_path):
+        path = self.write(tmp_path, "app,accuracy,latency_s\na,0.5,2.0\na,0.6,3.0\n")
+        parquet.write_table(pa.csv.read_csv(path), path.with_suffix(".parquet"))
+        assert measured.read(path) == measured.read(path.with_suffix(".parquet"))
+
+    def test_everything_that_is_wrong_is_named_with_its_row(self, tmp_path):
+        text = "app,variant,accuracy,latency_s\na,m,72.4,1\na,m,0.5,0\nb,m,0.5,nan\nb,n,0.1,x\n"
+        with pytest.raises(DataError) as error:
+            measured.read(self.write(tmp_path, text.replace(",x", ",-1")))
+        for part in ("row 1: accuracy is 72.4", "row 2: latency_s is 0", "row 3", "row 4", "a has m 2 times"):
+            assert part in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("text", "part"),
+        [
+            ("app,accuracy\na,0.5\n", "no column of 'latency_s'"),
+            ("latency_s,latency_ms,accuracy\n1,1,0.5\n", "'latency_s' is there 2 times"),
+            ("accuracy,latency_s\n", "no rows"),
+            ("", "cannot be read as csv"),
+        ],
+    )
+    def test_a_file_of_another_shape_is_refused(self, tmp_path, text, part):
+        with pytest.raises(DataError, match=part):
+            measured.read(self.write(tmp_path, text))
+
+    def test_no_rows_of_a_device_is_said(self, tmp_path):
+        with pytest.raises(DataError, match="no rows with"):
+            measured.read(self.write(tmp_path, "device,accuracy,latency_s\na,0.5,1\n"), only={"device": "b"})
+
+    def test_another_kind_of_file_is_refused(self, tmp_path):
+        with pytest.raises(RequestError, match=r"\.csv or \.parquet"):
+            measured.read(tmp_path / "a.txt")
+        with pytest.raises(DataError, match="cannot be read"):
+            measured.read(tmp_path / "none.csv")
