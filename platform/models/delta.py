@@ -129,7 +129,10 @@ def _header(change: Change, layout: Layout, form: Format, lengths: tuple[int, in
 def apply(data: bytes, vector: Vector, layout: Layout, *, base: int) -> Applied:
     """Return the vector after a message for a receiver that holds version `base`; refuse what does not belong there."""
     message = _decode(data, layout, base)
-    return Applied(message.version, _patch(vector, message))
+    patched = _patch(vector, message)
+    if not np.isfinite(patched).all():
+        raise WireError("torn: the weights would not be finite")
+    return Applied(message.version, patched)
 
 
 def _decode(data: bytes, layout: Layout, held: int) -> _Message:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.streaming import h264
-from driftlab.platform.streaming.codec import CODECS, codec_of, pack, unpack
+from driftlab.platform.streaming.codec import CODECS, NUMBER, codec_of, pack, unpack
+from driftlab.platform.world.damage import Damage
 
 
 def clip(frames: int = 6, height: int = 48, width: int = 64) -> np.ndarray:
@@ -53,6 +56,18 @@ class TestEveryCodec:
             bent[place] ^= 4
             with pytest.raises(WireError, match="torn"):
                 unpack(bytes(bent), images.shape, codec)
+
+    def test_garbage_with_a_true_checksum_is_refused_or_makes_frames(self, codec):
+        """A checksum keeps out accidents; whoever forges one gets a refusal or frames of the right size."""
+        images = clip(2)
+        body = pack(images, codec).payload[: -NUMBER.size]
+        for seed in range(60):
+            bent = Damage("bits" if seed % 3 else "cut", seed).of(body)
+            try:
+                frames = unpack(bent + NUMBER.pack(zlib.crc32(bent)), images.shape, codec)
+            except WireError:
+                continue
+            assert (frames.shape, frames.dtype) == (images.shape, np.uint8)
 
     def test_what_decodes_to_other_frames_is_refused(self, codec):
         payload = pack(clip(2), codec).payload
@@ -104,8 +119,22 @@ def test_the_fitting_codec_stays_within_its_budget():
         assert 0.3 * images[..., 0].size / 8 < packed.net_bytes <= 0.5 * images[..., 0].size / 8 + 4
 
 
-def test_a_clip_too_short_for_its_budget_is_still_sent():
-    assert pack(clip(1), "h264:0.02").frames.shape == clip(1).shape
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_clip_too_short_for_two_passes_stays_within_its_budget(frames):
+    packed = pack(clip(frames), "h264:0.5")
+    assert packed.frames.shape == clip(frames).shape
+    assert packed.net_bytes <= 0.5 * frames * 48 * 64 / 8 + 4
+
+
+@pytest.mark.parametrize("codec", ["h264", "h264_fit"])
+def test_what_lies_in_memory_does_not_matter(codec):
+    """Between two clips memory is filled with something else and freed."""
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(12):
+        litter = [bytearray(rng.bytes(int(2 ** rng.uniform(4, 20)))) for _ in range(40)]
+        del litter
+        seen.add(pack(clip(), codec).payload)
+    assert len(seen) == 1
 
 
 def test_wrong_requests_say_what_is_allowed():

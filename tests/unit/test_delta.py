@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 from scipy.special import gammaln
@@ -10,6 +12,7 @@ from driftlab.errors import WireError
 from driftlab.platform.models import delta, mask_codecs, value_codecs
 from driftlab.platform.models.delta import MASKS, VALUES, Change, Format
 from driftlab.platform.models.vector import Layout
+from driftlab.platform.world.damage import Damage
 
 CODECS = [codec for codec in MASKS if codec is not None]
 
@@ -111,7 +114,7 @@ def test_error_feedback_sends_what_was_lost(values):
 
 
 def test_sizes_meet_the_bounds():
-    size, count, masks = 200_000, 10_000, 20
+    size, count, masks = 200_000, 10_000, 100
     bits = dict.fromkeys(CODECS, 0.0)
     for seed in range(masks):
         index = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
@@ -169,6 +172,35 @@ def test_a_mask_of_garbage_is_refused(codec):
         data = rng.bytes(int(rng.integers(0, 60)))
         with pytest.raises(WireError):
             mask_codecs.decode(data, 1003, 700, codec)
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("mask", CODECS)
+def test_garbage_with_a_true_checksum_is_refused_or_makes_weights(values, mask):
+    """A checksum keeps out accidents; whoever forges one gets a refusal or finite weights, never another error."""
+    made = change(301, 60)
+    body, outcomes = delta.encode(made, layout(301), Format(values, mask)).data[: -delta.CHECKSUM.size], set()
+    for seed in range(60):
+        bent = Damage("bits" if seed % 3 else "cut", seed).of(body)
+        forged = bent + delta.CHECKSUM.pack(zlib.crc32(bent))
+        try:
+            got = delta.apply(forged, made.before, layout(301), base=0)
+        except WireError:
+            outcomes.add("refused")
+            continue
+        outcomes.add("weights")
+        assert got.vector.shape == made.before.shape
+        assert np.isfinite(got.vector).all()
+    assert outcomes == {"refused", "weights"}
+
+
+def test_weights_that_are_not_finite_are_not_taken():
+    made = change(100, 100)
+    data = bytearray(delta.encode(made, layout(100), Format("fp16")).data)
+    data[delta.HEADER.size : delta.HEADER.size + 2] = np.float16("inf").tobytes()
+    body = bytes(data[: -delta.CHECKSUM.size])
+    with pytest.raises(WireError, match="finite"):
+        delta.apply(body + delta.CHECKSUM.pack(zlib.crc32(body)), made.before, layout(100), base=0)
 
 
 def test_messages_that_do_not_belong_are_refused():
