@@ -1,0 +1,244 @@
+"""Surgery on random networks, the zoo and torchvision's: it computes the same, to the last digits of float64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.platform.models import vector
+from driftlab.platform.models.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
+from driftlab.platform.models.zoo import ZOO, build
+
+SAME = 1e-9  # relative; float64 leaves about 1e-15
+SEEDS = range(20)
+
+Keep = dict[str, torch.Tensor]
+
+
+class Block(nn.Module):
+    """One random step: channels in, as many or others out, at the same resolution."""
+
+    def __init__(self, inputs: int, pick: Callable[[int], int]) -> None:
+        super().__init__()
+        self.kind = KINDS[pick(len(KINDS))]
+        width, outputs = 4 * (1 + pick(3)), 4 * (1 + pick(4))
+        self.outputs = {
+            "conv": outputs, "grouped": 2 * inputs, "up": outputs, "join": inputs + outputs, "shuffle": 2 * width
+        }.get(self.kind, inputs)  # fmt: skip
+        layers: dict[str, Callable[[], list[nn.Module]]] = {
+            "conv": lambda: [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.PReLU(outputs)],
+            "residual": lambda: [nn.Conv2d(inputs, width, 1), nn.BatchNorm2d(width), nn.Conv2d(width, inputs, 1)],
+            "deep": lambda: [
+                nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs),
+                nn.InstanceNorm2d(inputs, affine=True),
+            ],
+            "grouped": lambda: [
+                nn.Conv2d(inputs, 2 * inputs, 3, padding=1, groups=inputs // 2, padding_mode="reflect")
+            ],
+            "gate": lambda: [nn.Conv2d(inputs, width, 1), nn.Conv2d(width, inputs, 1)],
+            "join": lambda: [
+                nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs, affine=False),
+            ],
+            "up": lambda: [nn.ConvTranspose2d(inputs, outputs, 2, 2), nn.AvgPool2d(2)],
+            "attend": lambda: [nn.Conv2d(2, 1, 3, padding=1)],
+            "shuffle": lambda: [nn.Conv2d(inputs, 2 * width, 1)],
+            "group_norm": lambda: [nn.GroupNorm(2, inputs), nn.Conv2d(inputs, inputs, 1)],
+        }
+        self.layers = nn.ModuleList(layers[self.kind]())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "gate":
+            first, second = self.layers
+            seen = F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool2d(x, 1)
+            return x * sum(second(first(each).relu()) for each in seen).sigmoid()
+        if self.kind == "attend":
+            return x * self.layers[0](torch.stack([x.mean(1), x.amax(1)], dim=1)).sigmoid()
+        y = nn.Sequential(*self.layers)(x)
+        if self.kind == "residual":
+            return F.hardswish(x + y)
+        if self.kind == "shuffle":
+            halves = y.chunk(2, dim=1)
+            return torch.stack(halves, dim=2).flatten(1, 2)
+        return torch.cat([F.silu(y), x], dim=1) if self.kind == "join" else y.relu()
+
+
+KINDS = ("conv", "residual", "deep", "grouped", "gate", "join", "up", "attend", "shuffle", "group_norm")
+
+
+class Random(nn.Module):
+    """A few random steps, then a classifier on the flattened picture."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = random.Random(seed)
+        blocks, channels = [nn.Conv2d(3, 8, 3, stride=2, padding=1)], 8
+        for _ in range(6):
+            block = Block(channels, rng.randrange)
+            blocks.append(block)
+            channels = block.outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 12), nn.ReLU())
+        self.last = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.head(self.blocks(x)))
+
+
+TORCHVISION = {  # and how many groups it has
+    "vgg16": 15,
+    "resnet18": 12,
+    "resnet50": 37,
+    "mobilenet_v2": 25,
+    "squeezenet1_1": 25,
+    "shufflenet_v2_x1_0": 18,
+    "deeplabv3_mobilenet_v3_large": 36,
+}
+
+
+def torchvision_model(name: str) -> nn.Module:
+    import torchvision  # driftlab, imported above, has made sure that this works
+
+    backbone = {"weights_backbone": None} if "deeplab" in name else {}
+    model = torchvision.models.get_model(name, weights=None, **backbone)
+    if name == "vgg16":  # with 64 instead of 4096 neurons behind its features, which a test has no time for
+        model.classifier[0], model.classifier[3] = nn.Linear(512 * 49, 64), nn.Linear(64, 64)
+        model.classifier[6] = nn.Linear(64, 9)
+    return model
+
+
+def filled(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a network in float64 whose every number matters, without the time that its own initialisation takes."""
+    with torch.device("meta"):
+        model = make()
+    model = model.to_empty(device="cpu").double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point():
+            fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 4
+            tensor.normal_(0, fan_in**-0.5, generator=generator)
+            if "var" in name or (tensor.dim() == 1 and name.endswith("weight")):
+                tensor.abs_().add_(0.5)
+    return model
+
+
+def answer(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        made = model(images)
+    return made["out"] if isinstance(made, dict) else made[0] if isinstance(made, tuple) else made
+
+
+def off(some: torch.Tensor, others: torch.Tensor) -> float:
+    return float((some - others).abs().max() / others.abs().max())
+
+
+def some_channels(found: Groups, seed: int) -> Keep:
+    """Keep a random part of every group, at least one channel of each."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = {name: int(torch.randint(1, size + 1, (), generator=generator)) for name, size in found.sizes.items()}
+    return {name: torch.randperm(found.sizes[name], generator=generator)[:count] for name, count in counts.items()}
+
+
+def deaf(model: nn.Module, found: Groups, keep: Keep) -> Iterator[torch.utils.hooks.RemovableHandle]:
+    """Make every dense layer deaf to the channels that go, by clearing them in its input."""
+    alive = torch.ones(sum(found.sizes.values()) + 1, dtype=torch.double)
+    for name, group in found.members.items():
+        alive[group.first : group.first + group.size] = 0
+        alive[group.first + keep[name]] = 1
+    for name, layer in model.named_modules():
+        dim = 0 if isinstance(layer, nn.ConvTranspose2d) else 1
+        heard = found.axes.get((f"{name}.weight", dim))
+        if heard is not None and isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            gain = alive[heard].view(1, -1, *(1,) * (0 if isinstance(layer, nn.Linear) else 2))
+            yield layer.register_forward_pre_hook(lambda _, given, gain=gain: (given[0] * gain,))
+
+
+def check(model: nn.Module, images: torch.Tensor, seed: int) -> Groups:
+    """Hold a model to all that surgery promises, and say what its groups are."""
+    found = groups(model, images)
+    expected = answer(model, images)
+    generator = torch.Generator().manual_seed(seed)
+    order = {name: torch.randperm(size, generator=generator) for name, size in found.sizes.items()}
+    assert off(answer(permute(model, found, order), images), expected) <= SAME
+    keep = some_channels(found, seed)
+    cut_answer = answer(cut(model, found, keep), images)
+    assert off(cut_answer, expected) > 1e-6, "a cut that changes nothing tests nothing"
+    assert off(answer(mask(model, found, keep), images), cut_answer) <= SAME
+    handles = list(deaf(model, found, keep))
+    assert off(answer(model, images), cut_answer) <= SAME
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_networks_compute_the_same(seed: int):
+    images = torch.randn(2, 3, 12, 12, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
+    check(filled(lambda: Random(seed), seed), images, seed)
+
+
+def test_random_networks_are_of_every_kind_and_can_be_cut():
+    models = [Random(seed) for seed in SEEDS]
+    assert {block.kind for model in models for block in model.blocks[1:]} == set(KINDS)
+    groups_of = [groups(model, torch.randn(1, 3, 12, 12)) for model in models]
+    assert all("head.2" in found.sizes for found in groups_of)
+    assert sum(len(found.sizes) for found in groups_of) > 3 * len(models)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_a_network_grown_from_a_small_one_computes_what_that_does(seed: int):
+    images = torch.randn(2, 3, 12, 12, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
+    small_of, big = filled(lambda: Random(seed), seed), filled(lambda: Random(seed), seed + 1)
+    found = groups(big, images)
+    keep = some_channels(found, seed)
+    small = cut(small_of, found, keep)
+    grown = expand(small, mask(big, found, keep), found, keep)
+    assert off(answer(grown, images), answer(small, images)) <= SAME
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_lifting_is_the_adjoint_of_cutting(seed: int):
+    """<restrict(x), y> = <x, lift(y)> for any x of the big model's shapes and y of the small one's."""
+    model = filled(lambda: Random(seed), seed)
+    found = groups(model, torch.randn(1, 3, 12, 12, dtype=torch.double))
+    keep = some_channels(found, seed)
+    small = cut(model, found, keep)
+    big = {name: torch.randn_like(tensor) for name, tensor in model.named_parameters()}
+    little = {name: torch.randn_like(tensor) for name, tensor in small.named_parameters()}
+    restricted, lifted = restrict(big, found, keep), lift(little, found, keep)
+    ours = sum(float((restricted[name] * little[name]).sum()) for name in little)
+    theirs = sum(float((big[name] * lifted[name]).sum()) for name in big)
+    assert ours == pytest.approx(theirs, rel=1e-12)
+    assert all(torch.equal(a, b) for a, b in zip(restrict(lifted, found, keep).values(), little.values(), strict=True))
+    where = coordinates(vector.layout_of(model), found, keep)
+    assert vector.read(model)[where].tobytes() == vector.read(small).tobytes()
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "deeplabv3_mobilenet"])
+def test_the_zoo_computes_the_same(name: str):
+    found = check(filled(lambda: build(name, 5, seed=0), 0), torch.randn(1, 3, 32, 32, dtype=torch.double), 0)
+    assert set(found.sizes.values()) - {1}
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_networks_of_torchvision_compute_the_same(name: str):
+    images = torch.randn(1, 3, 48, 48, dtype=torch.double)
+    found = check(filled(lambda: torchvision_model(name), 0), images, 0)
+    assert len(found.sizes) == TORCHVISION[name]
+
+
+def test_shuffled_channels_are_named_as_what_must_stay():
+    found = groups(torchvision_model("shufflenet_v2_x0_5"), torch.randn(1, 3, 32, 32))
+    assert found.fixed["stage2.0.branch1.2"] == "layer 'stage2.0' divides its channels by position (view)"
+    assert {"stage2.1.branch2.0", "conv1.0"} <= found.sizes.keys()
+
+
+def test_a_residual_stage_is_one_group():
+    found = groups(torchvision_model("resnet18"), torch.randn(1, 3, 32, 32))
+    assert found.members["conv1"].layers == ("conv1", "layer1.0.conv2", "layer1.1.conv2")
+    assert found.members["layer2.0.conv2"].layers == ("layer2.0.conv2", "layer2.0.downsample.0", "layer2.1.conv2")
