@@ -195,9 +195,10 @@ def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
     axis.set_ylim(0, 1)
 
 
-def beside(axis: Axes, text: str, x: float, y: float) -> None:
+def beside(axis: Axes, text: str, x: float, y: float, *, above: bool) -> None:
     """Write a word beside a point."""
-    axis.annotate(text, (x, y), (5, -9), textcoords="offset points", fontsize=8, color=QUIET)
+    place = (0, 6 if above else -13)
+    axis.annotate(text, (x, y), place, textcoords="offset points", ha="center", fontsize=8, color=INK)
 
 
 def legend(figure: Figure, looks: Looks) -> None:

@@ -124,6 +124,34 @@ def test_text_from_the_tables_is_never_markup(tmp_path):
     assert "a <script> & b" in read.words
 
 
+def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
+    run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), pictures=False)
+    read = Reader(write_report(run).read_text(encoding="utf-8"))
+    titles = [
+        "Side by side",
+        "Accuracy over time",
+        "Sampling and training",
+        "Gain frame by frame",
+        "Scores and traffic",
+    ]
+    assert [word for word in read.words if word in titles] == titles
+    assert read.open == []
+    assert max(read.ids.values()) == 1
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| ams \| [\d.]+ ± [\d.]+ \| [\d.]+ ± [\d.]+ \| [\d.]+ ± [\d.]+ \|$", text, re.MULTILINE)
+    assert "|  | streets/driving_la | streets/interview | mean |\n|---|---|---|---|\n|" in text
+
+
+def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
+    told, _, silent = page.partition("claims that this run cannot tell")
+    assert "ONCE-1</span>" in told
+    assert "AMS-5</span>" in silent
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| ONCE-1: " in text
+    assert "AMS-5: " not in text
+    assert re.search(r"^\d+ more need other experiments", text, re.MULTILINE)
+
+
 def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     empty = factory.make_run(tmp_path / "empty", systems=())
     assert "No cell of this run is complete yet." in write_report(empty).read_text(encoding="utf-8")

@@ -60,7 +60,7 @@ def sweeps(view: View) -> dict[str, dict[str, str]]:
             found[_common(list(group))] = {name: f"{each[varied[0]]:g}" for name, each in group.items()}
         else:
             found |= {name: {name: ""} for name in group}
-    return found
+    return dict(sorted(found.items(), key=lambda line: len(line[1]) == 1))  # lines first
 
 
 def _common(names: list[str]) -> str:
@@ -81,11 +81,11 @@ def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]]
     for name in _bounds(view):
         for score in scores[scores["system"] == name]["mean"]:
             axis.axhline(score, color=view.looks[name].colour, linestyle=view.looks[name].dash, linewidth=1.2, zorder=0)
-    for line, labels in lines.items():
+    for k, (line, labels) in enumerate(lines.items()):
         points = scores[scores["system"].isin(list(labels)) & (scores["downlink_kbps"] > 0)]
         plots.trend(axis, points, "downlink_kbps", looks[line])
         for system, kbps, mean in points[["system", "downlink_kbps", "mean"]].itertuples(index=False):
-            plots.beside(axis, labels[system], kbps, mean)
+            plots.beside(axis, labels[system], kbps, mean, above=k % 2 == 0)
     plots.scale(axis)
     axis.set_xlabel("downlink, kbit/s per device")
     axis.set_ylabel("mIoU")
