@@ -9,6 +9,7 @@ from types import MappingProxyType
 from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
+from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
@@ -50,6 +51,8 @@ class Workload:
     opener: Callable[[Request], Stream] = field(repr=False)
     parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means as long as it is
+    family: str = "streets"  # the workloads that resemble it: networks are built on their pictures before a run
+    classes: int | None = len(CLASSES)  # how many these have; None: as many as asked for
 
 
 def _open_street(request: Request) -> Stream:
@@ -101,7 +104,7 @@ _STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
 _SIGNS_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
     {
         "classes": Parameter(8, 2, 100, "how many kinds of signs there are", whole=True),
-        "difficulty": Parameter(1.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"),
+        "difficulty": Parameter(2.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"),
         "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
     }
 )
@@ -120,7 +123,9 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             for preset in STREETS.values()
         },
         **{
-            f"signs/{preset.name}": Workload(f"signs/{preset.name}", preset.summary, _open_signs, _SIGNS_PARAMETERS)
+            f"signs/{preset.name}": Workload(
+                f"signs/{preset.name}", preset.summary, _open_signs, _SIGNS_PARAMETERS, family="signs", classes=None
+            )
             for preset in SIGNS.values()
         },
         _VIDEO.name: _VIDEO,

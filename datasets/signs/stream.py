@@ -38,7 +38,7 @@ class SignsRequest:
     fps: float
     duration_s: float
     classes: float = 8.0
-    difficulty: float = 1.0
+    difficulty: float = 2.0
     pace: float = 1.0
 
 

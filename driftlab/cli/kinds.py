@@ -151,14 +151,14 @@ def _values(profile: Any) -> tuple[Mapping[str, Any], ...]:
 def _networks() -> dict[str, str]:
     from driftlab.platform.models.zoo import ZOO
 
-    return dict(ZOO)
+    return {name: f"{one.task.name}: {one.summary}" for name, one in ZOO.items()}
 
 
 def _network(name: str) -> Entry:
     from driftlab.platform.models import zoo
 
     zoo.check(name)
-    return Entry("networks", name, zoo.ZOO[name])
+    return Entry("networks", name, _networks()[name])
 
 
 def _experiments() -> dict[str, str]:

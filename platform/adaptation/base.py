@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
+
 if TYPE_CHECKING:
     from torch import nn
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a member may learn from: images, labels where a teacher gave them, and a generator of its own."""
+    """What a member may learn from: images, answers where a teacher gave them, and a generator of its own."""
 
     images: npt.NDArray[np.uint8]  # [n, height, width, 3]
-    labels: npt.NDArray[np.uint8] | None  # [n, height, width], IGNORE where unknown
+    labels: Answers | None  # one per image, as the task has them
     rng: np.random.Generator
+    task: Task = SEGMENTATION
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Phase:
     """How long one call of `adapt` may go on; None leaves it to the member."""
 
     iterations: int | None = None
-    stop_score: float | None = None  # stop as soon as the batch is predicted this well (mIoU)
+    stop_score: float | None = None  # stop as soon as the batch is predicted this well
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +42,7 @@ class Adapted:
     losses: tuple[float, ...] = ()
     changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of models/vector.py; None means none
     skipped: str = ""  # why nothing was learned
-    score: float | None = None  # mIoU of the batch at the end, where the phase has a stop_score
+    score: float | None = None  # of the batch at the end, where the phase has a stop_score
 
 
 class Adaptation(ABC):

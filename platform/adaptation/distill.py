@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
-from driftlab.platform.core.metrics import confusions, miou
 from driftlab.platform.models import masks
+from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float32]
 Images = npt.NDArray[np.uint8]
-Labels = npt.NDArray[np.uint8]
 Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "probe", "full"]
 
 
@@ -42,6 +40,8 @@ class Memory:
     moments: tuple[Vector, ...]
     steps: int = 0  # since the beginning; phases do not start again from 0
     update: Vector | None = None  # the last step as every coordinate would have made it; None before the first phase
+    start: Vector | None = None  # the weights that every phase begins at, where phases do not go on from one another
+    trained: masks.Mask | None = None  # what the last phase changed of them
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Distill(Adaptation):
     beta2: float = 0.999
     epsilon: float = 1e-8
     epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
+    restart_each_phase: bool = False  # begin every phase at the generic weights, as the released code does
 
     needs_labels = True
 
@@ -88,7 +89,8 @@ class Distill(Adaptation):
 
         model.eval()
         vector = read(model)
-        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)))
+        start = vector.copy() if self.restart_each_phase else None
+        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=start)
 
     def reset(self, model: nn.Module, state: Any) -> Memory:
         return self.prepare(model)
@@ -107,6 +109,7 @@ class Distill(Adaptation):
         from driftlab.platform.models.descent import Descent
 
         before = flat.weights.clone()
+        undone = _restart(flat, memory)
         mask = self._select(model, flat, memory, batch)
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
@@ -115,7 +118,7 @@ class Distill(Adaptation):
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
             if _reached(score, phase):
                 break
-            loss = gradients(model, flat, *draw(batch, self.batch))
+            loss = gradients(model, flat, *draw(batch, self.batch), batch.task)
             if loss is None:
                 continue
             losses.append(loss)
@@ -126,12 +129,13 @@ class Distill(Adaptation):
                 mask = _keep_what_moved(walk, before, self.fraction)
             score = _score(model, batch, phase)
         if not losses:
+            flat.weights.copy_(before)
             return Adapted(memory, skipped="good enough" if _reached(score, phase) else "no label counts", score=score)
         if not (math.isfinite(losses[-1]) and walk.is_finite()):
             flat.weights.copy_(before)
             return Adapted(memory, skipped=f"not finite after {len(losses)} iterations, loss {losses[-1]}")
-        after = Memory(walk.moments(), walk.steps, walk.update())
-        return Adapted(after, len(losses), tuple(losses), mask, score=score)
+        after = Memory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
+        return Adapted(after, len(losses), tuple(losses), mask | undone, score=score)
 
     def _select(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
@@ -153,46 +157,52 @@ class Distill(Adaptation):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
 
 
-def draw(batch: Batch, count: int) -> tuple[Images, Labels]:
+def _restart(flat: Flat, memory: Memory) -> masks.Mask:
+    """Go back to the generic weights if phases are to begin there; tell which weights that changed."""
+    import torch
+
+    if memory.start is None or memory.trained is None:
+        return np.zeros(flat.layout.size, dtype=bool)
+    there = torch.from_numpy(np.flatnonzero(memory.trained)).to(flat.weights.device)
+    flat.weights[there] = torch.from_numpy(memory.start).to(flat.weights.device)[there]
+    return memory.trained
+
+
+def draw(batch: Batch, count: int) -> tuple[Images, Answers]:
     """Draw a mini-batch uniformly, with replacement."""
     assert batch.labels is not None
     rows = batch.rng.integers(len(batch.images), size=count)
     return batch.images[rows], batch.labels[rows]
 
 
-def gradients(model: nn.Module, flat: Flat, images: Images, labels: Labels) -> float | None:
+def gradients(model: nn.Module, flat: Flat, images: Images, labels: Answers, task: Task = SEGMENTATION) -> float | None:
     """Put the gradient of the mean loss over the labels that count into the flat vector; None if none counts."""
     import torch
-    from torch.nn import functional as F
 
     from driftlab.platform.models.predict import to_input
 
-    device = flat.weights.device
-    logits = model(to_input(images).to(device))
-    target = torch.tensor(labels, device=device).long()
-    target = torch.where(target < logits.shape[1], target, IGNORE)
-    if not bool((target != IGNORE).any()):
+    loss = task.loss(model(to_input(images).to(flat.weights.device)), labels)
+    if loss is None:
         return None
-    loss = F.cross_entropy(logits, target, ignore_index=IGNORE)
     flat.gradients.zero_()
     torch.autograd.backward(loss)
     return float(loss.detach())
 
 
 def _score(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
-    """Return the mIoU of the model on the whole batch where the phase wants to know it; 0 where no label counts."""
+    """Return the score of the model on the whole batch where the phase wants to know it; 0 where no label counts."""
+    if phase.stop_score is None or batch.labels is None:
+        return None
     import torch
 
     from driftlab.platform.models.predict import to_input
 
-    if phase.stop_score is None or batch.labels is None:
-        return None
     device = next(model.parameters()).device
     with torch.inference_mode():
-        logits = model(to_input(batch.images).to(device))
-    classes = logits.shape[1]
-    truth = np.where(batch.labels < classes, batch.labels, IGNORE)
-    return float(np.nan_to_num(miou(confusions(logits.argmax(1).cpu().numpy(), truth, classes).sum(axis=0))))
+        output = model(to_input(batch.images).to(device))
+    predicted = batch.task.answers(output, *batch.images.shape[1:3])
+    counts = batch.task.counts(predicted, batch.labels, output.shape[1])
+    return float(np.nan_to_num(batch.task.score(counts.sum(axis=0))))
 
 
 def _reached(score: float | None, phase: Phase) -> bool:

@@ -78,15 +78,16 @@ def _ratio(part: Floats, whole: npt.NDArray[Any]) -> Floats:
     return np.asarray(np.divide(part, whole, out=empty, where=whole > 0))
 
 
-def windowed(matrices: Counts, times_s: Floats, window_s: float) -> Floats:
-    """Return for each frame the mIoU over the frames shown in the window_s that end with it; times must rise."""
+def windowed(counts: Counts, times_s: Floats, window_s: float) -> Counts:
+    """Sum for each frame the counts of the frames shown in the window_s that end with it; times must rise."""
     times = np.asarray(times_s, dtype=np.float64)
     if np.any(np.diff(times) < 0):
         raise ValueError("frame times must rise")
-    running = np.concatenate([np.zeros_like(matrices[:1]), np.cumsum(matrices, axis=0)])
+    running = np.concatenate([np.zeros_like(counts[:1]), np.cumsum(counts, axis=0)])
     first = np.searchsorted(times, times - window_s + EDGE_S, side="right")
     first = np.minimum(first, np.arange(len(times)))  # a window shorter than a frame still holds the frame itself
-    return miou(running[1:] - running[first])
+    summed: Counts = running[1:] - running[first]
+    return summed
 
 
 def f1_boxes(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: float = 0.5) -> float:
@@ -96,8 +97,13 @@ def f1_boxes(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: fl
     """
     if len(predicted) == 0 and len(truth) == 0:
         return 1.0
+    return 2 * hits(predicted, truth, threshold) / (len(predicted) + len(truth))
+
+
+def hits(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: float = 0.5) -> int:
+    """Count the boxes that find one of their class in the same matching."""
     if len(predicted) == 0 or len(truth) == 0:
-        return 0.0
+        return 0
     order = np.argsort(-predicted[:, 5], kind="stable") if predicted.shape[1] > 5 else np.arange(len(predicted))
     overlap = _box_iou(predicted[order, 1:5], truth[:, 1:5])
     overlap[predicted[order, 0][:, None] != truth[None, :, 0]] = -1.0
@@ -107,7 +113,7 @@ def f1_boxes(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: fl
         if row[best] >= threshold:
             matched += 1
             overlap[:, best] = -1.0  # taken
-    return 2 * matched / (len(predicted) + len(truth))
+    return matched
 
 
 def _box_iou(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:

@@ -144,4 +144,4 @@ class Watched:
     scored: int  # frames with a truth to compare with
     frame_score_sum: float
     window_score_sum: float
-    confusion: npt.NDArray[np.int64] | None  # over the whole window; None where nothing was scored
+    counts: npt.NDArray[np.int64] | None  # of the task over the whole window; None where nothing was scored

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.lab.backend import Backend, NodeId, Session
-from driftlab.platform.lab.cells import CLASSES
+from driftlab.platform.lab.cells import open_workload
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.setting import Network, Server, Setting
 from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.experiment import Experiment, WorkloadPart
+    from driftlab.platform.lab.experiment import Experiment, StudentPart, TeacherPart, WorkloadPart
 
 
 def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, Setting]:
@@ -26,12 +28,20 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
 
 def _recipes(experiment: Experiment, workload: WorkloadPart) -> list[Recipe]:
     """List the student's recipe and, where a network teaches, the teacher's."""
-    student, teacher = experiment.student, experiment.teacher
-    wanted = [(student.network, student.pretrain_steps)]
-    if teacher.kind == "network":
-        wanted.append((teacher.network, teacher.pretrain_steps))
+    parts: list[StudentPart | TeacherPart] = [experiment.student]
+    if experiment.teacher.kind == "network":
+        parts.append(experiment.teacher)
     return [
-        Recipe(network=network, steps=steps, height=workload.height, width=workload.width) for network, steps in wanted
+        Recipe(
+            network=part.network,
+            classes=len(open_workload(workload).classes),
+            height=workload.height,
+            width=workload.width,
+            workloads=find_workload(workload.name).family,
+            steps=part.pretrain_steps,
+            lr=part.pretrain_rate,
+        )
+        for part in parts
     ]
 
 
@@ -51,8 +61,9 @@ def _build(recipes: list[Recipe], session: Session, progress: Progress) -> dict[
 
 
 def _setting(experiment: Experiment, workload: WorkloadPart, built: dict[Recipe, Network]) -> Setting:
-    student, *teachers = (built[recipe] for recipe in _recipes(experiment, workload))
-    teacher = teachers[0] if teachers else None
+    recipes = _recipes(experiment, workload)
+    student, *teachers = (built[recipe] for recipe in recipes)
+    teacher, classes = teachers[0] if teachers else None, recipes[0].classes
     part = experiment.server
     server = Server(hardware.find(part.hardware), part.gpus, part.label_s, part.step_s)
     label_s = part.label_s
@@ -68,12 +79,13 @@ def _setting(experiment: Experiment, workload: WorkloadPart, built: dict[Recipe,
         teacher_spec=TeacherSpec(
             kind=experiment.teacher.kind,
             network=experiment.teacher.network,
-            classes=CLASSES,
+            task=task_of(student.name).name,
+            classes=classes,
             border_noise=experiment.teacher.border_noise,
             torch_device=experiment.compute.torch_device,
         ),
         label_s=label_s,
         server=server,
-        classes=CLASSES,
+        classes=classes,
         torch_device=experiment.compute.torch_device,
     )

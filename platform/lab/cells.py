@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import Stream
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.catalogue import Member
@@ -20,7 +20,6 @@ from driftlab.platform.world.link import LinkProfile
 if TYPE_CHECKING:
     from driftlab.platform.lab.experiment import Experiment, FleetPart, SystemPart, WorkloadPart
 
-CLASSES = 8  # those of the streets, which every student is built for
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 
 
@@ -104,9 +103,10 @@ def open_workload(workload: WorkloadPart) -> Stream:
         duration_s=workload.duration_s,
         **workload.params,
     )
-    if len(stream.classes) != CLASSES:
+    known = find_workload(workload.name).classes
+    if known not in (None, len(stream.classes)):
         raise RequestError(
-            f"workload '{workload.name}' has {len(stream.classes)} classes, students are built for {CLASSES}"
+            f"workload '{workload.name}' has {len(stream.classes)} classes, students are built for {known}"
         )
     return stream
 

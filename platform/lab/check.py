@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from driftlab.errors import RequestError
 from driftlab.platform.lab.cells import cells_of, described, open_workload, system_of
 from driftlab.platform.models import zoo
+from driftlab.platform.models.tasks import SEGMENTATION, TASKS
 from driftlab.platform.world import hardware, link
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     for number, system in enumerate(experiment.systems):
         yield f"systems.{number}", partial(system_of, system)
     for number, workload in enumerate(experiment.workloads):
-        yield f"workloads.{number}", partial(_check_workload, workload, experiment.teacher.kind)
+        yield f"workloads.{number}", partial(_check_workload, workload, experiment)
     for number, fleet in enumerate(experiment.fleets):
         for index, part in enumerate(fleet.devices):
             place = f"fleets.{number}.devices.{index}"
@@ -101,7 +102,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{place}.link", partial(described, link, part.link)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
     yield "student.network", partial(zoo.check, experiment.student.network)
-    yield "teacher.network", partial(zoo.check, experiment.teacher.network)
+    yield "teacher.network", partial(_check_teacher, experiment)
 
 
 def _fault(place: str, check: Callable[[], Any]) -> list[str]:
@@ -112,13 +113,42 @@ def _fault(place: str, check: Callable[[], Any]) -> list[str]:
     return []
 
 
-def _check_workload(workload: WorkloadPart, teacher: str) -> None:
-    """Open the stream; an oracle has nothing to say about one that has no truth."""
-    if not open_workload(workload).has_truth and teacher == "oracle":
+def _check_workload(workload: WorkloadPart, experiment: Experiment) -> None:
+    """Open the stream; an oracle has nothing to say about one that has no truth, nobody about another task's."""
+    stream = open_workload(workload)
+    if not stream.has_truth and experiment.teacher.kind == "oracle":
         raise RequestError(
             f"'{workload.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
             "set teacher.kind=network, or put label maps beside the file"
         )
+    student = experiment.student.network
+    if student not in zoo.ZOO or not stream.has_truth:
+        return
+    shown = stream.at([])
+    if zoo.task_of(student).truth(shown) is None:
+        known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
+        fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
+        raise RequestError(
+            f"'{workload.name}' has truth for {' and '.join(known)}, and student.network={student} is for "
+            f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
+        )
+
+
+def _check_teacher(experiment: Experiment) -> None:
+    """Let only networks teach what the student does, and noise at borders disturb only what has borders."""
+    student, teacher = experiment.student.network, experiment.teacher
+    zoo.check(teacher.network)
+    if student not in zoo.ZOO:
+        return
+    task = zoo.task_of(student)
+    if teacher.kind == "network" and zoo.task_of(teacher.network) is not task:
+        fitting = [name for name, network in zoo.ZOO.items() if network.task is task]
+        raise RequestError(
+            f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
+            f"{task.name}; take one of {', '.join(fitting)}"
+        )
+    if teacher.border_noise and task is not SEGMENTATION:
+        raise RequestError(f"teacher.border_noise is {teacher.border_noise:g}; answers in {task.name} have no borders")
 
 
 def _gpu_faults(torch_device: str) -> list[str]:

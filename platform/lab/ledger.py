@@ -7,10 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from driftlab.platform.core.metrics import miou
 from driftlab.platform.core.records import Columns, Rows, Watched
 from driftlab.platform.world.link import Transfer
 
@@ -29,7 +25,7 @@ class Account:
     up_bytes: int = 0
     down_bytes: int = 0
     updates: int = 0
-    confusion: npt.NDArray[np.int64] | None = None
+    counts: Any = None  # of the task, which can score their sum; None where nothing was scored
 
     def watched(self, seen: Watched) -> None:
         """Add one window."""
@@ -40,7 +36,7 @@ class Account:
         self.scored += seen.scored
         self.frame_scores += seen.frame_score_sum
         self.window_scores += seen.window_score_sum
-        self.confusion = _sum(self.confusion, seen.confusion)
+        self.counts = _sum(self.counts, seen.counts)
 
     def sent(self, direction: str, transfer: Transfer) -> None:
         """Add one message."""
@@ -51,16 +47,12 @@ class Account:
 
     @property
     def score(self) -> float | None:
-        """Mean over frames of the mIoU of the last ten seconds; None where nothing could be compared."""
+        """Mean over frames of the score of the last ten seconds; None where nothing could be compared."""
         return self.window_scores / self.scored if self.scored else None
 
     @property
     def score_frame(self) -> float | None:
         return self.frame_scores / self.scored if self.scored else None
-
-    @property
-    def score_global(self) -> float | None:
-        return float(miou(self.confusion)) if self.scored and self.confusion is not None else None
 
 
 def total(accounts: Sequence[Account]) -> Account:

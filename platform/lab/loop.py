@@ -309,7 +309,7 @@ class Loop:
         follows_here = not self.adaptation.needs_labels
         spec = AppSpec(
             device=edge.name,
-            app="segmentation",
+            app=self.setting.task.name,
             student=self._student(edge, self.cell.system.adaptation if follows_here else FROZEN),
             hardware=edge.spec.hardware,
             cost=self.setting.student.cost,

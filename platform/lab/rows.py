@@ -46,7 +46,7 @@ def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: 
         "frames": whole.frames,
         "score": whole.score,
         "score_frame": whole.score_frame,
-        "score_global": whole.score_global,
+        "score_global": float(setting.task.score(whole.counts)) if whole.scored else None,
         "uplink_bytes": whole.up_bytes,
         "downlink_bytes": whole.down_bytes,
         "uplink_kbps": kbps(whole.up_bytes, seconds),

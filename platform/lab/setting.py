@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from driftlab.platform.core.records import ModelCost
 from driftlab.platform.lab.backend import Job
+from driftlab.platform.models.tasks import Task
+from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.world.clock import ClockKind
 from driftlab.platform.world.cost import training_s
@@ -53,6 +55,10 @@ class Setting:
     server: Server
     classes: int
     torch_device: str = "cpu"
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.student.name)
 
     @property
     def teacher_name(self) -> str:

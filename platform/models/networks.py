@@ -1,4 +1,4 @@
-"""Segmentation networks: normalised float images [n, 3, height, width] in, logits [n, classes, height, width] out."""
+"""Networks: normalised float images [n, 3, height, width] in; out comes what their task reads answers from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
+from driftlab.platform.models.boxes import SIDES
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
@@ -31,21 +32,58 @@ def _standardise(images: torch.Tensor) -> torch.Tensor:
     return (images - mean) / (deviation + 0.05)
 
 
-class Student(nn.Module):
+class _Trunk(nn.Module):
     """Four convolutions down to a quarter of the resolution, with the first feature kept for the borders."""
 
-    def __init__(self, classes: int, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.first = _conv(3, width, stride=2)
         self.deep = nn.Sequential(
             _conv(width, 2 * width, stride=2), _conv(2 * width, 2 * width), _conv(2 * width, 2 * width, dilation=2)
         )
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """See each place at half the resolution by itself and in what surrounds it: 3 * width channels."""
+        first = self.first(images)
+        return torch.cat([_resize(self.deep(first), first), first], dim=1)
+
+
+class Student(_Trunk):
+    """Name every pixel by the features of its place."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
         self.head = nn.Conv2d(3 * width, classes, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        first = self.first(images)
-        both = torch.cat([_resize(self.deep(first), first), first], dim=1)
-        return _resize(self.head(both), images)
+        return _resize(self.head(self.features(images)), images)
+
+
+class Classifier(_Trunk):
+    """Name the frame by its features' averages."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
+        self.head = nn.Linear(3 * width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.features(images).mean(dim=(2, 3)))
+        return logits
+
+
+class Detector(_Trunk):
+    """Judge each place: which class has its middle here, and how far the sides are."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
+        self.neck = _conv(3 * width, 2 * width)
+        self.head = nn.Conv2d(2 * width, classes + SIDES, 1)
+        if self.head.bias is not None:
+            nn.init.constant_(self.head.bias[:classes], -4.0)  # middles are rare
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        judged: torch.Tensor = self.head(self.neck(self.features(images)))
+        return judged
 
 
 class Context(nn.Module):
@@ -112,4 +150,8 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "half": partial(Student, width=8),
     "teacher": partial(Teacher, width=32),
     "deeplabv3_mobilenet": DeepLab,
+    "tiny_classifier": partial(Classifier, width=16),
+    "wide_classifier": partial(Classifier, width=64),
+    "tiny_detector": partial(Detector, width=16),
+    "wide_detector": partial(Detector, width=48),
 }

@@ -13,8 +13,7 @@ from torch import nn
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import Weights
 from driftlab.platform.models.digest import digest as digest
-
-Labels = npt.NDArray[np.uint8]
+from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
 
 
 def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
@@ -26,15 +25,23 @@ def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def predict(model: nn.Module, images: npt.NDArray[np.uint8], *, batch: int = 32, device: str = "cpu") -> Labels:
-    """Label every pixel, at most `batch` frames at a time; the model moves to the device and keeps its mode."""
+def predict(
+    model: nn.Module,
+    images: npt.NDArray[np.uint8],
+    *,
+    task: Task = SEGMENTATION,
+    batch: int = 32,
+    device: str = "cpu",
+) -> Answers:
+    """Answer every frame, at most `batch` at a time; the model moves to the device and keeps its mode."""
     model.to(torch_device(device))
-    labels = np.empty(images.shape[:3], dtype=np.uint8)
+    count, height, width = images.shape[:3]
+    answers = task.blank(count, height, width)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, len(images), batch):
+        for start in range(0, count, batch):
             part = to_input(images[start : start + batch]).to(device)
-            labels[start : start + batch] = model(part).max(dim=1).indices.to(torch.uint8).cpu().numpy()
-    return labels
+            answers[start : start + batch] = task.answers(model(part), height, width)
+    return answers
 
 
 @contextmanager

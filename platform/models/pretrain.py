@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional as F
 
-from driftlab.datasets.catalogue import WORKLOADS, open_stream
-from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
+from driftlab.datasets.frames import Frames
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.models.predict import state_of, to_input
-from driftlab.platform.models.zoo import build
+from driftlab.platform.models.tasks import Answers
+from driftlab.platform.models.zoo import build, task_of
 
 if TYPE_CHECKING:
     from driftlab.platform.models.artifacts import Recipe
@@ -38,7 +38,7 @@ class Lessons:
     """Frames with their truth."""
 
     images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.uint8]
+    labels: Answers
 
 
 def pretrain(recipe: Recipe) -> Weights:
@@ -56,29 +56,34 @@ def draw_lessons(recipe: Recipe) -> Lessons:
     wanted = min(FRAMES, recipe.steps * recipe.batch)
     streams = math.ceil(wanted / FRAMES_OF_A_STREAM)
     parts = [_frames(recipe, family[number % len(family)], number) for number in range(streams)]
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Lessons(np.concatenate([part.images for part in parts]), np.concatenate(labels))
+    truths = [truth for part in parts if (truth := task_of(recipe.network).truth(part)) is not None]
+    return Lessons(np.concatenate([part.images for part in parts]), np.concatenate(truths))
 
 
 def _frames(recipe: Recipe, workload: str, number: int) -> Frames:
     seed = seed_for(recipe.seed, "pretrain", workload, number)
-    stream = open_stream(workload, seed=seed, height=recipe.height, width=recipe.width, fps=30.0, duration_s=STREAM_S)
+    params = {"classes": recipe.classes} if find_workload(workload).classes is None else {}
+    size = {"height": recipe.height, "width": recipe.width}
+    stream = open_stream(workload, seed=seed, **size, fps=30.0, duration_s=STREAM_S, **params)
     return stream.at(np.sort(rng_for(seed, "times").uniform(0, STREAM_S, FRAMES_OF_A_STREAM)))
 
 
 def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
     rng = rng_for(recipe.seed, "pretrain", "order")
+    task = task_of(recipe.network)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.lr)
     model.train()
     for step in range(recipe.steps):
         rows = rng.integers(len(lessons.images), size=recipe.batch)
-        images, labels = to_input(lessons.images[rows]), torch.from_numpy(lessons.labels[rows]).long()
+        images, labels = to_input(lessons.images[rows]), lessons.labels[rows]
         if rng.random() < 0.5:  # streets are as likely the other way round
-            images, labels = images.flip(-1), labels.flip(-1)
+            images, labels = images.flip(-1), task.mirrored(labels, recipe.width)
         optimiser.param_groups[0]["lr"] = recipe.lr * _pace(step / recipe.steps)
         optimiser.zero_grad()
-        F.cross_entropy(model(images), labels, ignore_index=IGNORE).backward()
-        optimiser.step()
+        loss = task.loss(model(images), labels)
+        if loss is not None:
+            torch.autograd.backward(loss)
+            optimiser.step()
 
 
 def _pace(done: float) -> float:

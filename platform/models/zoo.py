@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.errors import unknown_name
+from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
     from torch import nn
 
-ZOO: Mapping[str, str] = {
-    "tiny": "segmentation student of four convolutions at a quarter of the resolution, 24 k parameters",
-    "small": "tiny at one and a half times its width, 53 k parameters",
-    "half": "tiny at half its width, 6 k parameters",
-    "teacher": "segmentation network with skips and a view of the whole frame, 420 k parameters",
-    "deeplabv3_mobilenet": "DeepLabV3 on MobileNetV3-Large as torchvision has it, 11 M parameters",
+
+@dataclass(frozen=True)
+class Network:
+    """What a network of the zoo is for."""
+
+    task: Task
+    summary: str
+
+
+ZOO: Mapping[str, Network] = {
+    "tiny": Network(SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters"),
+    "small": Network(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters"),
+    "half": Network(SEGMENTATION, "tiny at half its width, 6 k parameters"),
+    "teacher": Network(SEGMENTATION, "skips and a view of the whole frame, 420 k parameters"),
+    "deeplabv3_mobilenet": Network(
+        SEGMENTATION, "DeepLabV3 on MobileNetV3-Large as torchvision has it, 11 M parameters"
+    ),
+    "tiny_classifier": Network(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
+    "wide_classifier": Network(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
+    "tiny_detector": Network(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
+    "wide_detector": Network(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
 }
 
 
@@ -35,3 +52,9 @@ def check(name: str) -> None:
     """Refuse a name that the zoo does not have."""
     if name not in ZOO:
         raise unknown_name("network", name, ZOO)
+
+
+def task_of(name: str) -> Task:
+    """Tell what a network does."""
+    check(name)
+    return ZOO[name].task

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
-from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.core.records import Applied, Columns, Reply, Watched, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import delta, vector
+from driftlab.platform.models import delta, vector, zoo
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import predict
+from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.scorer import Scorer, Scores
 from driftlab.platform.nodes.specs import AppSpec
@@ -27,7 +27,6 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.damage import Damage, received
 
-Labels = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
@@ -46,10 +45,10 @@ class View:
     """What the application makes of one window."""
 
     frames: Frames
-    truth: Labels | None
+    truth: Answers | None
     processed: Flags
     numbers: npt.NDArray[np.int32]  # version in use per frame
-    predicted: Labels
+    predicted: Answers
     scores: Scores | None
 
 
@@ -57,7 +56,7 @@ class Application:
     """Runs its model on every frame it has time for; swaps weights only between two frames."""
 
     def __init__(self, spec: AppSpec, weights: Weights) -> None:
-        self._spec = spec
+        self._spec, self._task = spec, zoo.task_of(spec.student.network)
         model = student.make(spec.student, weights)
         self._adaptation = spec.student.adaptation.make()
         self._scaling = spec.student.scaling.make()
@@ -70,9 +69,9 @@ class Application:
         self._versions = [Version(0, float("-inf"), vector.read(self._model))]
         self._loaded = 0  # number of the version that the model holds
         self._busy_until_s = float("-inf")
-        self._last: Labels | None = None
-        self._tracker = Tracker()
-        self._scorer = Scorer(spec.student.classes)
+        self._last: Answers | None = None  # one answer
+        self._tracker = Tracker(self._task)
+        self._scorer = Scorer(spec.student.classes, self._task)
         self._seen = 0
 
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
@@ -85,9 +84,9 @@ class Application:
         self._versions.append(Version(changed.version, arrive_s, changed.vector))
         return Reply(Applied(changed.version, accepted=True))
 
-    def watch(self, frames: Frames, labels: Labels | None, share: float) -> Reply:
+    def watch(self, frames: Frames, labels: Answers | None, share: float) -> Reply:
         """Run the model over one window; where labels are given they are the truth, else the frames carry it."""
-        truth = frames.labels if labels is None else labels
+        truth = self._task.truth(frames) if labels is None else labels
         latency_s = inference_s(self._cost, self._spec.hardware, share=share)
         processed = self._schedule(frames, latency_s)
         versions = self._versions_at(frames)
@@ -103,9 +102,9 @@ class Application:
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames shown from their arrival on carry them along."""
-        shape = (self._spec.student.height, self._spec.student.width)
+        spec = self._spec.student
         try:
-            labels = np.frombuffer(zlib.decompress(received(packed, damage)), dtype=np.uint8).reshape(shape)
+            labels = self._task.unpack(received(packed, damage), spec.height, spec.width)
         except (zlib.error, ValueError) as error:
             return Reply(Applied(self._versions[-1].number, accepted=False, reason=f"torn: {error}"))
         self._tracker.add(Keyframe(captured_s, arrive_s, labels))
@@ -132,9 +131,9 @@ class Application:
     def _numbers(self) -> npt.NDArray[np.int32]:
         return np.array([version.number for version in self._versions], dtype=np.int32)
 
-    def _predict(self, frames: Frames, processed: Flags, versions: Indices) -> Labels:
+    def _predict(self, frames: Frames, processed: Flags, versions: Indices) -> Answers:
         """Predict the processed frames version by version; a skipped frame shows the last prediction."""
-        predicted = np.empty(frames.images.shape[:3], dtype=np.uint8)
+        predicted = self._task.blank(*frames.images.shape[:3])
         for position in np.unique(versions[processed]):
             mine = np.flatnonzero(processed & (versions == position))
             self._use(self._versions[position])
@@ -152,25 +151,26 @@ class Application:
             vector.write(self._model, version.vector)
             self._loaded = version.number
 
-    def _infer(self, images: npt.NDArray[np.uint8]) -> Labels:
+    def _infer(self, images: npt.NDArray[np.uint8]) -> Answers:
         """Let the model follow the frames where its adaptation learns on the device, and predict them."""
         rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._seen)
-        self._state = self._adaptation.adapt(self._model, self._state, Batch(images, None, rng), Phase()).state
-        return predict(self._model, images, device=self._spec.student.torch_device)
+        batch = Batch(images, None, rng, self._task)
+        self._state = self._adaptation.adapt(self._model, self._state, batch, Phase()).state
+        return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
 
     def _facts(self, view: View, latency_s: float) -> Watched:
         processed = int(view.processed.sum())
         scores = view.scores
-        known = np.isfinite(scores.miou_frame) if scores is not None else np.zeros(len(view.frames), dtype=bool)
+        known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(view.frames), dtype=bool)
         return Watched(
             frames=len(view.frames),
             processed=processed,
             busy_s=processed * latency_s,
             energy_j=processed * inference_j(self._cost, self._spec.hardware),
             scored=int(known.sum()),
-            frame_score_sum=0.0 if scores is None else float(scores.miou_frame[known].sum()),
-            window_score_sum=0.0 if scores is None else float(scores.miou_window[known].sum()),
-            confusion=None if scores is None else scores.matrix,
+            frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
+            window_score_sum=0.0 if scores is None else float(scores.window[known].sum()),
+            counts=None if scores is None else scores.counts,
         )
 
     def _frame_rows(self, view: View, latency_s: float) -> Columns:
@@ -184,8 +184,8 @@ class Application:
             "version": view.numbers,
             "processed": view.processed,
             "latency_ms": np.where(view.processed, latency_s * 1e3, np.nan),
-            "miou_frame": None if scores is None else scores.miou_frame,
-            "miou_window": None if scores is None else scores.miou_window,
+            "miou_frame": None if scores is None else scores.frame,
+            "miou_window": None if scores is None else scores.window,
             "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
         }
 
@@ -201,8 +201,8 @@ class Application:
                 "height": frames.images.shape[1],
                 "width": frames.images.shape[2],
                 "image": [_png(frames.images[i])],
-                "truth": [None if view.truth is None else _png(PALETTE[view.truth[i]])],
-                "prediction": [_png(PALETTE[view.predicted[i]])],
+                "truth": [None if view.truth is None else _png(self._task.drawn(view.truth[i], frames.images[i]))],
+                "prediction": [_png(self._task.drawn(view.predicted[i], frames.images[i]))],
             }
             for i in np.flatnonzero(wanted.any(axis=1))
         ]

@@ -55,6 +55,7 @@ class TeacherSpec:
     """Which teacher: the truth itself after a virtual cost, or a real network."""
 
     kind: Literal["oracle", "network"] = "oracle"
+    task: str = "segmentation"
     network: str = "teacher"
     classes: int = 8
     border_noise: float = 0.0  # oracle: chance that a pixel at a class border carries its neighbour's label

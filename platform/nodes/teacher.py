@@ -12,6 +12,8 @@ from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.models import tasks
+from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes.specs import TeacherSpec
 
 if TYPE_CHECKING:
@@ -24,33 +26,35 @@ class Teacher:
     """Labels batches; the same frames get the same labels whoever asks and whenever."""
 
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
-        self._spec = spec
+        self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
 
     def label(self, frames: Frames) -> Reply:
         """Label every frame."""
         if self._network is None:
-            labels = np.stack([self._truth(frames[i]) for i in range(len(frames))])
+            labels = self._truth(frames)
         else:
             from driftlab.platform.models.predict import predict
 
-            labels = predict(self._network, frames.images, device=self._spec.torch_device)
+            labels = predict(self._network, frames.images, task=self._task, device=self._spec.torch_device)
         return Reply(Labelled(len(frames)), payload=labels)
 
-    def pack(self, labels: Labels) -> Reply:
-        """Pack the label map of one frame for the link."""
-        packed = zlib.compress(np.ascontiguousarray(labels[0]).tobytes(), 9)
+    def pack(self, labels: Answers) -> Reply:
+        """Pack the answer about one frame for the link."""
+        packed = self._task.pack(labels[0])
         return Reply(Packed(len(packed)), payload=packed)
 
-    def _truth(self, frame: Frames) -> Labels:
-        if frame.labels is None:
+    def _truth(self, frames: Frames) -> Answers:
+        truth = self._task.truth(frames)
+        if truth is None:
             raise RequestError(
-                "The oracle teacher was asked about frames without truth; set teacher.kind=network or give label maps."
+                f"The oracle teacher was asked about frames without truth for {self._task.name}; "
+                "set teacher.kind=network or give label maps."
             )
-        truth: Labels = frame.labels[0]
-        if not self._spec.border_noise:
+        chance = self._spec.border_noise
+        if not chance:
             return truth
-        return blur_borders(truth, self._spec.border_noise, seed=zlib.crc32(truth.tobytes()))
+        return np.stack([blur_borders(labels, chance, seed=zlib.crc32(labels.tobytes())) for labels in truth])
 
 
 def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:

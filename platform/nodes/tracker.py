@@ -1,18 +1,15 @@
-"""A tracker: carries labels that arrived late along with the motion, until newer ones arrive."""
+"""A tracker: carries answers that arrived late along with the motion, until newer ones arrive."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.datasets.frames import Frames
 from driftlab.platform.models import flow
 from driftlab.platform.models.flow import Gray, Map
+from driftlab.platform.models.tasks import SEGMENTATION, Answer, Answers, Task
 
-Labels = npt.NDArray[np.uint8]
 LATEST_S = 60.0  # the first labels are not waited for any longer
 
 
@@ -22,13 +19,14 @@ class Keyframe:
 
     captured_s: float
     arrive_s: float
-    labels: Labels
+    labels: Answer
 
 
 @dataclass
 class Tracker:
     """Remembers frames since the keyframe in use, because labels tell of a frame that is long gone."""
 
+    task: Task = SEGMENTATION
     chained: bool = True  # follow the motion frame by frame; otherwise one flow straight to the keyframe
     _keyframes: list[Keyframe] = field(default_factory=list)
     _seen: dict[float, Gray] = field(default_factory=dict)  # by time
@@ -38,15 +36,15 @@ class Tracker:
         """Take labels that have just arrived."""
         self._keyframes.append(keyframe)
 
-    def follow(self, frames: Frames, predicted: Labels) -> Labels:
+    def follow(self, frames: Frames, predicted: Answers) -> Answers:
         """Replace predictions by labels that were carried here, from the first labels on and where they are known."""
-        tracked: Labels = predicted.copy()
+        tracked: Answers = predicted.copy()
         for index, time_s in enumerate(map(float, frames.times_s)):
             self._seen[time_s] = flow.gray(frames.images[index])
             keyframe = self._in_use(time_s)
             if keyframe is not None and keyframe.captured_s in self._seen:
-                carried = flow.warp(keyframe.labels, self._source(keyframe.captured_s, time_s))
-                tracked[index] = np.where(carried == IGNORE, predicted[index], carried)
+                source = self._source(keyframe.captured_s, time_s)
+                tracked[index] = self.task.carried(keyframe.labels, source, predicted[index])
         self._forget(float(frames.times_s[-1]))
         return tracked
 

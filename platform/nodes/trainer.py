@@ -12,13 +12,12 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.core.records import Reply, Stored, Trained, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import delta, vector
+from driftlab.platform.models import delta, vector, zoo
+from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
-from driftlab.platform.streaming import phi
 from driftlab.platform.streaming.base import Answer
 
-Labels = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -26,7 +25,7 @@ class Trainer:
     """Follows one device: stores what its teacher labelled, trains on it, packs what changed."""
 
     def __init__(self, spec: StudentSpec, weights: Weights) -> None:
-        self._spec = spec
+        self._spec, self._task = spec, zoo.task_of(spec.network)
         self._model = student.make(spec, weights)
         self._adaptation = spec.adaptation.make()
         self._state = self._adaptation.prepare(self._model)
@@ -37,14 +36,12 @@ class Trainer:
         self._phases = 0
         self._times_s = np.empty(0)
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
-        self._labels = np.empty((0, spec.height, spec.width), dtype=np.uint8)
+        self._labels = self._task.blank(0, spec.height, spec.width)
 
-    def store(self, frames: Frames, labels: Labels) -> Reply:
+    def store(self, frames: Frames, labels: Answers) -> Reply:
         """Put labelled frames into the buffer, and tell how much the labels changed from each to the next."""
         history = [*self._labels[-1:], *labels]
-        phis = tuple(
-            phi.segmentation(after, before, self._spec.classes) for before, after in itertools.pairwise(history)
-        )
+        phis = tuple(self._task.phi(after, before, self._spec.classes) for before, after in itertools.pairwise(history))
         self._times_s = np.concatenate([self._times_s, frames.times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, labels])
@@ -64,7 +61,7 @@ class Trainer:
         self._drop_before(answer.oldest_s)
         assert answer.phase is not None
         rng = rng_for(self._spec.seed, "train", self._phases)
-        batch = Batch(self._images, self._labels, rng)
+        batch = Batch(self._images, self._labels, rng, self._task)
         adapted = self._adaptation.adapt(self._model, self._state, batch, answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
         update = None if adapted.skipped else self._pack(answer, adapted.changed)
@@ -102,7 +99,7 @@ class Trainer:
 
     def _usable_s(self) -> float | None:
         """Tell when the newest sample with a label that counts was taken."""
-        counts = (self._labels < self._spec.classes).any(axis=(1, 2))
+        counts = self._task.usable(self._labels, self._spec.classes)
         return float(self._times_s[counts].max()) if counts.any() else None
 
     def _drop_before(self, oldest_s: float) -> None:

@@ -22,13 +22,13 @@ def test_scores_are_means_over_the_frames_that_had_a_truth():
     assert (account.frames, account.processed, account.scored) == (30, 27, 15)
     assert account.score_frame == pytest.approx((10 * 0.8 + 5 * 0.5) / 15)
     assert account.score == pytest.approx(account.score_frame / 2)
-    assert account.score_global == pytest.approx(8 / 10)
+    assert account.counts.tolist() == [[8, 2], [0, 8]]
 
 
 def test_nothing_scored_is_none_and_not_zero():
     account = Account()
     account.watched(window(10, 0, 0.0))
-    assert account.score is account.score_frame is account.score_global is None
+    assert account.score is account.score_frame is account.counts is None
 
 
 def test_bytes_are_counted_as_they_crossed_the_link():
@@ -45,8 +45,8 @@ def test_a_cell_is_the_sum_of_its_devices_and_leaves_them_as_they_were():
     accounts[2].watched(window(6, 6, 0.2, hits=3))
     whole = total(accounts)
     assert (whole.frames, whole.scored, whole.busy_s, whole.energy_j) == (16, 16, 1.0, 4.0)
-    assert whole.confusion.tolist() == [[8, 2], [0, 8]]
-    assert accounts[0].confusion.tolist() == [[5, 1], [0, 5]]
+    assert whole.counts.tolist() == [[8, 2], [0, 8]]
+    assert accounts[0].counts.tolist() == [[5, 1], [0, 5]]
     assert total([]).score is None
 
 

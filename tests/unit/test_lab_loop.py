@@ -688,7 +688,7 @@ class TestSums:
 
     def test_nothing_scored_is_nothing_measured(self):
         def unscored(node, capturing, truth, share):
-            return replace(watched(node, capturing, truth, share), scored=0, confusion=None)
+            return replace(watched(node, capturing, truth, share), scored=0, counts=None)
 
         _, loop = run(Scripted(), session=FakeSession(watch=unscored))
         (whole,) = rows(loop, "runs")

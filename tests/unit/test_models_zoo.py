@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from driftlab.errors import RequestError
 from driftlab.platform.models import networks
-from driftlab.platform.models.zoo import ZOO, build
+from driftlab.platform.models.predict import predict
+from driftlab.platform.models.tasks import SEGMENTATION
+from driftlab.platform.models.zoo import ZOO, build, task_of
 
 OWN = [name for name in ZOO if name != "deeplabv3_mobilenet"]
 
@@ -21,7 +24,7 @@ def parameters(name: str, classes: int) -> int:
 
 def test_every_name_has_a_maker_and_one_line():
     assert set(ZOO) == set(networks.MAKERS)
-    assert all(line and "\n" not in line for line in ZOO.values())
+    assert all(one.summary and "\n" not in one.summary for one in ZOO.values())
 
 
 def test_the_students_and_the_teacher_have_their_sizes():
@@ -31,10 +34,21 @@ def test_the_students_and_the_teacher_have_their_sizes():
     assert 300_000 < parameters("teacher", 8) < 600_000
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [name for name in OWN if task_of(name) is SEGMENTATION])
 @pytest.mark.parametrize("size", [(48, 80), (33, 50)])
 def test_logits_come_at_the_size_of_the_input(name, size):
     assert build(name, 7, seed=0).eval()(torch.zeros(2, 3, *size)).shape == (2, 7, *size)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("height, width", [(48, 80), (33, 50)])
+def test_a_task_reads_an_answer_for_every_frame(name, height, width):
+    task = task_of(name)
+    images = np.random.default_rng(0).integers(0, 255, (3, height, width, 3), dtype=np.uint8)
+    answers = predict(build(name, 7, seed=0).eval(), images, task=task, batch=2)
+    blank = task.blank(3, height, width)
+    assert answers.shape == blank.shape and answers.dtype == blank.dtype
+    assert task.counts(answers, answers, 7).shape[0] == 3 and np.all(task.score(task.counts(answers, answers, 7)) == 1)
 
 
 def test_deeplab_gives_logits_at_the_size_of_the_input():

@@ -232,7 +232,7 @@ class TestScores:
                 assert found[index] == pytest.approx(float(miou(confusion(predicted[part], truth[part], CLASSES))))
         accuracy = [value for reply in replies for value in column(reply, "pixel_accuracy")]
         assert accuracy == pytest.approx((predicted == truth).mean(axis=(1, 2)))
-        assert sum(reply.facts.confusion for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
+        assert sum(reply.facts.counts for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
 
     def test_facts_sum_the_rows(self):
         reply = application().watch(frames(0, 3), None, 1.0)
@@ -251,7 +251,7 @@ class TestScores:
 
     def test_without_truth_nothing_is_scored(self):
         reply = application().watch(replace(frames(0, 2), labels=None), None, 1.0)
-        assert (reply.facts.scored, reply.facts.confusion) == (0, None)
+        assert (reply.facts.scored, reply.facts.counts) == (0, None)
         assert reply.rows["frames"][0]["miou_window"] is None
 
     def test_labels_that_are_given_stand_for_the_truth(self):

@@ -31,7 +31,7 @@ def test_each_frame_is_scored_over_the_last_ten_seconds(fps, parts, seed):
     scorer, found, done = Scorer(CLASSES), [], 0
     for length in parts:
         part = slice(done, done + length)
-        found += scorer.score(times_s[part], predicted[part], truth[part]).miou_window.tolist()
+        found += scorer.score(times_s[part], predicted[part], truth[part]).window.tolist()
         done += length
     for index in range(n):
         inside = (times_s > times_s[index] - WINDOW_S + 1e-9) & (times_s <= times_s[index])
@@ -43,7 +43,7 @@ def test_memory_is_that_of_one_window():
     for number in range(30):
         predicted, truth = maps(8, number)
         scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
-        assert len(scorer._times_s) == len(scorer._matrices) <= WINDOW_S * 4 + 8
+        assert len(scorer._times_s) == len(scorer._counts) <= WINDOW_S * 4 + 8
 
 
 def test_the_batch_s_matrix_is_of_the_batch_alone():
@@ -51,4 +51,4 @@ def test_the_batch_s_matrix_is_of_the_batch_alone():
     for number in range(2):
         predicted, truth = maps(8, number)
         scores = scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
-        assert np.array_equal(scores.matrix, confusion(predicted, truth, CLASSES))
+        assert np.array_equal(scores.counts, confusion(predicted, truth, CLASSES))

@@ -85,7 +85,7 @@ def test_what_is_unknown_stays_unknown_and_does_not_spread():
 
 
 def test_an_oracle_cannot_know_what_has_no_truth():
-    with pytest.raises(RequestError, match=r"frames without truth; set teacher\.kind=network"):
+    with pytest.raises(RequestError, match=r"frames without truth for segmentation; set teacher\.kind=network"):
         Teacher(TeacherSpec()).label(frames(truth=False))
 
 

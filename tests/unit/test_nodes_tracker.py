@@ -55,7 +55,7 @@ def test_until_labels_arrive_predictions_stand():
 @pytest.mark.parametrize(("chained", "step_px"), [(True, 3), (False, 1)])  # one flow over a long way is not found
 def test_labels_follow_the_motion_since_their_frame(chained, step_px):
     seen = frames(0, 5, step_px)
-    tracker = Tracker(chained)
+    tracker = Tracker(chained=chained)
     tracker.add(keyframe(seen, 0, arrive_s=0.0))
     found = tracker.follow(seen, predictions(seen))
     assert np.array_equal(found[0], seen.labels[0])

@@ -1,0 +1,256 @@
+"""What depends on the task: what is true of a frame, what an output says, how both compare, and what is learned from.
+
+Answers are arrays with one entry per frame: label maps [n, height, width], classes [n], or boxes, an object array [n]
+of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, where they are predicted, how sure the network is. Everything else
+in the lab passes answers on without asking what they are. Torch is imported where it computes: the driver needs none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE, Frames
+from driftlab.errors import unknown_name
+from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy
+from driftlab.platform.models import boxes
+from driftlab.platform.streaming import phi
+
+if TYPE_CHECKING:
+    import torch
+
+Answers = npt.NDArray[Any]
+Answer = Any  # one entry of answers
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Source = npt.NDArray[np.float32]  # [height, width, 2] where each pixel was before (models/flow.py)
+
+
+class Task(ABC):
+    """One task; the three of them are stateless and stand in TASKS."""
+
+    name: ClassVar[str]
+    measure: ClassVar[str]  # what its scores are
+
+    @abstractmethod
+    def truth(self, frames: Frames) -> Answers | None:
+        """Take what a stream knows to be true; None where it does not know."""
+
+    @abstractmethod
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        """Make room for answers about so many frames."""
+
+    @abstractmethod
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        """Read what a network's output says about frames of this size."""
+
+    @abstractmethod
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Say of which frames something can be learned."""
+
+    @abstractmethod
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        """Say how far an output is from the answers, averaged over what counts; None where nothing does."""
+
+    @abstractmethod
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count per frame; the counts of several frames may be added before they are scored."""
+
+    @abstractmethod
+    def score(self, counts: Counts) -> Floats:
+        """Score counts, 0 to 1, NaN where there was nothing to score."""
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        """Return the share of pixels that are right, where answers are about pixels."""
+        return None
+
+    @abstractmethod
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        """Say how much an answer changed, 0 to 1."""
+
+    @abstractmethod
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        """Tell what is true of the frames seen the other way round."""
+
+    @abstractmethod
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Move an answer along with the motion; where it does not reach, the other one holds."""
+
+    @abstractmethod
+    def pack(self, answer: Answer) -> bytes:
+        """Write one answer for the link."""
+
+    @abstractmethod
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        """Read it again; ValueError or zlib.error where it is torn."""
+
+    @abstractmethod
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Draw an answer about a frame in the lab's colours."""
+
+
+class _OfClasses(Task):
+    """What naming a pixel and naming a frame have in common."""
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        import torch
+
+        return output.max(dim=1).indices.to(torch.uint8).cpu().numpy()
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        import torch
+        from torch.nn import functional as F
+
+        target = torch.tensor(answers, device=output.device).long()
+        target = torch.where(target < output.shape[1], target, IGNORE)
+        if not bool((target != IGNORE).any()):
+            return None
+        return F.cross_entropy(output, target, ignore_index=IGNORE)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        return np.asarray((answers < classes).any(axis=tuple(range(1, answers.ndim))))
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Compare what is known: labels outside the class list count for nothing, as in the loss."""
+        return confusions(predicted, np.where(truth < classes, truth, IGNORE), classes)
+
+    def pack(self, answer: Answer) -> bytes:
+        return zlib.compress(np.ascontiguousarray(answer, dtype=np.uint8).tobytes(), 9)
+
+
+class Segmentation(_OfClasses):
+    """Name every pixel."""
+
+    name, measure = "segmentation", "mIoU"
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return frames.labels
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty((count, height, width), dtype=np.uint8)
+
+    def score(self, counts: Counts) -> Floats:
+        return miou(counts)
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        return pixel_accuracy(counts)
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.segmentation(now, before, classes)
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return np.ascontiguousarray(answers[..., ::-1])
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        from driftlab.platform.models import flow
+
+        moved = flow.warp(answer, source)
+        return np.where(moved == IGNORE, otherwise, moved)
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(height, width)
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        from driftlab.datasets.sheet import PALETTE
+
+        return PALETTE[answer]
+
+
+class Classification(_OfClasses):
+    """Name the whole frame."""
+
+    name, measure = "classification", "accuracy"
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return None if frames.classes is None else frames.classes.astype(np.uint8)
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=np.uint8)
+
+    def score(self, counts: Counts) -> Floats:
+        return pixel_accuracy(counts)
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.classification(now, before)
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return answers
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Hold on to the class: motion says nothing about it."""
+        return otherwise if answer == IGNORE else answer
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(())[()]
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Fill the picture with the class's colour."""
+        from driftlab.datasets.sheet import PALETTE
+
+        return np.broadcast_to(PALETTE[answer], image.shape)
+
+
+class Detection(Task):
+    """Find every person and every car."""
+
+    name, measure = "detection", "F1 at an overlap of one half"
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return None if frames.boxes is None else boxes.stacked([boxes.large(found) for found in frames.boxes])
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=object)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Learn from every frame: that there is nothing in it is a lesson too."""
+        return np.ones(len(answers), dtype=bool)
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return boxes.stacked([boxes.large(found) for found in boxes.read(output, height, width)])
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        return boxes.loss(output, answers)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count what was found, what was predicted and what there was."""
+        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, truth, strict=True)]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+    def score(self, counts: Counts) -> Floats:
+        """Return F1; nothing to find and nothing found is 1."""
+        found, sides = counts[..., 0], counts[..., 1] + counts[..., 2]
+        return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.detection(now, before)
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return boxes.stacked([boxes.mirrored(found, width) for found in answers])
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        return boxes.carried(answer, source)
+
+    def pack(self, answer: Answer) -> bytes:
+        return zlib.compress(np.ascontiguousarray(answer[:, :5], dtype=np.float32).tobytes(), 9)
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        return np.frombuffer(zlib.decompress(packed), dtype=np.float32).reshape(-1, 5)
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.drawn(answer, image)
+
+
+SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()
+TASKS: Mapping[str, Task] = {task.name: task for task in (SEGMENTATION, CLASSIFICATION, DETECTION)}
+
+
+def find(name: str) -> Task:
+    """Look a task up by its name."""
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[name]
