@@ -1,0 +1,165 @@
+"""Rank the filters of a network: score every channel of every group; larger is more important.
+
+Scores compare channels of one group only: those of a layer with more energy are larger throughout. Where several layers
+make the channels of a group, or several read them, each one's scores are brought to the same size and added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
+
+from driftlab.errors import RequestError
+from driftlab.platform.models.predict import evaluating, to_input
+from driftlab.platform.models.surgery import Groups
+from driftlab.platform.models.tasks import Answers
+
+Ranking = Literal["trr", "l1", "bn_gamma", "random"]
+Scores = Mapping[str, Tensor]  # by group, one number per channel
+BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers."""
+
+    count: Tensor  # [classes] samples
+    energy: Tensor  # [classes, channels] sum of the maps' squared lengths
+    total: Tensor  # [classes, channels, numbers] sum of the maps
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.energy + other.energy, self.total + other.total)
+
+
+def rank(
+    model: nn.Module,
+    groups: Groups,
+    method: Ranking,
+    *,
+    images: npt.NDArray[np.uint8],
+    labels: Answers,
+    rng: np.random.Generator,
+) -> Scores:
+    """Score the channels of every group by one of the methods; only `trr` looks at the images and their labels."""
+    if method == "trr":
+        return _by_response(model, groups, images, labels)
+    if method == "random":
+        return {name: torch.from_numpy(rng.random(size)) for name, size in groups.sizes.items()}
+    return _by_weights(model, groups, norms=method == "bn_gamma")
+
+
+def triplet_response_residual(sums: Sums) -> Tensor:
+    """Average Eq. 1 of NestDNN over all triplets (anchor, positive, negative), in closed form: one number per channel.
+
+    Summed over the triplets of class c, with n of the N samples, the distances between classes count n - 1 times and
+    those within it N - n times. A class with a single sample makes no triplet.
+    """
+    n, rest = sums.count[:, None], (sums.count.sum() - sums.count)[:, None]
+    everything = sums.total.sum(dim=0)
+    others = sums.energy.sum(dim=0) - sums.energy
+    between = rest * sums.energy + n * others - 2 * (sums.total * (everything - sums.total)).sum(dim=2)
+    within = 2 * n * sums.energy - 2 * sums.total.square().sum(dim=2)
+    triplets = (n * (n - 1) * rest).sum()
+    if not triplets > 0:
+        raise RequestError("Filters are ranked by triplets: two classes are needed, one of them with two samples.")
+    return ((n - 1) * between - rest * within).sum(dim=0) / triplets
+
+
+def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) -> Sums:
+    """Sum the maps [samples, channels, numbers] class by class, in float64: large sums will be subtracted."""
+    kind = torch.from_numpy(labels.astype(np.int64))
+    known = (kind >= 0) & (kind < classes)
+    member = F.one_hot(kind[known], classes).double().T
+    maps = maps[known].double()
+    energy, flat = maps.square().sum(dim=2), maps.flatten(1)
+    total = (member @ flat).view(classes, *maps.shape[1:])
+    return Sums(member.sum(dim=1), member @ energy, total)
+
+
+def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
+    """Read the maps where the next layer reads them, batch by batch."""
+    if labels.dtype == object:
+        raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
+    classes = int(labels[labels < 255].max(initial=0)) + 1
+    found: dict[str, Sums] = {}
+    readers = _readers(model, groups)
+
+    def listen(name: str, rows: slice) -> Callable[..., None]:
+        def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            seen = sums_of(*_samples(given[0], labels[rows]), classes)
+            found[name] = found[name] + seen if name in found else seen
+
+        return look
+
+    with evaluating(model), torch.inference_mode():
+        for start in range(0, len(images), BATCH):
+            rows = slice(start, start + BATCH)
+            hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows)) for name in readers]
+            model(to_input(images[rows]).to(next(model.parameters()).device))
+            for hook in hooks:
+                hook.remove()
+    parts = [(readers[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    return _gathered(groups, parts)
+
+
+def _samples(given: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:
+    """Cut what a layer is given into samples with a class each: frames, or places where every pixel has its class."""
+    maps = given.detach().cpu().flatten(2) if given.dim() > 2 else given.detach().cpu()[:, :, None]
+    if labels.ndim == 1:
+        return maps, labels
+    height, width = given.shape[2:]
+    rows, columns = (
+        np.arange(size) * whole // size for size, whole in zip((height, width), labels.shape[1:], strict=True)
+    )
+    places = maps.transpose(1, 2).flatten(0, 1)[:, :, None]
+    return places, labels[:, rows[:, None], columns].reshape(-1)
+
+
+def _readers(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
+    """Find the layers that read channels, and which channel each of their inputs is."""
+    readers = {}
+    for tensor, dim in sorted(groups.reads):
+        layer, _, kind = tensor.rpartition(".")
+        module = model.get_submodule(layer)
+        inputs = getattr(module, "in_channels", getattr(module, "in_features", None))
+        if kind == "weight" and inputs == len(groups.axes[tensor, dim]):
+            readers[layer] = groups.axes[tensor, dim]
+    return readers
+
+
+def _by_weights(model: nn.Module, groups: Groups, *, norms: bool) -> Scores:
+    """Sum the absolute weights that make a channel, or take the absolute scale of its batch norms."""
+    tensors = dict(model.named_parameters())
+    parts = []
+    for (name, dim), channels in groups.axes.items():
+        if (name, dim) in groups.reads or name not in tensors:
+            continue
+        weights = tensors[name].detach().abs().double().cpu()
+        is_norm = isinstance(model.get_submodule(name.rpartition(".")[0]), _NormBase)
+        if (norms and is_norm and name.endswith("weight")) or (not norms and weights.dim() > 1):
+            parts.append((channels, weights.movedim(dim, 0).reshape(len(channels), -1).sum(dim=1)))
+    return _gathered(groups, parts)
+
+
+def _gathered(groups: Groups, parts: list[tuple[Tensor, Tensor]]) -> Scores:
+    """Add up what several layers say of the channels of each group, each layer with the same weight."""
+    scores: dict[str, Tensor] = {}
+    for name, group in groups.members.items():
+        says = []
+        for channels, values in parts:
+            mine = (channels >= group.first) & (channels < group.first + group.size)
+            if bool(mine.any()):
+                own = torch.zeros(group.size, dtype=torch.float64)
+                says.append(own.index_add(0, channels[mine] - group.first, values[mine]))
+        if not says:
+            raise RequestError(f"Nothing ranks the channels of '{name}' by this method; rank by l1 or random instead.")
+        scores[name] = torch.stack([each / each.abs().mean().clamp_min(1e-300) for each in says]).sum(dim=0)
+    return scores

@@ -1,0 +1,152 @@
+"""Ranking of filters: the closed form against all triplets one by one, and filters planted to be useless."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from driftlab.errors import RequestError
+from driftlab.platform.models.ranking import rank, sums_of, triplet_response_residual
+from driftlab.platform.models.surgery import groups, mask
+from driftlab.platform.models.zoo import build
+
+METHODS = ("trr", "l1", "bn_gamma", "random")
+SEEDS = range(5)
+
+
+def maps_of(seed: int, samples: int = 30, channels: int = 4) -> tuple[torch.Tensor, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.normal(2, 1, (samples, channels, 6))), rng.integers(0, 3, samples)
+
+
+def residual(maps: torch.Tensor, labels: np.ndarray, classes: int = 3) -> torch.Tensor:
+    return triplet_response_residual(sums_of(maps, labels, classes))
+
+
+def by_hand(maps: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
+    """Eq. 1 as it stands, averaged."""
+    far = (maps[:, None] - maps[None]).square().sum(dim=3)
+    triplets = [
+        far[anchor, negative] - far[anchor, positive]
+        for anchor, positive, negative in itertools.product(range(len(maps)), repeat=3)
+        if anchor != positive and labels[anchor] == labels[positive] and labels[anchor] != labels[negative]
+    ]
+    return torch.stack(triplets).mean(dim=0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_closed_form_is_the_sum_over_all_triplets(seed):
+    maps, labels = maps_of(seed)
+    assert torch.allclose(residual(maps, labels), by_hand(maps, labels), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constant_changes_nothing_and_a_factor_counts_squared(seed):
+    maps, labels = maps_of(seed)
+    plain = residual(maps, labels)
+    assert torch.allclose(residual(maps + torch.full((1, 4, 6), 3.5), labels), plain, rtol=1e-9)
+    assert torch.allclose(residual(-2.5 * maps, labels), 6.25 * plain, rtol=1e-10)
+
+
+def test_batches_add_up():
+    maps, labels = maps_of(0)
+    parts = sums_of(maps[:11], labels[:11], 3) + sums_of(maps[11:], labels[11:], 3)
+    assert torch.allclose(triplet_response_residual(parts), residual(maps, labels), rtol=1e-12)
+
+
+def test_a_class_of_one_makes_no_triplet_and_what_is_unknown_counts_for_nothing():
+    maps, labels = maps_of(0)
+    labels[0] = 3
+    assert torch.allclose(residual(maps, labels, 4), by_hand(maps, labels), rtol=1e-10)
+    labels[1] = 255
+    known = labels < 255
+    assert torch.allclose(residual(maps, labels, 4), by_hand(maps[known], labels[known]), rtol=1e-10)
+    with pytest.raises(RequestError, match="two classes"):
+        residual(maps, np.zeros(30, dtype=int))
+
+
+class Planted(nn.Module):
+    """Four filters that tell the classes, and four louder ones that see only noise and that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.see, self.join, self.name = nn.Conv2d(3, 8, 1, bias=False), nn.Conv2d(8, 4, 1), nn.Linear(4, 4)
+        with torch.no_grad():
+            for tensor in self.parameters():
+                tensor.zero_()
+            for number, (channel, sign) in enumerate(itertools.product((0, 1), (1, -1))):
+                self.see.weight[number, channel], self.join.weight[number, number] = sign, 1
+            self.see.weight[4:, 2, 0, 0] = torch.tensor([5.0, -5.0, 7.0, -7.0])
+            self.join.weight[:, 4:] = 1e-4
+            self.name.weight.copy_(torch.tensor([[1, -1, 1, -1], [1, -1, -1, 1], [-1, 1, 1, -1], [-1, 1, -1, 1.0]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.name(self.join(self.see(x).relu()).relu().mean(dim=(2, 3)))
+
+
+def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Red and green tell the class, blue is noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 4
+    images = rng.normal(127.5, 20, (count, 6, 6, 3))
+    images[..., 0] += np.where(labels < 2, 40, -40)[:, None, None]
+    images[..., 1] += np.where(labels % 2 == 0, 40, -40)[:, None, None]
+    images[..., 2] += rng.normal(0, 30, (count, 1, 1))
+    return images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8)
+
+
+def test_planted_filters_come_last_by_response_and_first_by_weight():
+    model, (images, labels) = Planted().eval(), pictures(200)
+    found = groups(model, torch.zeros(1, 3, 6, 6))
+
+    def scores(method):
+        return rank(model, found, method, images=images, labels=labels, rng=np.random.default_rng(0))["see"]
+
+    def right(method):
+        kept = {"see": torch.topk(scores(method), 4).indices}
+        pixels = torch.from_numpy((images.astype(np.float32) - 127.5) / 63.75).permute(0, 3, 1, 2)
+        return float((mask(model, found, kept)(pixels).argmax(dim=1).numpy() == labels).mean())
+
+    assert set(torch.topk(scores("trr"), 4).indices.tolist()) == {0, 1, 2, 3}
+    assert set(torch.topk(scores("l1"), 4).indices.tolist()) == {4, 5, 6, 7}
+    assert right("trr") > 0.995
+    assert right("l1") < 0.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("network", ["half", "tiny_classifier"])
+def test_every_channel_of_the_zoo_has_a_score(network, method):
+    model = build(network, 4, seed=0).eval()
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (70, 16, 24, 3), dtype=np.uint8)
+    labels = rng.integers(0, 4, (70, 16, 24) if network == "half" else 70).astype(np.uint8)
+    found = groups(model, torch.zeros(1, 3, 16, 24))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first, again = (
+        rank(model, found, method, images=images, labels=labels, rng=np.random.default_rng(7)) for _ in range(2)
+    )
+    assert {name: len(each) for name, each in first.items()} == found.sizes
+    assert all(each.isfinite().all() and torch.equal(each, again[name]) for name, each in first.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_weights_are_summed_by_hand():
+    model = build("half", 4, seed=0)
+    found = groups(model, torch.zeros(1, 3, 16, 24))
+    scores = rank(model, found, "l1", images=np.empty(0), labels=np.empty(0), rng=np.random.default_rng(0))
+    expected = model.first[0].weight.abs().double().sum(dim=(1, 2, 3))
+    assert torch.allclose(scores["first.0"], expected / expected.mean())
+
+
+def test_what_cannot_rank_says_so():
+    model = Planted()
+    found = groups(model, torch.zeros(1, 3, 6, 6))
+    images, labels = pictures(8)
+    with pytest.raises(RequestError, match="by l1 or random"):
+        rank(model, found, "bn_gamma", images=images, labels=labels, rng=np.random.default_rng(0))
+    with pytest.raises(RequestError, match="rank by l1"):
+        rank(model, found, "trr", images=images, labels=np.empty(8, dtype=object), rng=np.random.default_rng(0))
