@@ -18,8 +18,7 @@ import numpy.typing as npt
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import unknown_name
 from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy
-from driftlab.platform.models import boxes
-from driftlab.platform.streaming import phi
+from driftlab.platform.models import boxes, phi
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.streaming import phi
+from driftlab.platform.models import phi
 from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
