@@ -103,10 +103,11 @@ def literal(walk: Walk) -> Step | None:
 
 def lookahead(walk: Walk) -> Step | None:
     """Give the block of units by which cost falls most per unit: what one unit does not buy, several may."""
-    for app in range(len(walk.units)):
+    have = walk.units.tolist()
+    for app in range(len(have)):
         if app not in walk.blocks or walk.blocks[app][1] > walk.left:
-            walk.blocks[app] = _best_block(walk.lowest[app], int(walk.units[app]), walk.left)
-    best = max(walk.blocks, key=lambda app: (walk.blocks[app][0], -walk.units[app], -app))
+            walk.blocks[app] = _best_block(walk.lowest[app], have[app], walk.left)
+    best = max(walk.blocks, key=lambda app: (walk.blocks[app][0], -have[app], -app))
     gain, units = walk.blocks[best]
     return (best, units) if gain > LEAST_GAIN else None
 
@@ -139,37 +140,35 @@ RULES: Mapping[str, Callable[[Walk], Step | None]] = {
 
 def exchange(choices: Choices, plan: Plan) -> Plan:
     """Divide anew between every two applications what both hold and what is left, until no two of them gain."""
-    for _ in range(ROUNDS):
-        before = _total(choices, plan)
-        for first, second in combinations(range(len(plan.units)), 2):
-            plan = _divide(choices, plan, first, second)
-        if _total(choices, plan) >= before - LEAST_GAIN:
+    pairs = list(combinations(range(len(plan.units)), 2))
+    in_vain = 0
+    for first, second in pairs * ROUNDS:
+        after = _divide(choices, plan, first, second)
+        in_vain = in_vain + 1 if after is plan else 0
+        plan = after
+        if in_vain == len(pairs):
             break
     return plan
 
 
 def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
     """Find the best networks and units of two applications while all others keep theirs."""
-    pair = [first, second]
-    units = int(choices.units - plan.units.sum() + plan.units[pair].sum())
     held = memory_of(choices, plan)
-    free_bytes = choices.limit_bytes - held.sum() + held[pair].sum()
+    units = choices.units - int(plan.units.sum() - plan.units[first] - plan.units[second])
+    free_bytes = choices.limit_bytes - (held.sum() - held[first] - held[second])
+    now = sum(choices.cost[app, plan.networks[app], plan.units[app]] for app in (first, second))
     order, lowest = (ordered[second] for ordered in choices.by_size)
     beside = choices.memory_bytes[second, order].searchsorted(free_bytes - choices.memory_bytes[first], "right") - 1
     joined = choices.cost[first, :, 1:units] + lowest[beside, units - 1 : 0 : -1]
     joined[beside < 0] = np.inf
-    network, more = np.unravel_index(int(joined.argmin()), joined.shape)
-    if joined[network, more] >= costs_of(choices, plan)[pair].sum() - LEAST_GAIN:
+    network, more = divmod(int(joined.argmin()), units - 1)
+    if joined[network, more] >= now - LEAST_GAIN:
         return plan
     networks, given = plan.networks.copy(), plan.units.copy()
-    given[pair] = more + 1, units - more - 1
+    given[[first, second]] = more + 1, units - more - 1
     others = order[: beside[network] + 1]
-    networks[pair] = network, others[choices.cost[second, others, given[second]].argmin()]
+    networks[[first, second]] = network, others[choices.cost[second, others, given[second]].argmin()]
     return Plan(networks, given)
-
-
-def _total(choices: Choices, plan: Plan) -> float:
-    return float(costs_of(choices, plan).sum())
 
 
 def spread(choices: Choices, plan: Plan) -> Plan:

@@ -183,9 +183,9 @@ class TestStatusQuo:
 class TestMcdnn:
     def test_it_upgrades_where_accuracy_is_cheapest_while_the_machine_keeps_up(self):
         cheap = (SMALL, replace(LARGE, latency_s=0.02))
-        allocation = Mcdnn().allocate(window(Demand("dear", 30, BOTH), Demand("cheap", 20, cheap)))
+        allocation = Mcdnn().allocate(window(Demand("dear", 18, BOTH), Demand("cheap", 20, cheap)))
         assert allocation.variants == (0, 1)
-        needs = (0.01 * 30, 0.02 * 20)
+        needs = (0.01 * 18, 0.02 * 20)
         assert allocation.shares == pytest.approx([one / sum(needs) for one in needs])
 
     def test_memory_bounds_it(self):

@@ -1,0 +1,141 @@
+"""Measure how far schedulers are from the exact optimum and how long they decide; prints one JSON line.
+
+Two to six applications with five networks each, such as pruning makes them: work and memory fall with powers of the
+width. The gap is what a schedule costs above the optimum, in percent of what the optimum loses against every answer
+right and in time (goals of accuracy are 1, so costs are errors plus lateness). It is measured for three weights of
+lateness and where memory is enough for 100, 75 and 55 % of the largest networks. Times are of one core for six
+applications, a whole decision each; `steepest_longer` walks a finer grid, so that it takes at least as long as
+`lookahead`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import time
+
+import numpy as np
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.nestdnn import NestDnn
+from driftlab.platform.world.variants import usual_goals
+
+WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
+ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)
+FINER = 2  # times as many units
+Gaps = dict[str, list[float]]
+
+
+def demand(rng: np.random.Generator, app: str) -> Demand:
+    """Draw an application with the usual latency goal."""
+    missing = rng.uniform(0.03, 0.2) * ((1 - WIDTHS) / (1 - WIDTHS[0])) ** rng.uniform(1, 3)
+    accuracy = rng.uniform(0.7, 0.95) - missing
+    latency_s = rng.uniform(0.02, 0.2) * WIDTHS ** rng.uniform(1.2, 2)
+    memory_bytes = np.round(rng.uniform(10e6, 200e6) * WIDTHS**2)
+    measured = zip(accuracy.tolist(), memory_bytes.tolist(), latency_s.tolist(), strict=True)
+    variants = tuple(Variant(str(i), a, int(m), s) for i, (a, m, s) in enumerate(measured))
+    return Demand(app, 30.0, variants, accuracy_goal=1.0, latency_goal_s=usual_goals(variants)[1])
+
+
+def window(seed: int, apps: int | None, memory: float) -> Window:
+    rng = np.random.default_rng(seed)
+    demands = tuple(demand(rng, f"app{i}") for i in range(apps or rng.integers(2, 7)))
+    least, most = (sum(pick(v.memory_bytes for v in one.variants) for one in demands) for pick in (min, max))
+    return Window(0.0, 1.0, max(least, int(memory * most)), demands)
+
+
+def cost(given: Window, allocation: Allocation, alpha: float) -> float:
+    """Add up Eq. 2, written out again."""
+    total = 0.0
+    for one, network, share in zip(given.demands, allocation.variants, allocation.shares, strict=True):
+        if network is None or one.accuracy_goal is None or one.latency_goal_s is None:
+            raise ValueError(f"{one.app} was left out: {allocation.notes}")
+        variant = one.variants[network]
+        late_s = max(0.0, variant.latency_s / share - one.latency_goal_s)
+        total += one.accuracy_goal - (variant.accuracy or 0.0) + alpha * late_s
+    return total
+
+
+def members(alpha: float) -> dict[str, Scheduling]:
+    return {
+        "lookahead": NestDnn(method="lookahead", alpha=alpha, cached=False),
+        "steepest": NestDnn(method="steepest", alpha=alpha, cached=False),
+        "steepest_longer": NestDnn(method="steepest", alpha=alpha, cached=False, units=100 * FINER),
+        "literal": NestDnn(method="literal", alpha=alpha, cached=False),
+    }
+
+
+def gaps_percent(alpha: float, memory: float, repeats: int) -> Gaps:
+    """Give every method's gaps over the same windows."""
+    found: Gaps = {name: [] for name in members(alpha)}
+    for seed in range(repeats):
+        given = window(seed, None, memory)
+        best = cost(given, Exact(alpha=alpha).allocate(given), alpha)
+        for name, member in members(alpha).items():
+            found[name].append(100 * (cost(given, member.allocate(given), alpha) / best - 1))
+    return found
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Describe a distribution; a gap below a millionth is none."""
+    quantiles = {f"p{q}": round(float(np.percentile(values, q)), 4) for q in (50, 90, 99)}
+    ends = {"mean": round(float(np.mean(values)), 4), "max": round(max(values), 4)}
+    return {**ends, **quantiles, "exact_share": round(float(np.mean(np.array(values) < 1e-4)), 3)}
+
+
+def decide_ms(repeats: int) -> dict[str, list[float]]:
+    """Time decisions for six applications in turn; a cached one follows a changed priority."""
+    times: dict[str, list[float]] = {}
+    for alpha, memory, seed in itertools.product(ALPHAS, MEMORIES, range(repeats)):
+        given = window(seed, 6, memory)
+        asked = {name: (member, given) for name, member in members(alpha).items()}
+        cached = NestDnn(alpha=alpha)
+        changed = (dataclasses.replace(given.demands[0], priority=2.0), *given.demands[1:])
+        state = cached.allocate(given).state
+        asked["cached"] = (cached, dataclasses.replace(given, demands=changed, state=state))
+        asked["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
+        if memory == 1.0:
+            asked["exact_by_programming"] = (Exact(alpha=alpha), given)
+        for name, (member, of) in asked.items():
+            start_s = time.process_time()
+            member.allocate(of)
+            times.setdefault(name, []).append(1e3 * (time.process_time() - start_s))
+    return times
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=30, help="windows for each weight and memory")
+    options = parser.parse_args()
+    by_case = {
+        f"alpha={alpha} memory={memory}": gaps_percent(alpha, memory, options.repeats)
+        for alpha, memory in itertools.product(ALPHAS, MEMORIES)
+    }
+    everything = {name: [gap for case in by_case.values() for gap in case[name]] for name in members(0.1)}
+    times = decide_ms(options.repeats)
+    median_ms = {name: float(np.median(values)) for name, values in times.items()}
+    line = {
+        "benchmark": "schedulers",
+        "gap_percent": round(float(np.mean(everything["lookahead"])), 4),
+        "gap_percent_goal": 1.0,
+        "scratch_ms": round(median_ms["lookahead"], 3),
+        "scratch_ms_goal": 5.0,
+        "cached_ms": round(median_ms["cached"], 3),
+        "cached_ms_goal": 1.0,
+        "cached_over_scratch": round(median_ms["cached"] / median_ms["lookahead"], 3),
+        "gaps_percent": {name: spread(values) for name, values in everything.items()},
+        "mean_gaps_percent": {
+            case: {name: round(float(np.mean(values)), 4) for name, values in found.items()}
+            for case, found in by_case.items()
+        },
+        "ms": {
+            name: {"p50": round(median_ms[name], 3), "p99": round(float(np.percentile(v, 99)), 3)}
+            for name, v in times.items()
+        },
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
