@@ -155,6 +155,18 @@ def test_joined_channels_keep_their_own_groups_even_where_a_sum_meets_both():
     assert torch.equal(small.head.weight, net.head.weight[:, [5, 6]])
 
 
+@pytest.mark.parametrize("join", [lambda a, b: torch.cat([a, b], 3), lambda a, b: torch.stack([a, b], 4).flatten(3)])
+def test_pictures_put_side_by_side_have_the_same_channels(join):
+    net = Net(lambda net, x: net.head(join(net.a(x), net.b(x))), a=conv(3, 4), b=conv(3, 4), head=conv(4, 2))
+    found = groups(net, IMAGE)
+    assert found.members["a"].layers == ("a", "b")
+
+
+def test_single_channels_that_are_joined_are_two():
+    net = Net(lambda net, x: net.head(torch.cat([net.a(x), net.b(x)], 1)), a=conv(3, 1), b=conv(3, 1), head=conv(2, 2))
+    assert groups(net, IMAGE).sizes == {"a": 1, "b": 1}
+
+
 def test_two_groups_that_begin_in_one_layer_have_names_of_their_own():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.head(net.both(x) + torch.cat([net.a(x), net.b(x)], dim=1))
@@ -218,6 +230,14 @@ def test_writing_into_a_part_of_the_channels_is_seen():
         return net.b(x)
 
     assert "calls setitem" in groups(Net(forward, a=conv(3, 6), b=conv(6, 4)), IMAGE).fixed["a"]
+
+
+def test_a_weight_that_also_serves_an_unknown_function_stays():
+    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
+        return net.c(F.group_norm(net.b(net.norm(net.a(x))), 2, net.norm.weight))
+
+    net = Net(forward, a=conv(3, 6), norm=nn.BatchNorm2d(6), b=conv(6, 6), c=conv(6, 2))
+    assert "calls group_norm" in groups(net, IMAGE).fixed["a"]
 
 
 def test_numbers_per_channel_and_constants_without_channels_are_no_obstacle():
@@ -304,6 +324,8 @@ def test_groups_of_another_network_are_refused():
     found = groups(other, IMAGE)
     with pytest.raises(RequestError, match=r"'a.weight' has shape \(6, 3, 3, 3\).* 5 along dimension 0"):
         cut(plain(), found, {})
+    with pytest.raises(RequestError, match=r"another network: this one has no 'a.bias'"):
+        cut(nn.Sequential(plain()), found, {})
     with pytest.raises(RequestError, match=r"'a.weight' has shape \(5, 3, 3, 3\).* 2 along dimension 0"):
         lift(restrict(other.state_dict(), found, {}), found, {"a": [0, 1]})
 
@@ -323,15 +345,22 @@ def test_channels_that_leave_torch_are_refused_with_the_layer():
         groups(net, IMAGE)
 
 
-def test_code_that_demands_a_number_of_channels_is_refused():
+@pytest.mark.parametrize(("then", "reason"), [("raise", "six, please"), ("more", "as it does with all"), ("other", "")])
+def test_code_that_looks_at_the_number_of_channels_is_seen(then: str, reason: str):
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
-        x = net.a(x)
-        if x.shape[1] != 6:
+        image, x = x, net.a(x)
+        if x.shape[1] != 6 and then == "raise":
             raise ValueError("six, please")
-        return net.b(x)
+        if x.shape[1] != 6 and then == "more":
+            return net.b(x) + net.c(image)
+        return net.b(x.softmax(1) if x.shape[1] != 6 else x)
 
-    with pytest.raises(RequestError, match=r"does not run with fewer channels: .*six, please"):
-        groups(Net(forward, a=conv(3, 6), b=conv(6, 2)), IMAGE)
+    net = Net(forward, a=conv(3, 6), b=conv(6, 2), c=conv(3, 2))
+    if reason:
+        with pytest.raises(RequestError, match=f"does not run with fewer channels .*{reason}"):
+            groups(net, IMAGE)
+    else:
+        assert groups(net, IMAGE).fixed["a"] == "layer 'b' insists on their number"
 
 
 def test_layers_behind_a_number_in_the_code_can_still_be_cut():

@@ -148,7 +148,7 @@ def deaf(model: nn.Module, found: Groups, keep: Keep) -> Iterator[torch.utils.ho
     """Make every dense layer deaf to the channels that go, by clearing them in its input."""
     alive = torch.ones(sum(found.sizes.values()) + 1, dtype=torch.double)
     for name, group in found.members.items():
-        alive[group.first : group.first + group.size] = 0
+        alive[group.span] = 0
         alive[group.first + keep[name]] = 1
     for name, layer in model.named_modules():
         dim = 0 if isinstance(layer, nn.ConvTranspose2d) else 1

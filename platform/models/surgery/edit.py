@@ -33,7 +33,7 @@ def cut(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
 
     Groups that are not named keep everything. What stays keeps its order, in whichever order it is listed.
     """
-    return _rebuilt(model, lambda state: restrict(state, groups, keep))
+    return _rebuilt(model, groups, lambda state: restrict(state, groups, keep))
 
 
 def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
@@ -43,7 +43,7 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
     def reorder(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return _along_axes(state, groups, lambda tensor, dim, ids: tensor.index_select(dim, _source(ids, new)))
 
-    return _rebuilt(model, reorder)
+    return _rebuilt(model, groups, reorder)
 
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
@@ -53,7 +53,7 @@ def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
     def silence(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
 
-    return _rebuilt(model, silence)
+    return _rebuilt(model, groups, silence)
 
 
 def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
@@ -61,7 +61,11 @@ def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> 
     theirs = _state(small)
     lifted = lift(theirs, groups, keep)
     there = lift({name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in theirs.items()}, groups, keep)
-    return _rebuilt(big, lambda state: {name: torch.where(there[name], lifted[name], state[name]) for name in state})
+
+    def overlay(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.where(there[name], lifted[name], tensor) for name, tensor in state.items()}
+
+    return _rebuilt(big, groups, overlay)
 
 
 def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
@@ -100,7 +104,7 @@ def chosen(groups: Groups, keep: Channels) -> Tensor:
     stay = torch.ones(sum(groups.sizes.values()) + 1, dtype=torch.bool)
     for name, index in _checked(groups, keep, whole=False).items():
         group = groups.members[name]
-        stay[group.first : group.first + group.size] = False
+        stay[group.span] = False
         stay[group.first + index] = True
     return stay
 
@@ -111,7 +115,7 @@ def _order(groups: Groups, order: Channels) -> Tensor:
     new[-1] = -1
     for name, index in _checked(groups, order, whole=True).items():
         group = groups.members[name]
-        new[group.first : group.first + group.size] = group.first + index
+        new[group.span] = group.first + index
     return new
 
 
@@ -167,9 +171,13 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensors[0].detach() for name, tensors in stored(model).items()}
 
 
-def _rebuilt(model: nn.Module, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> nn.Module:
+def _rebuilt(
+    model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> nn.Module:
     """Copy a model with other tensors; those that are shared are shared again."""
     shared = stored(model)
+    if absent := sorted(groups.dims.keys() - shared.keys()):
+        raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
     state = {name: tensors[0].detach() for name, tensors in shared.items()}
     memo: dict[int, object] = {}
     for name, new in change(state).items():

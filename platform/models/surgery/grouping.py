@@ -18,6 +18,7 @@ from driftlab.platform.models.surgery import edit
 from driftlab.platform.models.surgery.trace import Place, Trace, run
 
 Ids = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 STAYS = -1  # stands for every channel that belongs to no group
 
 
@@ -31,9 +32,13 @@ class Group:
     layers: tuple[str, ...]  # that make these channels, in the order in which they run
 
     @property
-    def numbers(self) -> range:
-        """Count its channels among those of all groups."""
-        return range(self.first, self.first + self.size)
+    def span(self) -> slice:
+        """Where its channels lie among those of all groups."""
+        return slice(self.first, self.first + self.size)
+
+    def has(self, numbers: Ids) -> Bools:
+        """Tell which of these numbers are of its channels."""
+        return np.asarray((numbers >= self.first) & (numbers < self.first + self.size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,20 +77,21 @@ def groups(model: nn.Module, example: Tensor) -> Groups:
     trace, error = run(model, example)
     if error is not None:
         raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
+    ran = trace.labels
     while True:
         found, numbers = _collect(trace)
         keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
         trial, error = run(edit.cut(model, found, keep), example)
-        stay = edit.chosen(found, keep)
-        layer, labels = _clash(trace, trial, stay, torch.from_numpy(numbers))
-        clashing = [group for group in found.members.values() if np.isin(numbers[labels], [*group.numbers]).any()]
+        remaining = np.flatnonzero(edit.chosen(found, keep).numpy()[numbers[:ran]])
+        layer, labels = _clash(trace, trial, remaining)
+        clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
         if not clashing:
-            if error is None:
+            if error is None and trial.labels == len(remaining):
                 return found
-            raise _refusal(trial, error, "does not run with fewer channels") from error
+            raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
         insists = trace.pin(f"{layer} insists on their number")
         for group in clashing:
-            trace.unite(torch.from_numpy(np.flatnonzero(np.isin(numbers, [*group.numbers]))), insists)
+            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers))), insists)
 
 
 def _collect(trace: Trace) -> tuple[Groups, Ids]:
@@ -141,24 +147,21 @@ def layer_of(place: Place) -> str:
     return tensor.rpartition(".")[0] or tensor
 
 
-def _clash(trace: Trace, trial: Trace, stay: Tensor, numbers: Tensor) -> tuple[str, Tensor]:
+def _clash(trace: Trace, trial: Trace, remaining: Ids) -> tuple[str, Ids]:
     """Find the labels that lie elsewhere in the trial than the cut put them, or that broke it; none if all is well.
 
-    Both runs label in the same order, so that the trial's labels are the remaining ones of the first run.
+    Both runs label in the same order, so that the trial's labels are those that remain of the first run's.
     """
-    remaining = torch.nonzero(stay[numbers]).flatten()
     for place, labels in trial.axes.items():
-        whole = trace.axes[place]
-        expected = whole[stay[numbers[whole]]]
-        if len(expected) != len(labels) or int(labels.max()) >= len(remaining):
+        whole = trace.axes[place].numpy() if place in trace.axes else remaining[:0]
+        known = labels.numpy()[labels.numpy() < len(remaining)]
+        if not np.array_equal(remaining[known], whole[np.isin(whole, remaining)]):
             return f"layer '{layer_of(place)}'", whole
-        if not torch.equal(remaining[labels], expected):
-            return f"layer '{layer_of(place)}'", whole
-    stuck = torch.empty(0, dtype=torch.int64) if trial.stuck is None else trial.stuck
+    stuck = np.empty(0, np.int64) if trial.stuck is None else trial.stuck.numpy()
     return trial.layer, remaining[stuck[stuck < len(remaining)]]
 
 
-def _refusal(trace: Trace, error: Exception, what: str) -> DriftlabError:
+def _refusal(trace: Trace, error: Exception | None, what: str) -> DriftlabError:
     if isinstance(error, DriftlabError):
         return error
-    return RequestError(f"The model {what}: {trace.layer} says: {error}")
+    return RequestError(f"The model {what}" + (f": {trace.layer} says: {error}" if error is not None else ""))

@@ -113,7 +113,7 @@ class Followed(Tensor):
             raise
         made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
         call = rules.Call(trace, func, args, kwargs, made)
-        if made or call.name == "setitem":  # which changes a tensor and returns none
+        if made or result is None:  # what returns nothing changes what it was given, as x[0] = 1 does
             with torch._C.DisableTorchFunctionSubclass():  # looking at a tensor is not a step of the model
                 for tensor, labels in zip(made, trace.follow(call), strict=True):
                     tensor.record, tensor.labels = trace, labels
