@@ -8,8 +8,6 @@ import numpy as np
 
 from driftlab.platform.core.records import Variant
 
-SLACK = 4  # the usual latency goal: what four equal shares of the machine give the usual network
-
 
 def front(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """Drop every network that another one equals or beats in accuracy, memory and latency; order by memory."""
@@ -39,13 +37,13 @@ def knee(variants: Sequence[Variant]) -> int:
     return int(above.argmax())
 
 
-def usual_goals(variants: Sequence[Variant]) -> tuple[float | None, float]:
+def usual_goals(variants: Sequence[Variant], among: float = 4) -> tuple[float | None, float]:
     """Give the goals that a user who set none could have: the smallest network's accuracy, and a latency.
 
-    The latency is one that the network at the knee just meets on a quarter of the machine.
+    The latency is the one that the network at the knee has when so many applications share the machine evenly.
     """
     smallest = min(variants, key=lambda variant: variant.memory_bytes)
-    return smallest.accuracy, SLACK * variants[knee(variants)].latency_s
+    return smallest.accuracy, among * variants[knee(variants)].latency_s
 
 
 def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:

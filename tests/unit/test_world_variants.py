@@ -55,6 +55,7 @@ class TestSets:
     def test_the_usual_goals_are_the_smallest_networks_accuracy_and_a_quarter_of_the_machine(self):
         networks = [network(0.5, 10, 0.1), network(0.8, 100, 0.2), network(0.9, 1000, 0.9)]
         assert usual_goals(networks) == (0.5, pytest.approx(0.8))
+        assert usual_goals(networks, among=2) == (0.5, pytest.approx(0.4))
 
 
 class TestPaging:
