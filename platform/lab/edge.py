@@ -29,7 +29,7 @@ class Upload:
 
     sent: Uploaded
     packing: Job
-    arrive_s: float
+    stamp_s: float | None  # when they arrived, if that is how they are filed; else every frame has its own time
 
 
 @dataclass

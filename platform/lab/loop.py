@@ -145,7 +145,7 @@ class Loop:
         self._arrived(message, **sample_columns(sent, sampling))
         if message.refused:
             return
-        edge.waiting.append(Upload(sent, packing, message.arrive_s))
+        edge.waiting.append(Upload(sent, packing, message.arrive_s if sampling.stamp == "receipt" else None))
         with edge.turn.request() as turn:
             yield turn
             if not edge.waiting:  # a visit that began after this arrival took it along
@@ -197,7 +197,7 @@ class Loop:
         storing = []
         for upload in visit.uploads:
             labelling = self.session.call(self.teacher, "label", upload.packing)
-            storing.append(self.session.call(edge.node("trainer"), "store", upload.packing, labelling))
+            storing.append(self.session.call(edge.node("trainer"), "store", upload.packing, labelling, upload.stamp_s))
         yield self._busy(sum(upload.sent.frames for upload in visit.uploads) * self.setting.label_s)
         visit.stored, visit.teach_end_s = together([self.session.result(job).facts for job in storing]), self.clock.now
         visit.answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
@@ -314,6 +314,7 @@ class Loop:
             hardware=edge.spec.hardware,
             cost=self.setting.student.cost,
             tracks=self.streaming.returns == "labels",
+            chained=self.streaming.chained,
             picture_times_s=self._picture_times(edge),
         )
         self.session.place(edge.node("application"), spec, self.setting.student.weights)

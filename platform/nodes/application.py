@@ -70,7 +70,7 @@ class Application:
         self._loaded = 0  # number of the version that the model holds
         self._busy_until_s = float("-inf")
         self._last: Answers | None = None  # one answer
-        self._tracker = Tracker(self._task)
+        self._tracker = Tracker(self._task, chained=spec.chained)
         self._scorer = Scorer(spec.student.classes, self._task)
         self._seen = 0
 

@@ -47,6 +47,7 @@ class AppSpec:
     hardware: Hardware
     cost: ModelCost  # of the student as it was built
     tracks: bool = False  # whether labels will come, to be carried along with the motion
+    chained: bool = True  # and that frame by frame
     picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
 
 

@@ -1,7 +1,7 @@
 """AMS: buffer sampled frames, train on a horizon of them, and let the teacher's answers set both rates.
 
-Differs from the paper: samples are stamped with the time of capture, not of receipt; a horizon of 120 s and rates of
-0.1 to 1 frames/s suit streams of some minutes.
+Differs from the paper: samples are stamped with the time of capture, not of receipt (`stamp`); a horizon of 120 s and
+rates of 0.1 to 1 frames/s suit streams of some minutes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming, Wire
+from driftlab.platform.streaming.base import Answer, Sampling, Session, Stamp, Streaming, Wire
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
+
+LARGEST = 4  # a frame has sixteen times the pixels then
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Ams(Streaming):
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
     mask: Literal["raw", "gzip", "gaps", "rice"] = "gzip"
     feedback: bool = False
+    first_train_s: float = 0.0  # uploads before this time are only stored
+    stamp: Stamp = "capture"  # which time of a sample the horizon goes by
+    scale: int = 1  # frames are sent so many times larger than the student sees them, and made smaller by the server
 
     brings_labels = True
 
@@ -43,6 +48,10 @@ class Ams(Streaming):
             wrong.append(f"'high_fps' is {self.high_fps}, must not be below low_fps = {self.low_fps}")
         if not self.longest >= 1:
             wrong.append(f"'longest' is {self.longest}, must be at least 1")
+        if not self.first_train_s >= 0:
+            wrong.append(f"'first_train_s' is {self.first_train_s}, must not be below 0")
+        if not 1 <= self.scale <= LARGEST:
+            wrong.append(f"'scale' is {self.scale}, must be a whole number from 1 to {LARGEST}")
         return wrong
 
     def start(self, session: Session) -> Rates:
@@ -52,7 +61,8 @@ class Ams(Streaming):
         """Fill the next buffer evenly and send it when the interval is over."""
         stop_s = now_s + state.interval_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
-        return Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=state.fps)
+        plan = Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=state.fps)
+        return replace(plan, scale=self.scale, stamp=self.stamp)
 
     def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
         """Set both rates by the new φ-scores, and train on what the horizon still holds."""
@@ -60,7 +70,7 @@ class Ams(Streaming):
         after = self._advance(state, stored)
         return Answer(
             after,
-            Phase(),
+            Phase() if now_s >= self.first_train_s else None,
             oldest_s=now_s - self.horizon_s,
             wire=wire,
             rate_fps=after.fps,

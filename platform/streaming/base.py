@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
 
+Stamp = Literal["capture", "receipt"]  # the time by which the server files a sample
+
 
 @dataclass(frozen=True)
 class Session:
@@ -27,6 +29,8 @@ class Sampling:
     next_s: float | None = None  # when to plan again; None means as soon as this buffer has left
     codec: str = "jpeg"  # a name of streaming/codec.py
     rate_fps: float | None = None  # how often frames are sampled, where the member has such a rate
+    scale: int = 1  # how many times larger than the student's input they are sent, in both directions
+    stamp: Stamp = "capture"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class Streaming(ABC):
     brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a trainer
     returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the server sends back
     free: ClassVar[bool] = False  # a bound: links and servers take no time
+
+    @property
+    def chained(self) -> bool:
+        """Whether a device carries labels along frame by frame; else straight from the frame that was labelled."""
+        return True
 
     @abstractmethod
     def start(self, session: Session) -> Any:

@@ -18,6 +18,7 @@ class RemoteTracking(Streaming):
     """Send a frame at high quality every `every_s` seconds, get its labels back."""
 
     every_s: float = 1.0
+    chained: bool = True  # else one flow from the frame that was labelled straight to the one shown
     codec: str = "jpeg:95"
 
     brings_labels = False

@@ -221,8 +221,24 @@ class TestTraffic:
             for judge_by in (ams_traffic.quantised_downlink, ams_traffic.quantised_score)
         )
         assert size.value == pytest.approx(0.4)
+        assert size.note == ""
         assert score.value == pytest.approx(0.0005)
         assert (word("DELTA-1", self.curve()), word("DELTA-2", self.curve())) == ("reproduced", "reproduced")
+
+    def test_how_far_eight_bits_would_come_follows_from_the_updates(self):
+        """640 values: 1280 bytes in half precision, 660 in eight bits and 340 in four, beside masks of 400 and 300."""
+        tables = self.curve()
+        sizes = {"ams": 1680, "ams-int4": 640}
+        cells_of = tables.frame("runs").set_index("cell")["system"]
+        tables._frames["updates"] = pd.DataFrame(
+            [
+                {"cell": cell, "values": 640, "bytes": sizes[system]}
+                for cell, system in cells_of.items()
+                if system in sizes
+            ]
+        )
+        found = measured(ams_traffic.quantised_downlink(tables))
+        assert found.note == f"eight bits a value would make it {(300 + 660) / 1680:.2f} times, because the mask stays"
 
     def test_a_score_that_may_differ_by_more_is_not_within_the_limit(self):
         """A small difference between scores that scatter is no proof that they are equal."""
@@ -332,6 +348,24 @@ class TestRates:
         assert found["teach_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
         assert found["rate"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
         assert found["start_s"].tolist() == pytest.approx([0, 10, 20, 30, 40])
+
+    def test_the_buffer_that_took_longest_to_encode_counts(self):
+        streams = [self.stream("ams", "interview", [10.0] * 3, [0.1] * 3, seed) for seed in SEEDS]
+        for made, seed in zip(streams, SEEDS, strict=True):
+            for number, row in enumerate(row for row in made["transfers"] if row["kind"] == "samples"):
+                row["host_pack_seconds"] = 0.02 + (0.3 + 0.01 * seed) * (number == 1)
+        tables = self.tables(*streams)
+        found = measured(ams_rates.time_to_encode(tables))
+        assert found.value == pytest.approx(0.33)
+        assert word("AMS-21", tables) == "reproduced"
+        tables._frames["transfers"]["host_pack_seconds"] *= 4
+        assert word("AMS-21", tables) == "not reproduced"
+
+    def test_pictures_are_no_clips(self):
+        made = self.stream("ams", "interview", [10.0], [0.1], 0)
+        for row in made["transfers"]:
+            row["host_pack_seconds"] = 0.1
+        assert isinstance(ams_rates.time_to_encode(self.tables(made, codec="jpeg")), Untestable)
 
     def test_the_interval_at_the_end_is_compared_with_the_usual_one(self):
         gaps_s = {0: [10, 10, 12, 14], 1: [10, 12, 14, 16], 2: [10, 10, 10, 15]}

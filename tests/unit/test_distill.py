@@ -210,6 +210,54 @@ def test_a_phase_without_a_single_label_is_skipped():
     assert member.adapt(model, state, Batch(given.images, None, given.rng), Phase()).skipped == "no labels"
 
 
+def test_a_batch_without_a_label_that_counts_is_no_step():
+    """Half of the frames know nothing; Adam's count of steps goes on with the others alone."""
+    model, given = build("half", 4, seed=0), batch()
+    given.labels[::2] = IGNORE
+    member = Distill(iterations=40, batch=1)
+    done = member.adapt(model, member.prepare(model), given, Phase())
+    assert 5 < done.iterations < 35
+    assert done.state.steps == len(done.losses) == done.iterations
+
+
+class TestRestart:
+    """Phases that begin at the generic weights, as those of the released code do."""
+
+    def phases(self, **params):
+        model = build("half", 4, seed=0)
+        member = Distill(fraction=0.05, iterations=3, **params)
+        state, start, found = member.prepare(model), vector.read(model), []
+        for number in range(3):
+            done = member.adapt(model, state, batch(number), Phase())
+            found.append((done, vector.read(model)))
+            state = done.state
+        return start, found
+
+    def test_only_what_the_phase_itself_chose_differs_from_the_start(self):
+        start, found = self.phases(restart_each_phase=True)
+        for done, after in found:
+            assert np.array_equal(after[~done.state.trained], start[~done.state.trained])
+        assert np.any(self.phases()[1][1][1][~found[1][0].state.trained] != start[~found[1][0].state.trained])
+
+    def test_what_was_undone_is_sent_along(self):
+        """A device that takes every update has the trainer's weights."""
+        held, found = self.phases(restart_each_phase=True)
+        sizes = []
+        for done, after in found:
+            held = np.where(done.changed, after, held)
+            assert np.array_equal(held, after)
+            sizes.append(int(done.changed.sum()))
+        assert sizes[0] < sizes[1] <= 2 * sizes[0]
+
+    def test_a_phase_that_learns_nothing_undoes_nothing(self):
+        model, member = build("half", 4, seed=0), Distill(iterations=3, restart_each_phase=True)
+        done = member.adapt(model, member.prepare(model), batch(), Phase())
+        before, blind = vector.read(model), batch(1)
+        blind.labels[:] = IGNORE
+        assert member.adapt(model, done.state, blind, Phase()).skipped
+        assert np.array_equal(vector.read(model), before)
+
+
 def test_a_phase_that_leaves_the_finite_numbers_is_undone():
     model = build("half", 4, seed=0)
     before, member = vector.read(model), Distill(fraction=1.0, learning_rate=1e30, iterations=20)

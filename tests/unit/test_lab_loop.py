@@ -101,7 +101,7 @@ SCRIPT: dict[str, Callable[..., Any]] = {
     "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
     "upload": lambda node, plan, damage: uploaded(len(plan.times_s), plan.times_s[-1], damage),
     "label": lambda node, frames: Labelled(frames.facts.frames),
-    "store": lambda node, frames, labels: stored(frames.facts),
+    "store": lambda node, frames, labels, stamp_s: stored(frames.facts),
     "train": lambda node, answer: trained(),
     "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
@@ -272,7 +272,7 @@ class TestOneUpload:
     def test_payloads_go_from_job_to_job(self, ran):
         (upload,), (label,), (store,) = (ran[0].of(verb) for verb in ("upload", "label", "store"))
         assert label.args == (upload,)
-        assert store.args == (upload, label)
+        assert store.args == (upload, label, None)
         assert [note.args[0] for note in ran[0].of("watch")] == ran[0].of("capture")
 
     def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
@@ -413,6 +413,10 @@ class TestTraining:
         )
         assert "samples" not in down
 
+    def test_samples_are_filed_under_the_time_of_their_receipt_where_that_is_asked_for(self):
+        session, _ = run(Scripted(uploads(5.0, stamp="receipt")))
+        assert [note.args[2] for note in session.of("store")] == pytest.approx([6.5])
+
     def test_an_upload_that_is_only_stored_brings_a_plan_back(self):
         session, loop = run(Scripted(uploads(5.0), phase=None))
         (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
@@ -431,7 +435,7 @@ class TestTraining:
 
     def test_nothing_to_learn_from_takes_no_time_on_the_gpu(self):
         """The horizon is empty, or no label in it counts: the next device need not wait for a phase that is none."""
-        blind = FakeSession(store=lambda node, frames, labels: stored(frames.facts, usable_s=None))
+        blind = FakeSession(store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=None))
         session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
         first, second = rows(loop, "updates")
         assert not session.of("train")
@@ -553,7 +557,7 @@ class TestRefusals:
             Applied(0, accepted=False, reason="torn"),
             Applied(2, accepted=True),
             send_s=(2.0, 6.2),
-            store=lambda node, frames, labels: stored(frames.facts, usable_s=next(usable)),
+            store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=next(usable)),
         )
         assert [row["reason"] and row["reason"][:4] for row in rows(loop, "updates")] == ["torn", "no s", None]
         assert len(session.of("resend")) == 1
@@ -627,7 +631,16 @@ class TestLabels:
         assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"], None)
         assert "trainer" not in {node.kind for _, node, _ in session.placed}
         assert rows(loop, "updates") == []
-        assert next(args[0] for _, node, args in session.placed if node.kind == "application").tracks
+        (placed,) = (args[0] for _, node, args in session.placed if node.kind == "application")
+        assert (placed.tracks, placed.chained) == (True, True)
+
+    def test_labels_may_be_carried_straight_from_the_frame_they_tell_of(self):
+        direct = Member("streaming", "remote_tracking", (("chained", False),)).make()
+        session = FakeSession(
+            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
+        )
+        session, _ = run(direct, session=session, adaptation=Member("adaptation", "frozen"), duration_s=3.0)
+        assert not next(args[0] for _, node, args in session.placed if node.kind == "application").chained
 
 
 class TestWatching:

@@ -76,6 +76,12 @@ def column(reply: Any, name: str) -> list[Any]:
     return np.asarray(reply.rows["frames"][0][name]).tolist()
 
 
+@pytest.mark.parametrize("chained", [True, False])
+def test_labels_are_carried_as_the_request_says(chained):
+    made = application()
+    assert Application(replace(made._spec, tracks=True, chained=chained), weights())._tracker.chained == chained
+
+
 class TestVersions:
     ARRIVALS_S = (0.6, 1.0, 1.01, 3.9, 4.0)  # between frames, on one, just after, before and on a window's edge
 

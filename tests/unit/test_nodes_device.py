@@ -63,6 +63,27 @@ def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
         assert (torn.facts.bytes, torn.facts.frames) == (whole.facts.bytes, whole.facts.frames)
 
 
+def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the_student_s_size():
+    times_s = (0.4, 2.0, 7.6)
+    small, large = (Device(SPEC).upload(Sampling(times_s, 8.0, codec="png", scale=scale)) for scale in (1, 2))
+    seen = stream().at(times_s)
+    assert large.payload.images.shape == seen.images.shape
+    assert np.array_equal(large.payload.labels, seen.labels)
+    assert large.facts.raw_bytes == 4 * small.facts.raw_bytes
+    assert large.facts.bytes > 2 * small.facts.bytes
+    apart = np.abs(large.payload.images.astype(int) - seen.images).mean()
+    others = np.abs(large.payload.images[::-1].astype(int) - seen.images).mean()
+    assert apart < others / 2
+    wide = open_stream("streets/running", seed=3, height=64, width=96, fps=2.5, duration_s=10.0, noise=0.5).at(times_s)
+    by_hand = [wide.images[i][:2, :2].reshape(4, 3).mean(axis=0) for i in range(3)]
+    assert np.abs(large.payload.images[:, 0, 0] - np.array(by_hand)).max() <= 0.5
+
+
+def test_a_larger_upload_may_be_torn_as_well():
+    torn = Device(SPEC).upload(Sampling((0.4,), 8.0, codec="jpeg", scale=2), Damage("cut", 1))
+    assert torn.facts.refused.startswith("torn")
+
+
 def test_x264_s_account_of_itself_is_counted_beside_what_is_sent():
     facts = Device(SPEC).upload(Sampling((0.4, 2.0), 8.0, codec="h264")).facts
     assert facts.gross_bytes - facts.bytes > 600
@@ -75,6 +96,6 @@ def test_a_checkpoint_leaves_the_open_stream_behind():
     kept = pickle.dumps(device)
     assert len(kept) < 1000
     restored = pickle.loads(kept)
-    assert restored._stream is None
+    assert restored._streams == {}
     again = restored.capture(0.0, 2.0)
     assert np.array_equal(again.payload.images, before.payload.images)

@@ -70,6 +70,12 @@ class TestStore:
         labels[0, :8], labels[1] = IGNORE, IGNORE
         assert node.store(seen, labels).facts.phis == (0.0, 0.0)
 
+    def test_samples_may_be_filed_under_the_time_of_their_receipt(self):
+        node, seen = trainer(), frames(0.0, 1.0)
+        facts = node.store(seen, seen.labels, 7.5).facts
+        assert (facts.newest_s, facts.usable_s) == (7.5, 7.5)
+        assert node.train(Answer(None, Phase(1), oldest_s=7.0)).facts.frames == 2
+
     def test_it_says_when_the_newest_sample_with_a_label_that_counts_was_taken(self):
         node, seen = trainer(), frames(0.0, 1.0, 2.0)
         labels = seen.labels.copy()
@@ -162,6 +168,19 @@ class TestTrain:
         for _ in range(3):
             node.train(Answer(None, Phase(1)))
         assert len(set(drawn)) == 3
+
+    def test_values_too_large_for_half_precision_are_clamped_and_counted_at_both_ends(self):
+        node = trainer(fraction=1.0, learning_rate=1e-30)
+        weights = vector.read(node._model)
+        weights[:3] = 1e6
+        vector.write(node._model, weights)
+        store(node, 0.0)
+        reply = node.train(Answer(None, Phase(1), dense=True))
+        assert reply.facts.clamped == 3
+        model = build("half", CLASSES, seed=0)
+        taken = delta.apply(reply.payload, vector.read(model), vector.layout_of(model), base=0).vector
+        assert taken[:3].tolist() == [65504.0] * 3
+        assert np.array_equal(taken, vector.read(node._model))
 
 
 class TestResend:

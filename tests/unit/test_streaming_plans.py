@@ -108,6 +108,25 @@ class TestAms:
         assert (state.fps == pytest.approx(0.1)) == slower
         assert (state.interval_s == pytest.approx(60.0)) == slower
 
+    @pytest.mark.parametrize(("now_s", "phase"), [(99.9, None), (100.0, Phase())])
+    def test_it_may_wait_before_it_trains_for_the_first_time(self, now_s, phase):
+        ams = member("ams", first_train_s=100)
+        answer = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, now_s)
+        assert answer.phase == phase
+        assert answer.state.fps != ams.start(SESSION).fps  # the rates follow from the first sample on
+
+    def test_plans_say_which_rate_is_in_force_and_what_comes_after_it(self):
+        ams = member("ams")
+        state = ams.start(SESSION)
+        assert ams.plan_uplink(state, SESSION, 0.0).rate_fps == 1.0
+        answer = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0)
+        assert (answer.rate_fps, answer.interval_s) == (answer.state.fps, answer.state.interval_s)
+        assert answer.rate_fps == pytest.approx(0.8, abs=1e-3)
+
+    def test_samples_go_as_they_are_asked_for(self):
+        plan = member("ams", scale=2, stamp="receipt").plan_uplink(member("ams").start(SESSION), SESSION, 0.0)
+        assert (plan.scale, plan.stamp) == (2, "receipt")
+
     def test_fixed_rates_stay(self):
         ams = member("ams", control="fixed")
         state = ams.start(SESSION)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from driftlab.platform.models.value_codecs import bytes_of
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import (
     CELL,
@@ -141,7 +142,7 @@ def quantised_downlink(tables: Tables) -> Measured | Untestable:
     if name is None:
         return Untestable(f"needs 'ams' and AMS with values: int4: {FIG4}")
     both = side_by_side(tables, name, "ams", "downlink_kbps")
-    return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]))
+    return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]), _with_eight_bits(tables, name))
 
 
 def quantised_score(tables: Tables) -> Measured | Untestable:
@@ -154,6 +155,17 @@ def quantised_score(tables: Tables) -> Measured | Untestable:
         return found
     note = f"{found.value:+.4f}, from {found.low:+.4f} to {found.high:+.4f}".replace("-", "\u2212")
     return Measured(abs(found.value), 0.0, max(abs(found.low), abs(found.high)), found.n, note)
+
+
+def _with_eight_bits(tables: Tables, name: str) -> str:
+    """Say how large the same updates would be with eight bits a value: the mask, which no codec shortens, stays."""
+    updates = tables.frame("updates").merge(done(tables)[["cell", "system"]], on="cell")
+    usual, small = (updates[(updates["system"] == system) & (updates["values"] > 0)] for system in ("ams", name))
+    if usual.empty or small.empty:
+        return ""
+    more = small["values"].map(lambda count: bytes_of("int8", count) - bytes_of("int4", count))
+    ratio = (small["bytes"] + more).mean() / usual["bytes"].mean()
+    return f"eight bits a value would make it {ratio:.2f} times, because the mask stays"
 
 
 def _quantised(tables: Tables) -> str | None:
