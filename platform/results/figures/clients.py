@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Left, what a device scores less than the same device in the smallest fleet; the rule marks one point, the loss up "
-    "to which the paper calls a device served. Right, how long an upload waits before the server begins to label it. "
+    "First what a device scores less than the same device in the smallest fleet; the rule marks one point, the loss up "
+    "to which the paper calls a device served. Then how long an upload waits before the server begins to label it. "
     "Means over streets and seeds with their 95 % intervals."
 )
 SERVED = 0.01

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Left, the score over the training horizon at the shortest interval between updates; right, what a longer interval "
+    "First the score over the training horizon, at the shortest interval between updates; then what a longer interval "
     "costs with each horizon. Means over streets and seeds with their 95 % intervals."
 )
 

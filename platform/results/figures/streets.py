@@ -12,10 +12,10 @@ MOST = 12  # settings that a reader can still compare in one table
 
 
 def show(view: View) -> Shown | None:
-    """Compare systems on settings, where there are several."""
+    """Compare systems on streets, where there are several and one fleet; a mean over fleets would mean nothing."""
     runs = view.runs.dropna(subset=["score"]).assign(all="mean")
     settings = sorted(set(runs["setting"]))
-    if not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
+    if runs["fleet"].nunique() > 1 or not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
         return None
     found = {
         (system, column): (mean, None if low is None else mean - low)
