@@ -72,6 +72,11 @@ def test_cutting_is_silencing_what_reads():
     assert torch.equal(mask(model, found, keep).b.weight[1:7], model.b.weight[1:7])
 
 
+def test_a_model_without_channels_of_its_own_has_no_groups():
+    assert groups(nn.ReLU(), IMAGE).sizes == {}
+    assert groups(nn.Conv2d(3, 2, 1), IMAGE).fixed == {"weight": "they are what the model returns"}
+
+
 def test_a_group_can_do_without_all_but_one():
     found = groups(plain(), IMAGE)
     assert cut(plain(), found, {"a": [2], "b": [3]})(IMAGE).shape == (2, 5)

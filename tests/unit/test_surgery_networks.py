@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -242,3 +244,12 @@ def test_a_residual_stage_is_one_group():
     found = groups(torchvision_model("resnet18"), torch.randn(1, 3, 32, 32))
     assert found.members["conv1"].layers == ("conv1", "layer1.0.conv2", "layer1.1.conv2")
     assert found.members["layer2.0.conv2"].layers == ("layer2.0.conv2", "layer2.0.downsample.0", "layer2.1.conv2")
+
+
+def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture):
+    page = Path(__file__).resolve().parents[2] / "docs" / "channel-surgery.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    exec(compile(code, str(page), "exec"), {})
+    sizes, fixed = capsys.readouterr().out.splitlines()
+    assert sizes.startswith("{'first.0': 16, 'deep.0.0': 32, ")
+    assert fixed == "{'head': 'they are what the model returns'}"

@@ -99,23 +99,33 @@ def _collect(trace: Trace) -> tuple[Groups, Ids]:
     same = _classes(trace)
     fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
     axes = {place: same[labels.numpy()] for place, labels in trace.axes.items()}
-    made = {channel for place in trace.makes for channel in axes[place].tolist()}
-    alike: dict[tuple[tuple[Place, int], ...], list[int]] = {}
-    for channel, places in sorted(_places(axes).items()):
-        if channel in made and channel not in fixed:
-            alike.setdefault(tuple(places), []).append(channel)
-    number, members = np.full(len(same), STAYS), dict[str, Group]()
-    for signature, channels in alike.items():
-        where = {place for place, _ in signature}
-        layers = tuple(dict.fromkeys(layer_of(place) for place in trace.makes if place in where))
-        first = sum(group.size for group in members.values())
+    makers = {place: axes[place] for place in trace.makes}
+    made = np.unique(np.concatenate([np.empty(0, np.int64), *makers.values()])).tolist()
+    number, members, first = np.full(len(same), STAYS), dict[str, Group](), 0
+    for channels in _alike([channel for channel in made if channel not in fixed], axes):
+        layers = tuple(dict.fromkeys(layer_of(place) for place, found in makers.items() if channels[0] in found))
         name = _free_name(layers[0], members)
         members[name] = Group(name, len(channels), first, layers)
         number[channels] = np.arange(first, first + len(channels))
-    reasons = {layer_of(place): fixed[c] for place in trace.makes for c in axes[place].tolist() if c in fixed}
+        first += len(channels)
+    reasons = {layer_of(place): fixed[c] for place, found in makers.items() for c in found.tolist() if c in fixed}
     numbered = {place: torch.from_numpy(number[channels]) for place, channels in axes.items()}
     numbered = {place: channels for place, channels in numbered.items() if bool((channels != STAYS).any())}
     return Groups(members, reasons, numbered, frozenset(trace.reads & numbered.keys())), number[same]
+
+
+def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
+    """Gather the channels that occur in the same places equally often."""
+    if not channels:
+        return []
+    rows = np.concatenate([*axes.values()])
+    columns = np.repeat(np.arange(len(axes)), [len(found) for found in axes.values()])
+    times = coo_array((np.ones(len(rows), np.int64), (rows, columns))).tocsr()
+    alike: dict[bytes, list[int]] = {}
+    for channel in channels:
+        row = slice(times.indptr[channel], times.indptr[channel + 1])
+        alike.setdefault(times.indices[row].tobytes() + times.data[row].tobytes(), []).append(channel)
+    return list(alike.values())
 
 
 def _classes(trace: Trace) -> Ids:
@@ -125,15 +135,6 @@ def _classes(trace: Trace) -> Ids:
     _, classes = connected_components(graph, directed=False)
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
-
-
-def _places(axes: Mapping[Place, Ids]) -> dict[int, list[tuple[Place, int]]]:
-    """List for each class where it occurs and how often."""
-    places: dict[int, list[tuple[Place, int]]] = {}
-    for place, channels in axes.items():
-        for channel, count in zip(*(found.tolist() for found in np.unique(channels, return_counts=True)), strict=True):
-            places.setdefault(channel, []).append((place, count))
-    return places
 
 
 def _free_name(layer: str, taken: Mapping[str, object]) -> str:

@@ -1,0 +1,73 @@
+"""Measure channel surgery on torchvision's ResNet-50; prints one JSON line.
+
+`groups_over_forward` is finding the channel groups, once per architecture, against one forward pass over the same
+image. The others are against `copy.deepcopy` of the network, the least that a function which returns a new model costs:
+cutting to half the width, reordering every channel, putting a half back. Everything runs in turn in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from driftlab.platform.models import surgery
+
+SIDE = 224
+
+
+def seconds(step: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    step()
+    return time.perf_counter() - start_s
+
+
+def measure(repeats: int) -> dict[str, float]:
+    """Give the median seconds of every step."""
+    from torchvision.models import resnet50
+
+    model, image = resnet50(weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
+    found = surgery.groups(model, image)
+    half = {name: range(0, size, 2) for name, size in found.sizes.items()}
+    order = {name: range(size - 1, -1, -1) for name, size in found.sizes.items()}
+    small = surgery.cut(model, found, half)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model(image)
+
+    steps: dict[str, Callable[[], object]] = {
+        "forward": forward,
+        "deepcopy": lambda: copy.deepcopy(model),
+        "groups": lambda: surgery.groups(model, image),
+        "cut": lambda: surgery.cut(model, found, half),
+        "permute": lambda: surgery.permute(model, found, order),
+        "expand": lambda: surgery.expand(small, model, found, half),
+    }
+    rounds = [{name: seconds(step) for name, step in steps.items()} for _ in range(repeats)]
+    return {name: statistics.median(each[name] for each in rounds) for name in steps}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    times = measure(options.repeats)
+    line = {
+        "benchmark": "surgery",
+        "groups_over_forward": round(times["groups"] / times["forward"], 2),
+        "groups_over_forward_goal": 5,
+        "cut_over_deepcopy": round(times["cut"] / times["deepcopy"], 2),
+        "cut_over_deepcopy_goal": 2,
+        "permute_over_deepcopy": round(times["permute"] / times["deepcopy"], 2),
+        "expand_over_deepcopy": round(times["expand"] / times["deepcopy"], 2),
+        "ms": {name: round(1e3 * s, 1) for name, s in times.items()},
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
