@@ -283,6 +283,10 @@ class TestServer:
         gained = measured(ams_rates.devices_gained(self.fleets({"ams": 9, "ams-steady": 5}, chance=(-2, 0, 2))))
         assert (gained.value, gained.low) == (pytest.approx(4), pytest.approx(4))  # the same streams on both sides
 
+    def test_a_fleet_counts_only_when_all_smaller_ones_are_served(self):
+        lost = pd.DataFrame({"seed": 0, "devices": [1, 3, 5, 7], "loss": [0.0, 0.001, 0.02, 0.001]})
+        assert ams_rates._served(lost)["value"].tolist() == [3]
+
     def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
         found = ams_rates.devices_served(self.fleets({"ams": 9}, most=7))
         assert "7 devices were served, and no more were tried" in found.reason

@@ -145,6 +145,15 @@ def test_means_are_over_seeds_and_not_over_cells():
     assert one["n"].tolist() == [1]
 
 
+def test_a_curve_of_many_values_is_that_of_its_quantiles():
+    axis = Canvas().subplots()
+    plots.cumulative(axis, pd.Series(range(10_001), dtype=float), plots.Style(plots.INK))
+    x, y = lines(axis)[plots.INK]
+    assert len(x) <= plots.POINTS + 1
+    assert x[-1] == 10_000
+    assert all(abs(value / 10_000 - share) < 1e-6 for value, share in zip(x, y, strict=True))
+
+
 # --- what they draw
 
 
@@ -251,7 +260,7 @@ def test_a_rate_that_cannot_change_is_not_drawn():
 
 def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
     tables = made("ams-table2")
-    level = {"ams": 0.7, "no_custom": 0.9, "just_in_time": 0.6}
+    level = {"ams": 0.7, "no_custom": 0.725, "just_in_time": 0.6}
     tables.change(
         "runs",
         score=lambda row: level.get(row["system"], 0.3) + (row["system"] == "just_in_time" and row["seed"]) / 4,
@@ -261,4 +270,4 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
     strong = {name for name, entries in grid.rows.items() if all(entry.strong for entry in entries)}
     assert strong == {"just_in_time"}
     assert not any(entry.strong for name in ("ams", "no_custom") for entry in grid.rows[name])
-    assert grid.rows["no_custom"][0].text == "90.0"
+    assert grid.rows["no_custom"][0].text == grid.rows["just_in_time"][0].text == "72.5"
