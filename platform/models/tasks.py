@@ -88,6 +88,10 @@ class Task(ABC):
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
         """Read it again; ValueError or zlib.error where it is torn."""
 
+    def known(self, answer: Answer, classes: int) -> Answer:
+        """Leave out what is outside the class list, which nobody can score."""
+        return answer
+
     @abstractmethod
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Draw an answer about a frame in the lab's colours."""
@@ -113,6 +117,9 @@ class _OfClasses(Task):
 
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
         return np.asarray((answers < classes).any(axis=tuple(range(1, answers.ndim))))
+
+    def known(self, answer: Answer, classes: int) -> Answer:
+        return np.where(answer < classes, answer, IGNORE).astype(np.uint8)[()]
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
         """Compare what is known: labels outside the class list count for nothing, as in the loss."""
@@ -197,7 +204,7 @@ class Classification(_OfClasses):
 class Detection(Task):
     """Find every person and every car."""
 
-    name, measure = "detection", "F1 at an overlap of one half"
+    name, measure = "detection", "F1"
 
     def truth(self, frames: Frames) -> Answers | None:
         return None if frames.boxes is None else boxes.stacked([boxes.large(found) for found in frames.boxes])

@@ -37,13 +37,15 @@ class Trainer:
         self._times_s = np.empty(0)
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
+        self._newest = self._labels  # the last that came, even when the buffer holds it no longer
 
     def store(self, frames: Frames, labels: Answers, stamp_s: float | None = None) -> Reply:
         """Put labelled frames into the buffer, and tell how much the labels changed from each to the next.
 
         Frames are filed under the time of their capture, or all under one `stamp_s`.
         """
-        history = [*self._labels[-1:], *labels]
+        history = [*self._newest, *labels]
+        self._newest = labels[-1:]
         phis = tuple(self._task.phi(after, before, self._spec.classes) for before, after in itertools.pairwise(history))
         times_s = frames.times_s if stamp_s is None else np.full(len(frames), stamp_s)
         self._times_s = np.concatenate([self._times_s, times_s])

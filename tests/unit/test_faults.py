@@ -168,11 +168,11 @@ def test_torn_label_maps_are_refused_and_the_device_goes_on():
 
 
 class TestLabels:
-    def relabelled(self, change: Any) -> Any:
+    def relabelled(self, change: Any, *members: Member) -> Any:
         def hand(reply: Reply) -> Reply:
             return replace(reply, payload=change(reply.payload.copy()))
 
-        return run(label=hand)[0]
+        return run(*members, label=hand)[0]
 
     def test_labels_that_nobody_knows_train_nothing(self):
         loop = self.relabelled(lambda labels: np.full_like(labels, IGNORE))
@@ -193,6 +193,17 @@ class TestLabels:
         assert all(np.isfinite(row["loss_last"]) for row in accepted)
         assert all(0 <= row["phi"] <= 1 for row in accepted)
         assert all_frames_were_watched(loop)
+
+    def test_labels_outside_the_class_list_are_not_carried_along(self):
+        """The device's own prediction stands where the server's labels mean nothing."""
+        shown = {}
+        for stray in (CLASSES + 3, IGNORE):
+            loop = self.relabelled(
+                lambda labels, stray=stray: np.where(labels > 2, stray, labels).astype(np.uint8), TRACKING, FROZEN
+            )
+            assert all_frames_were_watched(loop)
+            shown[stray] = rows(loop, "runs")[0]["score"]
+        assert shown[CLASSES + 3] == shown[IGNORE]
 
 
 def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch):

@@ -64,6 +64,13 @@ class TestStore:
         assert node.store(seen, same).facts.phis == (0.0,)
         assert node.store(seen, same).facts.phis == (0.0, 0.0)
 
+    def test_a_change_is_told_from_the_sample_before_even_when_the_horizon_has_passed_it(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        node.train(Answer(None, Phase(1), oldest_s=99.0))
+        wanted = 1 - float(miou(confusion(frames(100.0).labels[0], frames(0.0, 1.0).labels[1], CLASSES)))
+        assert store(node, 100.0).phis == pytest.approx((wanted,))
+
     def test_unknown_labels_are_no_change(self):
         node, seen = trainer(), frames(0.0, 1.0, 2.0)
         labels = np.stack([seen.labels[0]] * 3)
