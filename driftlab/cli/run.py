@@ -213,7 +213,7 @@ def _summary(directory: Path) -> list[tuple[str, ...]]:
 
     runs = plots.with_settings(open_run(directory).frame("runs"))
     rows: list[tuple[str, ...]] = [
-        ("workload", "system", "mIoU", "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")
+        ("workload", "system", plots.measure(runs), "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")
     ]
     for line in summary.lines(runs, plots.styles(runs)):
         bound = f" ({summary.BOUNDS[line.bound]})" if line.bound else ""

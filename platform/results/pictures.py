@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.results.plots import Style
+from driftlab.platform.models.tasks import SEGMENTATION
+from driftlab.platform.results.plots import Style, measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,9 @@ def strips(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, loo
         here = joined[joined["setting"] == setting]
         here = here[here["seed"] == here["seed"].min()]
         here = here[here["device"] == here["device"].min()]
-        found.append(_strip(setting, here, frames, looks))
+        strip = _strip(setting, here, frames, looks)
+        of_pixels = measure(runs[runs["setting"] == setting]) == SEGMENTATION.measure
+        found.append(strip if of_pixels else replace(strip, classes=()))  # other tasks have classes of their own
     return found
 
 

@@ -63,6 +63,14 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(setting=setting)
 
 
+def measure(runs: pd.DataFrame) -> str:
+    """Name what the scores of these runs are, which follows from what their student does."""
+    from driftlab.platform.models.zoo import ZOO
+
+    found = {ZOO[name].task.measure for name in set(runs["student"].dropna()) if name in ZOO}
+    return found.pop() if len(found) == 1 else "score"
+
+
 def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     """Draw accuracy over time: a line per system, a thin one per seed, and a rule where the scene changes."""
     mark_changes(axis, frames)
@@ -79,14 +87,14 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
             mean["time_s"], mean["miou_window"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=system
         )
     axis.set_xlabel("time, s")
-    axis.set_ylabel("mIoU")
+    axis.set_ylabel(measure(runs))
     axis.margins(x=0.01)
     tidy(axis)
     axis.grid(axis="x", visible=False)  # a vertical rule is a change of scene
 
 
 def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
-    """Average windowed mIoU over devices and applications: one row per system, seed and bin of time."""
+    """Average windowed scores over devices and applications: one row per system, seed and bin of time."""
     known = frames.dropna(subset=["miou_window"])[["cell", "time_s", "miou_window"]]
     joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
     times = np.unique(joined["time_s"].to_numpy())
@@ -135,7 +143,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
             color=INK,
         )
     name_rows(axis, looks)
-    axis.set_xlabel("mIoU")
+    axis.set_xlabel(measure(runs))
     axis.margins(x=0.12)
     tidy(axis)
     axis.grid(axis="y", visible=False)

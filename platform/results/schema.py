@@ -56,9 +56,11 @@ _RUNS = _table(
     _column("error", TEXT, "why the cell failed", null="it did not"),
     _column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
     _column("frames", COUNT, "frames the cameras saw", "frames", null=_FAILED),
-    _column("score", REAL, "mean over frames of the windowed mIoU, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
-    _column("score_frame", REAL, "mean over frames of each frame's mIoU, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
-    _column("score_global", REAL, "mIoU of all pixels of the session, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column(
+        "score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"
+    ),
+    _column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
     _column(
         "uplink_bytes", BYTES, "device to server, all devices, with headers and retransmissions", "B", null=_FAILED
     ),
@@ -87,9 +89,16 @@ _FRAMES = _table(
     _column("version", INDEX, "version of the model in use, 0 before any update"),
     _column("processed", FLAG, "whether the model ran on it; if not, the last prediction stands"),
     _column("latency_ms", REAL, "from shown to predicted", "ms", null="not processed"),
-    _column("miou_frame", REAL, "mIoU of this frame, 0 to 1", null=_NO_TRUTH),
-    _column("miou_window", REAL, "mIoU over the window that ends with this frame, 0 to 1", null=_NO_TRUTH),
-    _column("pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=_NO_TRUTH),
+    _column(
+        "miou_frame",
+        REAL,
+        "score of this frame: mIoU, or what the student's task has in its place, 0 to 1",
+        null=_NO_TRUTH,
+    ),
+    _column("miou_window", REAL, "score over the window that ends with this frame, likewise, 0 to 1", null=_NO_TRUTH),
+    _column(
+        "pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=f"{_NO_TRUTH} or no pixels are named"
+    ),
 )
 
 _NO_SAMPLES = "it carries no samples"
@@ -165,20 +174,20 @@ _DEVICES = _table(
     _column("memory_bytes", BYTES, "weights and activations", "B", null="not modelled"),
     _column("uplink_bytes", BYTES, "sent, with headers and retransmissions", "B"),
     _column("downlink_bytes", BYTES, "received, with headers and retransmissions", "B"),
-    _column("score", REAL, "mean over its frames of the windowed mIoU, 0 to 1", null=_NO_TRUTH),
+    _column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=_NO_TRUTH),
 )
 
 _PICTURES = _table(
     "pictures",
-    "What a model saw at a few moments; the two label maps are drawn in one colour per class.",
+    "What a model saw at a few moments; answers are drawn in one colour per class.",
     _column("device", TEXT, "which device"),
     _column("time_s", REAL, "when the frame was shown", "s"),
     _column("scene", INDEX, "which scene it shows"),
     _column("height", INDEX, "height of the frame", "px"),
     _column("width", INDEX, "width of the frame", "px"),
     _column("image", PNG, "the frame", "PNG"),
-    _column("truth", PNG, "true label map", "PNG", null=_NO_TRUTH),
-    _column("prediction", PNG, "predicted label map", "PNG"),
+    _column("truth", PNG, "true answer: label map, boxes, or the class's colour", "PNG", null=_NO_TRUTH),
+    _column("prediction", PNG, "predicted answer, likewise", "PNG"),
 )
 
 TABLES: Mapping[str, pa.Schema] = MappingProxyType(
@@ -226,9 +235,11 @@ run.frame("runs")  # pandas.DataFrame
 run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
 ```
 
-Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), scores go
-from 0 to 1, and what was not measured is null. Columns that begin with `host_` hold what one machine happened to do;
-all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them bit by bit.
+Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), and what
+was not measured is null. Scores go from 0 to 1; what they are follows from the student's task: mIoU in segmentation,
+accuracy in classification, F1 at an overlap of one half in detection. Columns that begin with `host_` hold what one
+machine happened to do; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
+bit by bit.
 
 Schema version {SCHEMA_VERSION}. This page is printed by `python -m driftlab.platform.results.schema`.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.metrics import Interval, interval, paired
-from driftlab.platform.results.plots import Style, short
+from driftlab.platform.results.plots import Style, measure, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,7 @@ class Line:
     setting: str
     system: str
     bound: str | None
+    measure: str  # what the score is
     score: Interval | None
     gain: Interval | None  # over doing nothing, seed by seed
     uplink_kbps: float | None
@@ -56,6 +57,7 @@ def _line(setting: str, system: str, runs: pd.DataFrame, nothing: Mapping[int, f
         setting=setting,
         system=system,
         bound=bound,
+        measure=measure(runs),
         score=interval(done["score"]),
         gain=None if bound == "do_nothing" else paired(_by_seed(done), nothing),
         uplink_kbps=_mean(done["uplink_kbps"]),
@@ -101,7 +103,7 @@ def _setting_in_words(here: Sequence[Line]) -> str:
         return ""
     best = max(methods, key=lambda line: line.score.mean if line.score else 0.0)
     lead = f"On {best.setting}, {best.system}" + (", the best method," if len(methods) > 1 else "")
-    parts = [f"{lead} scores {score(best.score)}"]
+    parts = [f"{lead} scores {score(best.score)} ({best.measure})"]
     if best.gain:
         parts[0] += f", {signed(best.gain.mean)} against doing nothing{span(best.gain, ' (95 % interval {} to {})')}"
     parts += [

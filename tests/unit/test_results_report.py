@@ -239,3 +239,32 @@ def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
     assert ">0.123456<" in svg  # coordinates are cut, words are not
     assert not re.search(r"\d\.\d{3,}", re.sub(r">[^<]*<", "><", svg))
     assert "http" not in svg
+
+
+@pytest.mark.parametrize(
+    "students, named",
+    [
+        (["tiny"], "mIoU"),
+        (["tiny_classifier", None], "accuracy"),
+        (["tiny_detector"], "F1"),
+        (["mine", "tiny"], "mIoU"),
+    ],
+)
+def test_a_score_is_called_what_the_student_s_task_calls_it(students, named):
+    assert plots.measure(pd.DataFrame({"student": students})) == named
+
+
+def test_scores_of_several_kinds_or_of_none_are_just_scores():
+    assert plots.measure(pd.DataFrame({"student": ["tiny", "tiny_detector"]})) == "score"
+    assert plots.measure(pd.DataFrame({"student": [None]})) == "score"
+
+
+def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_street_names(tmp_path):
+    for student, measure in (("tiny", "mIoU"), ("tiny_classifier", "accuracy")):
+        run = factory.make_run(tmp_path / student, systems=(), seeds=(0,))
+        rows = factory.rows("no_custom", "signs/town", 0, 20.0, 2.0, True)
+        rows["runs"][0].update(student=student)
+        Recorder(str(run)).write("x", rows)
+        page = compose(open_run(run))
+        assert [bool(strip.classes) for strip in page.strips] == [student == "tiny"]
+        assert f"A score is the {measure} over" in write_report(run).read_text(encoding="utf-8")

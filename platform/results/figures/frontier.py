@@ -88,7 +88,7 @@ def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]]
             plots.beside(axis, labels[system], kbps, mean, above=k % 2 == 0)
     plots.scale(axis)
     axis.set_xlabel("downlink, kbit/s per device")
-    axis.set_ylabel("mIoU")
+    axis.set_ylabel(plots.measure(view.runs))
     axis.margins(x=0.08, y=0.1)
     plots.tidy(axis)
 

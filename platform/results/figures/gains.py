@@ -26,7 +26,9 @@ def show(view: View) -> Shown | None:
     if gains.empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(gains["system"])}
-    panel = Panel("gain of a frame, all settings", partial(_draw, gains=gains, looks=looks))
+    panel = Panel(
+        "gain of a frame, all settings", partial(_draw, gains=gains, looks=looks, measure=plots.measure(view.runs))
+    )
     improved = gains.assign(better=gains["gain"] > 0, all="all")
     columns = [*sorted(set(gains["setting"])), "all"] if gains["setting"].nunique() > 1 else ["all"]
     shares = {
@@ -49,14 +51,14 @@ def frame_gains(view: View) -> pd.DataFrame:
     return both.assign(gain=both["miou_frame"] - both["miou_frame_plain"])
 
 
-def _draw(axis: Axes, gains: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw(axis: Axes, gains: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
     axis.axvline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     for name, look in looks.items():
         plots.cumulative(axis, gains[gains["system"] == name]["gain"], look)
     low, high = gains["gain"].quantile([0.005, 0.995])
     if low < high:  # the rest are single frames, far away
         axis.set_xlim(min(low, 0), max(high, 0))
-    axis.set_xlabel("gain in mIoU over doing nothing")
+    axis.set_xlabel(f"gain in {measure} over doing nothing")
     axis.set_ylabel("share of frames")
     plots.tidy(axis)
 
