@@ -35,7 +35,10 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "frozen": "driftlab.platform.adaptation.frozen:Frozen",
         "distill": "driftlab.platform.adaptation.distill:Distill",
     },
-    "scaling": {"fixed": "driftlab.platform.scaling.fixed:Fixed"},
+    "scaling": {
+        "fixed": "driftlab.platform.scaling.fixed:Fixed",
+        "nested": "driftlab.platform.scaling.nested:Nested",
+    },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",
         "nestdnn": "driftlab.platform.scheduling.nestdnn:NestDnn",

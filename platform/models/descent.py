@@ -104,7 +104,7 @@ class Descent:
             raise RequestError(f"the state is of another model: {len(moments[0])} weights, this one has {len(weights)}")
         self.weights = weights
         self.steps = steps
-        self._rule = rule
+        self.rule = rule  # may change from step to step, as long as it keeps its number of moments
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
         self._block = CACHED if weights.device.type == "cpu" else max(1, len(weights))
@@ -118,17 +118,17 @@ class Descent:
         """Take a gradient into the moments of every coordinate and move the chosen ones."""
         self.steps += 1
         for seen, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
-            self._rule.observe(tuple(moments), seen)
+            self.rule.observe(tuple(moments), seen)
             if self._chosen is None:
-                self._rule.descend(weights, tuple(moments), self.steps)
+                self.rule.descend(weights, tuple(moments), self.steps)
         if self._chosen is not None:
             moved = self.weights[self._chosen]
-            self._rule.descend(moved, tuple(moment[self._chosen] for moment in self._moments), self.steps)
+            self.rule.descend(moved, tuple(moment[self._chosen] for moment in self._moments), self.steps)
             self.weights[self._chosen] = moved
 
     def update(self) -> Vector:
         """Return the last step as it would have been for every coordinate."""
-        return np.asarray(self._rule.update(self._moments, self.steps).cpu().numpy())
+        return np.asarray(self.rule.update(self._moments, self.steps).cpu().numpy())
 
     def moments(self) -> tuple[Vector, ...]:
         """Copy the moments out."""

@@ -57,22 +57,27 @@ class Application:
 
     def __init__(self, spec: AppSpec, weights: Weights) -> None:
         self._spec, self._task = spec, zoo.task_of(spec.student.network)
-        model = student.make(spec.student, weights)
         self._adaptation = spec.student.adaptation.make()
         self._scaling = spec.student.scaling.make()
-        self._state = self._adaptation.prepare(model)
-        self._family = self._scaling.build(model)
-        self._model = self._scaling.select(self._family, Budget())
-        same = self._model is model  # counting takes a while, and scaling rarely chooses another network
-        self._cost = spec.cost if same else account(self._model, spec.student.height, spec.student.width)
-        self._layout = vector.layout_of(self._model)
-        self._versions = [Version(0, float("-inf"), vector.read(self._model))]
-        self._loaded = 0  # number of the version that the model holds
+        self._family = student.family_of(spec.student, weights)
+        self._versions: list[Version] = []
+        self._run(Budget(), 0)
         self._busy_until_s = float("-inf")
         self._last: Answers | None = None  # one answer
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._scorer = Scorer(spec.student.classes, self._task)
         self._seen = 0
+
+    def switch(self, variant: int) -> Reply:
+        """Run another network of the family from the next window on; what this one has learned comes along.
+
+        Updates that are still on their way were made for another network and will be refused.
+        """
+        newest = self._versions[-1]
+        self._use(newest)
+        self._family = self._scaling.absorb(self._family, self._model)
+        self._run(Budget(variant=variant), newest.number)
+        return Reply(Applied(newest.number, accepted=True))
 
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take an update into the shadow copy; frames shown from its arrival on use it."""
@@ -113,6 +118,17 @@ class Application:
     def finish(self) -> Reply:
         """Tell which weights it ended with."""
         return Reply(hashlib.sha256(self._versions[-1].vector.tobytes()).hexdigest()[:16])
+
+    def _run(self, budget: Budget, number: int) -> None:
+        """Take a network of the family into use; its weights are the version of this number."""
+        self._model = self._scaling.select(self._family, budget)
+        self._state = self._adaptation.prepare(self._model)
+        self._layout = vector.layout_of(self._model)
+        known = self._layout.size == self._spec.cost.parameters  # counting takes a while
+        size = self._spec.student.height, self._spec.student.width
+        self._cost = self._spec.cost if known else account(self._model, *size)
+        self._versions = [Version(number, float("-inf"), vector.read(self._model))]
+        self._loaded = number  # of the version that the model holds
 
     def _schedule(self, frames: Frames, latency_s: float) -> Flags:
         """Choose the frames the device has time for; a frame that comes while it is busy is skipped."""

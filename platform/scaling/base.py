@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import ModelCost, Variant, Weights
+from driftlab.platform.world.cost import inference_j, inference_s
+from driftlab.platform.world.hardware import Hardware
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from driftlab.platform.models.schooling import Data
+
+Size = tuple[int, int]  # height and width of a frame
 
 
 @dataclass(frozen=True)
@@ -17,19 +27,87 @@ class Budget:
     latency_s: float | None = None
     memory_bytes: int | None = None
     energy_j: float | None = None
+    variant: int | None = None  # the network that was already chosen; the limits then say nothing more
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What is known of one network of a family, whatever the machine."""
+
+    name: str
+    accuracy: float | None  # a fraction, on held-out data; None: nobody has measured it
+    memory_bytes: int  # its weights, and what of its siblings' stays in memory beside them
+    cost: ModelCost
 
 
 class Scaling(ABC):
-    """Base of the family; a member is a frozen dataclass that imports torch inside its methods."""
+    """Base of the family; a member is a frozen dataclass that imports torch inside its methods.
+
+    What `build` makes is the member's own business: the other verbs take it and none changes it. It survives as plain
+    arrays by name, so that it is built once and read everywhere.
+    """
+
+    needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
+    nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
 
     @abstractmethod
-    def build(self, model: nn.Module) -> Any:
-        """Make the family of networks that this model can become."""
+    def build(self, model: nn.Module, data: Data | None) -> Any:
+        """Make the family of networks that this model can become, and measure them; the model stays as it is."""
 
     @abstractmethod
     def select(self, family: Any, budget: Budget) -> nn.Module:
-        """Choose the network to run within the budget."""
+        """Make the network to run within the budget."""
 
     @abstractmethod
-    def absorb(self, family: Any, variant: nn.Module) -> None:
-        """Carry what a variant has learned back into the family."""
+    def absorb(self, family: Any, variant: nn.Module) -> Any:
+        """Return the family after one of its networks has learned something."""
+
+    @abstractmethod
+    def profile(self, family: Any, size: Size) -> tuple[Profile, ...]:
+        """Say what is known of each network, from the smallest on; `Budget.variant` counts in this order."""
+
+    @abstractmethod
+    def store(self, family: Any) -> Weights:
+        """Write the family as plain arrays by name."""
+
+    @abstractmethod
+    def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Any:
+        """Read a family again, given a model of the architecture that it was built from."""
+
+
+def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant, ...]:
+    """Say what each network of a family costs on a machine."""
+    return tuple(
+        Variant(
+            one.name,
+            one.accuracy,
+            one.memory_bytes,
+            inference_s(one.cost, hardware),
+            inference_j(one.cost, hardware),
+            one.cost.macs,
+        )
+        for one in profile
+    )
+
+
+def within(variants: Sequence[Variant], budget: Budget) -> int:
+    """Find the most accurate network that keeps to the limits, the smaller of equals; where none does, the smallest."""
+    if budget.variant is not None:
+        return checked(budget.variant, len(variants))
+
+    def keeps(one: Variant) -> bool:
+        limits = (budget.latency_s, budget.memory_bytes, budget.energy_j)
+        needs = (one.latency_s, one.memory_bytes, one.energy_j)
+        return all(
+            limit is None or (need is not None and need <= limit) for limit, need in zip(limits, needs, strict=True)
+        )
+
+    good = [which for which, one in enumerate(variants) if keeps(one)]
+    return max(good, key=lambda which: (variants[which].accuracy or 0.0, -which), default=0)
+
+
+def checked(which: int, count: int) -> int:
+    """Refuse a network that a family does not have."""
+    if not 0 <= which < count:
+        raise RequestError(f"variant is {which}, the family has networks 0 to {count - 1}")
+    return which

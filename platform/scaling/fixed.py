@@ -5,21 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.scaling.base import Budget, Scaling
+from driftlab.platform.core.records import Weights
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from driftlab.platform.models.schooling import Data
 
 
 @dataclass(frozen=True)
 class Fixed(Scaling):
     """Run the network as it was built."""
 
-    def build(self, model: nn.Module) -> nn.Module:
+    needs_data = False
+    nested = False
+
+    def build(self, model: nn.Module, data: Data | None) -> nn.Module:
         return model
 
     def select(self, family: nn.Module, budget: Budget) -> nn.Module:
+        checked(budget.variant or 0, 1)
         return family
 
-    def absorb(self, family: nn.Module, variant: nn.Module) -> None:
-        """Do nothing: the only variant is the family itself."""
+    def absorb(self, family: nn.Module, variant: nn.Module) -> nn.Module:
+        return variant
+
+    def profile(self, family: nn.Module, size: Size) -> tuple[Profile, ...]:
+        from driftlab.platform.models.account import account
+
+        cost = account(family, *size)
+        return (Profile("whole", None, cost.weight_bytes, cost),)
+
+    def store(self, family: nn.Module) -> Weights:
+        from driftlab.platform.models.predict import state_of
+
+        return state_of(family)
+
+    def restore(self, model: nn.Module, arrays: Weights, size: Size) -> nn.Module:
+        from driftlab.platform.models.predict import load
+
+        load(model, arrays)
+        return model

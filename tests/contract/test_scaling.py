@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import pickle
 import subprocess
 import sys
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.models import vector
-from driftlab.platform.models.predict import predict
+from driftlab.platform.models.account import account
+from driftlab.platform.models.digest import digest
+from driftlab.platform.models.predict import predict, state_of
+from driftlab.platform.models.schooling import Data, Lessons, grade
+from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.models.zoo import build
 from driftlab.platform.scaling.base import Budget, Scaling
 
 CLASSES = 4
-IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype=np.uint8)
+SIZE = (16, 24)
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), dtype=np.uint8)
+
+
+def lessons(count: int, seed: int) -> Lessons:
+    """Patches of four colours, each of them a class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, (count, 4, 6)).repeat(4, axis=1).repeat(4, axis=2)
+    colours = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [200, 200, 60]])
+    images = colours[labels] + rng.normal(0, 20, (count, *SIZE, 3))
+    return Lessons(images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8))
+
+
+DATA = Data(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2))
+
+
+def network() -> nn.Module:
+    return build("half", CLASSES, seed=0).eval()
+
+
+@cache
+def built(name: str) -> Any:
+    """Build once: whoever changes a family makes a new one."""
+    return Member("scaling", name).make().build(network(), DATA)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["scaling"]))
@@ -29,8 +61,8 @@ class TestEveryScaling:
         return made
 
     @pytest.fixture
-    def family(self, member):
-        return member.build(build("half", CLASSES, seed=0))
+    def family(self, name):
+        return copy.deepcopy(built(name))
 
     def test_its_parameters_are_data(self, name):
         cls = member_class("scaling", name)
@@ -58,11 +90,45 @@ class TestEveryScaling:
         assert labels.shape == (2, 16, 24)
         assert labels.max() < CLASSES
 
-    def test_the_same_budget_gives_the_same_network(self, member):
-        first, second = (member.build(build("half", CLASSES, seed=0)) for _ in range(2))
-        ours, theirs = (member.select(family, Budget()) for family in (first, second))
-        assert vector.layout_of(ours) == vector.layout_of(theirs)
-        assert vector.read(ours).tobytes() == vector.read(theirs).tobytes()
+    def test_it_says_what_it_needs(self, member):
+        assert isinstance(member.needs_data, bool)
+        assert isinstance(member.nested, bool)
+        if not member.needs_data:
+            assert len(member.profile(member.build(network(), None), SIZE)) == 1
+
+    def test_the_same_data_gives_the_same_family_and_leaves_the_model_alone(self, name, member):
+        model = network()
+        again = member.build(model, DATA)
+        assert digest(state_of(model)) == digest(state_of(network()))
+        assert digest(member.store(again)) == digest(member.store(built(name)))
+
+    def test_it_knows_what_each_network_costs(self, member, family):
+        profile = member.profile(family, SIZE)
+        for which, known in enumerate(profile):
+            variant = member.select(family, Budget(variant=which))
+            assert known.cost == account(variant, *SIZE)
+            assert known.memory_bytes >= known.cost.weight_bytes
+            score = grade(variant, DATA, DATA.test)
+            assert known.accuracy is None or known.accuracy == pytest.approx(score, abs=1e-6)
+        assert [one.memory_bytes for one in profile] == sorted({one.memory_bytes for one in profile})
+        assert [one.cost.macs for one in profile] == sorted({one.cost.macs for one in profile})
+        assert len({one.name for one in profile}) == len(profile)
+
+    def test_a_network_that_it_does_not_have_is_refused(self, member, family):
+        for which in (-1, len(member.profile(family, SIZE))):
+            with pytest.raises(RequestError, match="variant is"):
+                member.select(family, Budget(variant=which))
+
+    def test_it_survives_as_plain_arrays(self, member, family):
+        arrays = member.store(family)
+        assert all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays.values())
+        again = member.restore(network(), arrays, SIZE)
+        assert digest(member.store(again)) == digest(arrays)
+        assert member.profile(again, SIZE) == member.profile(family, SIZE)
+        assert (
+            vector.read(member.select(again, Budget())).tobytes()
+            == vector.read(member.select(family, Budget())).tobytes()
+        )
 
     def test_a_family_goes_on_from_a_checkpoint(self, member, family):
         again = pickle.loads(pickle.dumps(family))
@@ -71,14 +137,25 @@ class TestEveryScaling:
         )
 
     def test_what_a_variant_has_learned_stays_in_the_family(self, member, family):
-        variant = member.select(family, Budget())
-        learned = vector.read(variant) + np.float32(0.25)
-        vector.write(variant, learned)
-        member.absorb(family, variant)
-        assert vector.read(member.select(family, Budget())).tobytes() == learned.tobytes()
+        for which in range(len(member.profile(family, SIZE))):
+            variant = member.select(family, Budget(variant=which))
+            learned = vector.read(variant) + np.float32(0.25)
+            vector.write(variant, learned)
+            family = member.absorb(family, variant)
+            assert vector.read(member.select(family, Budget(variant=which))).tobytes() == learned.tobytes()
+
+    def test_networks_that_share_learn_together_and_others_alone(self, member, family):
+        count = len(member.profile(family, SIZE))
+        before = [vector.read(member.select(family, Budget(variant=which))) for which in range(count)]
+        variant = member.select(family, Budget(variant=0))
+        vector.write(variant, before[0] + np.float32(0.25))
+        family = member.absorb(family, variant)
+        for which in range(1, count):
+            moved = vector.read(member.select(family, Budget(variant=which))) != before[which]
+            assert moved.sum() == (len(before[0]) if member.nested else 0)
 
     def test_it_does_not_disturb_the_generators_of_others(self, member):
         torch.manual_seed(5)
         before = torch.random.get_rng_state()
-        member.select(member.build(build("half", CLASSES, seed=0)), Budget())
+        member.select(member.build(network(), DATA), Budget())
         assert torch.equal(before, torch.random.get_rng_state())

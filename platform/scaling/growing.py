@@ -1,0 +1,141 @@
+"""The steps of pruning and growing: which filters stay, in which order they lie, what is put back around what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.models.family import Family, Widths, gather
+from driftlab.platform.models.ranking import Ranking, rank
+from driftlab.platform.models.schooling import Data, grade
+from driftlab.platform.models.surgery import Groups, cut, expand, lift, mask, permute, restrict
+from driftlab.platform.models.vector import layout_of
+from driftlab.platform.scaling.widths import width_of
+
+Kept = Mapping[str, Tensor]  # by group: which of the original channels are still there, ascending
+Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What every step stands on: the original network, its groups, and what it learns from."""
+
+    model: nn.Module
+    groups: Groups
+    data: Data
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        return rng_for(self.data.seed, "scaling", *purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """A network on the way down, and which of the original filters it has."""
+
+    kept: Kept
+    network: nn.Module
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {name: len(channels) for name, channels in self.kept.items()}
+
+    @property
+    def prefix(self) -> dict[str, range]:
+        """Where its channels lie once they are in nested order."""
+        return {name: range(width) for name, width in self.widths.items()}
+
+
+def start(ground: Ground) -> Footprint:
+    """Begin with the original network."""
+    return Footprint({name: torch.arange(size) for name, size in ground.groups.sizes.items()}, ground.model)
+
+
+def pruned(ground: Ground, here: Footprint, share: float, ranking: Ranking, ranked_on: int) -> Footprint:
+    """Keep the most important filters of each group, so many that a share of the original ones is left."""
+    model, found, data = ground.model, ground.groups, ground.data
+    whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # what is gone is read by nobody
+    lessons = data.train.first(ranked_on)
+    scores = rank(whole, found, ranking, images=lessons.images, labels=lessons.labels, rng=ground.rng("rank"))
+    kept = {
+        name: best(channels, scores[name][channels], width_of(found.sizes[name], share))
+        for name, channels in here.kept.items()
+    }
+    return Footprint(kept, cut(whole, found, kept))
+
+
+def best(channels: Tensor, scores: Tensor, count: int) -> Tensor:
+    """Take the channels that score highest, ascending; of equals the first."""
+    return channels[scores.argsort(descending=True, stable=True)[:count]].sort().values
+
+
+def nested_order(found: Groups, roadmap: Sequence[Footprint]) -> Order:
+    """Put the channels of the seed first, then those that each footprint above it has besides, then the rest."""
+    order = {}
+    for name, size in found.sizes.items():
+        nests = [*(footprint.kept[name].tolist() for footprint in reversed(roadmap)), range(size)]
+        order[name] = torch.tensor(list(dict.fromkeys(channel for nest in nests for channel in nest)))
+    return order
+
+
+def settled(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
+    """Bring a footprint's channels into nested order."""
+    return cut(_whole(ground, footprint, order), ground.groups, footprint.prefix)
+
+
+def grown(
+    ground: Ground, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order, *, preserve: bool
+) -> nn.Module:
+    """Put the filters that the larger footprint has back around a descendant.
+
+    They begin as that footprint had them. To preserve is to let no old filter read a new one yet: the network then
+    computes what the descendant does.
+    """
+    found = ground.groups
+    whole = expand(descendant, _whole(ground, larger, order), found, smaller.prefix)
+    return cut(mask(whole, found, smaller.prefix) if preserve else whole, found, larger.prefix)
+
+
+def new_coordinates(
+    ground: Ground, descendant: nn.Module, smaller: Footprint, larger: Footprint
+) -> npt.NDArray[np.bool_]:
+    """Say which coordinates of a grown descendant may be trained: its own, and those that no smaller one shares."""
+    found, own = ground.groups, own_names(ground.model)
+    tensors = {name: tensor for name, tensor in ground.model.named_parameters() if name not in own}
+    marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors.items()}
+    old = restrict(lift(restrict(marks, found, smaller.prefix), found, smaller.prefix), found, larger.prefix)
+    layout = layout_of(descendant)
+    changes = np.ones(layout.size, dtype=bool)
+    for name, held in old.items():
+        changes[layout.spans[name]] = ~held.reshape(-1).numpy()
+    return changes
+
+
+def own_names(model: nn.Module) -> set[str]:
+    """Name what each descendant has for itself: all that is one number per channel, and every statistic."""
+    flat = {name for name, tensor in model.named_parameters() if tensor.dim() < 2}
+    return flat | {name for name, _ in model.named_buffers()}
+
+
+def multi_capacity(ground: Ground, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]) -> Family:
+    """Store the descendants inside one another, and judge each on data that nothing was chosen by."""
+    footprints = roadmap[::-1]
+    widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in ground.groups.sizes}
+    return judged(
+        gather(ground.model, ground.groups, widths, descendants, own=own_names(ground.model)), ground, descendants
+    )
+
+
+def judged(family: Family, ground: Ground, networks: Sequence[nn.Module]) -> Family:
+    """Write down how well each network does on data that nothing was learned from or chosen by."""
+    return replace(family, accuracies=tuple(grade(network, ground.data, ground.data.test) for network in networks))
+
+
+def _whole(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
+    """Bring a footprint to full width, in nested order."""
+    return permute(expand(footprint.network, ground.model, ground.groups, footprint.kept), ground.groups, order)

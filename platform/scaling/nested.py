@@ -1,0 +1,116 @@
+"""Nested: one set of weights that holds networks of several widths (NestDNN: pruning, then freeze-and-grow).
+
+Filters are pruned step by step, each network on the way down is retrained and leaves a footprint. The last one that is
+still good enough is the seed. It is frozen, the filters that the footprint above it had are put back around it and
+trained, and so on up: every descendant lies inside the next one.
+
+Differs from the paper: batch norms and biases are each descendant's own, new filters begin where their footprint left
+them and are read by the old ones with weights that begin at zero, and each retraining keeps its best epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from driftlab.errors import RequestError
+from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from driftlab.platform.models.family import Family
+    from driftlab.platform.models.schooling import Course, Data
+    from driftlab.platform.scaling.growing import Footprint, Ground
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Nested(OfWidths):
+    """Prune filters step by step, then grow them back around a frozen seed: one model of several capacities."""
+
+    keep: Keep = KEEP  # share of the filters at each step
+    ranking: Literal["trr", "l1", "bn_gamma", "random"] = "trr"
+    ranked_on: int = 500  # frames
+    accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
+    initial: Literal["preserve", "footprint"] = "preserve"
+    prune_epochs: int = 2
+    prune_rate: float = 0.02
+    grow_epochs: int = 3
+    grow_rate: float = 0.03
+    batch: int = 32
+
+    nested = True
+
+    def faults(self) -> list[str]:
+        """Name every parameter outside its range."""
+        ranges = {
+            "ranked_on": (self.ranked_on >= 2, "at least 2"),
+            "accuracy_loss": (0 <= self.accuracy_loss <= 1, "in [0, 1]"),
+            "prune_epochs": (self.prune_epochs >= 0, "at least 0"),
+            "prune_rate": (0 < self.prune_rate <= 10, "in (0, 10]"),
+            "grow_epochs": (self.grow_epochs >= 0, "at least 0"),
+            "grow_rate": (0 < self.grow_rate <= 10, "in (0, 10]"),
+            "batch": (self.batch >= 2, "at least 2"),
+        }
+        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
+        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+
+    def build(self, model: nn.Module, data: Data | None) -> Family:
+        from driftlab.platform.models.schooling import alone
+        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.scaling.growing import Ground, multi_capacity
+
+        assert data is not None
+        with alone(data.seed):
+            ground = Ground(model, groups(model, data.example(model)), data)
+            roadmap = self._prune(ground)
+            descendants = self._freeze_and_grow(ground, roadmap)
+            return multi_capacity(ground, roadmap, descendants)
+
+    def _prune(self, ground: Ground) -> list[Footprint]:
+        """Walk down as long as the goal is met (paper, section 3.1)."""
+        from driftlab.platform.models.schooling import grade, teach
+        from driftlab.platform.scaling.growing import pruned, start
+
+        goal = grade(ground.model, ground.data, ground.data.val) - self.accuracy_loss
+        roadmap: list[Footprint] = []
+        for step, share in enumerate(self.keep):
+            here = roadmap[-1] if roadmap else start(ground)
+            footprint = pruned(ground, here, share, self.ranking, self.ranked_on)
+            score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
+            logger.info("Pruned to %.0f %% of the filters: %.3f, the goal is %.3f", 100 * share, score, goal)
+            if score < goal:
+                break
+            roadmap.append(footprint)
+        if not roadmap:
+            raise RequestError(
+                f"The network with {self.keep[0]:.0%} of its filters scores {score:.3f} and the goal is {goal:.3f}: "
+                "there is no seed. Allow a larger accuracy_loss, prune less at first or retrain for more epochs."
+            )
+        return roadmap
+
+    def _freeze_and_grow(self, ground: Ground, roadmap: list[Footprint]) -> list[nn.Module]:
+        """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""
+        from driftlab.platform.models.schooling import teach
+        from driftlab.platform.scaling.growing import grown, nested_order, new_coordinates, settled
+
+        order = nested_order(ground.groups, roadmap)
+        seed, *rest = roadmap[::-1]
+        descendants = [settled(ground, seed, order)]
+        for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
+            descendant = grown(ground, descendants[-1], smaller, larger, order, preserve=self.initial == "preserve")
+            new = new_coordinates(ground, descendant, smaller, larger)
+            score = teach(descendant, ground.data, self._course("grow"), ground.rng("grow", step), new)
+            logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
+            descendants.append(descendant)
+        return descendants
+
+    def _course(self, phase: Literal["prune", "grow"]) -> Course:
+        from driftlab.platform.models.schooling import Course
+
+        if phase == "prune":
+            return Course(self.prune_epochs, self.prune_rate, self.batch)
+        return Course(self.grow_epochs, self.grow_rate, self.batch)

@@ -1,0 +1,83 @@
+"""Families whose networks differ in width only: what their members have in common."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import Weights
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from driftlab.platform.models.family import Family
+
+Keep = tuple[float, ...]
+KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
+FEWEST = 2  # channels that every group keeps, if it has them
+
+
+class OfWidths(Scaling):
+    """A member builds a family of `models/family.py`, and the other verbs are the same for all."""
+
+    needs_data = True
+
+    def select(self, family: Family, budget: Budget) -> nn.Module:
+        """Make the network that was chosen; else the most accurate one that fits into memory."""
+        from driftlab.platform.models.family import dense
+
+        return dense(family, chosen(family, budget))
+
+    def absorb(self, family: Family, variant: nn.Module) -> Family:
+        from driftlab.platform.models.family import absorbed
+
+        return absorbed(family, variant)
+
+    def profile(self, family: Family, size: Size) -> tuple[Profile, ...]:
+        from driftlab.platform.models.account import account
+        from driftlab.platform.models.family import dense
+
+        costs = [account(dense(family, which), *size) for which in range(len(family))]
+        return tuple(
+            Profile(f"{which + 1}/{len(family)}", family.accuracies[which], family.memory_bytes(which), cost)
+            for which, cost in enumerate(costs)
+        )
+
+    def store(self, family: Family) -> Weights:
+        from driftlab.platform.models.family import stored
+
+        return stored(family)
+
+    def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Family:
+        from driftlab.platform.models.family import restored
+
+        return restored(model, arrays, size)
+
+
+def chosen(family: Family, budget: Budget) -> int:
+    """Take the network that the budget names, or the most accurate one that fits into memory."""
+    if budget.variant is not None:
+        return checked(budget.variant, len(family))
+    if budget.latency_s is not None or budget.energy_j is not None:
+        raise RequestError(
+            "A limit on latency or energy is one on a machine: find the network by `within(variants_on(...), budget)` "
+            "and name it as the budget's variant."
+        )
+    limit = budget.memory_bytes
+    good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
+    return max(good, key=lambda which: (family.accuracies[which], -which), default=0)
+
+
+def keep_faults(keep: Keep) -> list[str]:
+    """Say what is wrong with a list of shares."""
+    falls = all(0 < small < large for large, small in itertools.pairwise(keep))
+    if keep and keep[0] <= 1 and keep[-1] > 0 and falls:
+        return []
+    return [f"'keep' is {keep}, must be one or more shares in (0, 1] that fall"]
+
+
+def width_of(size: int, share: float) -> int:
+    """Say how many of a group's channels a share of them is."""
+    return min(size, max(FEWEST, round(share * size)))

@@ -1,0 +1,208 @@
+"""Nested networks: what is finished never changes, growing begins where the smaller one ended, switching is a slice."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from driftlab.errors import RequestError
+from driftlab.platform.models.account import account
+from driftlab.platform.models.family import dense, restored, stored
+from driftlab.platform.models.schooling import Course, epochs, grade, teach
+from driftlab.platform.models.surgery import cut, groups, permute
+from driftlab.platform.models.vector import layout_of, read
+from driftlab.platform.scaling import growing
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.growing import Ground, new_coordinates
+from driftlab.platform.scaling.nested import Nested
+
+spec = importlib.util.spec_from_file_location("scaling_factory", Path(__file__).with_name("scaling_factory.py"))
+assert spec is not None
+assert spec.loader is not None
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+KEEP, SIZE, networks, numbers, problem = (
+    factory.KEEP, factory.SIZE, factory.networks, factory.numbers, factory.problem
+)  # fmt: skip
+
+MEMBER = Nested(keep=KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=2, ranked_on=100)
+EXAMPLE = factory.some_images()
+
+
+def digest(model: torch.nn.Module) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in numbers(model).values())).hexdigest()
+
+
+class Witness:
+    """Builds a family and remembers every descendant as it was finished."""
+
+    def __init__(self, name: str, member: Nested = MEMBER) -> None:
+        self.name, self.vanilla = name, networks()[name]
+        before = digest(self.vanilla)
+        self.ground = Ground(self.vanilla, groups(self.vanilla, EXAMPLE), problem())
+        self.roadmap = member._prune(self.ground)
+        self.order = growing.nested_order(self.ground.groups, self.roadmap)
+        self.descendants = member._freeze_and_grow(self.ground, self.roadmap)
+        self.family = growing.multi_capacity(self.ground, self.roadmap, self.descendants)
+        assert digest(self.vanilla) == before
+
+
+@pytest.fixture(scope="module", params=["plain", "residual"])
+def built(request) -> Witness:
+    return Witness(request.param)
+
+
+def test_footprints_lie_inside_one_another(built):
+    assert len(built.roadmap) == len(KEEP)
+    for large, small in itertools.pairwise(built.roadmap):
+        for name, channels in small.kept.items():
+            assert set(channels.tolist()) < set(large.kept[name].tolist())
+            assert channels.tolist() == sorted(channels.tolist())
+    for name, size in built.ground.groups.sizes.items():
+        assert [len(each.kept[name]) for each in built.roadmap] == [max(2, round(share * size)) for share in KEEP]
+
+
+def test_nested_order_computes_the_same(built):
+    reordered = permute(built.vanilla, built.ground.groups, built.order)
+    assert torch.allclose(reordered(EXAMPLE), built.vanilla(EXAMPLE), atol=1e-5)
+    for footprint in built.roadmap:
+        settled = growing.settled(built.ground, footprint, built.order)
+        assert torch.allclose(settled(EXAMPLE), footprint.network(EXAMPLE), atol=1e-5)
+
+
+def test_a_finished_descendant_stays_as_it_was_to_the_bit(built):
+    for which, finished in enumerate(built.descendants):
+        again = dense(built.family, which)
+        assert digest(again) == digest(finished)
+        assert torch.equal(again(EXAMPLE), finished(EXAMPLE))
+
+
+def test_growing_begins_with_what_the_smaller_one_computes(built):
+    footprints = built.roadmap[::-1]
+    for small, large, descendant in zip(footprints, footprints[1:], built.descendants, strict=False):
+        begun, bare = (
+            growing.grown(built.ground, descendant, small, large, built.order, preserve=preserve).eval()
+            for preserve in (True, False)
+        )
+        assert torch.allclose(begun(EXAMPLE), descendant(EXAMPLE), atol=1e-6)
+        assert not torch.allclose(bare(EXAMPLE), descendant(EXAMPLE), atol=1e-5)
+        assert all(tensor[-1].abs().sum() > 0 for tensor in begun.parameters() if tensor.dim() == 4)
+
+
+def test_accuracy_on_what_was_chosen_by_never_falls(built):
+    scores = [grade(network, problem(), problem().val) for network in built.descendants]
+    assert scores == sorted(scores)
+
+
+def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built):
+    small, large = built.roadmap[-1], built.roadmap[-2]
+    begun = growing.grown(built.ground, built.descendants[0], small, large, built.order, preserve=True)
+    new = new_coordinates(built.ground, begun, small, large)
+    before, layout = read(begun), layout_of(begun)
+    course = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
+    list(epochs(begun, problem(), course, np.random.default_rng(0), new))
+    after = read(begun)
+    assert np.array_equal(after[~new], before[~new])
+    assert (after[new] != before[new]).mean() > 0.9
+    frozen = {name: (~new[span]).sum() for name, span in layout.spans.items()}
+    descendant = dict(built.descendants[0].named_parameters())
+    assert frozen == {name: tensor.numel() if tensor.dim() > 1 else 0 for name, tensor in descendant.items()}
+
+
+def test_one_filter_less_saves_what_the_paper_says():
+    model = networks()["plain"]
+    found = groups(model, EXAMPLE)
+    less = cut(model, found, {"deep.1.0": range(31)})
+    whole, small = (account(each, *SIZE) for each in (model, less))
+    before, after, places = 32, 32, (SIZE[0] // 4) * (SIZE[1] // 4)
+    assert whole.macs - small.macs == 9 * before * places + 9 * after * places
+    assert whole.parameters - small.parameters == 9 * before + 9 * after + 2
+
+
+def test_every_network_is_the_beginning_of_the_next_ones_vector(built):
+    family = built.family
+    ends = family.ends()
+    assert list(ends) == sorted(set(ends)) and ends[-1] == len(family.shared)
+    for k, places in enumerate(family.places):
+        assert sorted(places.tolist()) == list(range(ends[k]))
+    assert np.array_equal(np.concatenate([family.page(None, 0), family.page(0, 1), family.page(1, 2)]), family.shared)
+    assert family.page(2, 0).size == 0
+    memory = [family.memory_bytes(k) for k in range(3)]
+    assert memory[2] - memory[0] == family.page(0, 2).nbytes
+
+
+def test_a_family_survives_as_plain_arrays(built):
+    arrays = {name: np.array(array) for name, array in stored(built.family).items()}
+    again = restored(networks()[built.name], arrays, SIZE)
+    assert again.accuracies == built.family.accuracies
+    for which in range(3):
+        assert digest(dense(again, which)) == digest(dense(built.family, which))
+
+
+def test_what_one_learns_reaches_all_who_share_it(built):
+    family = built.family
+    taught = dense(family, 1)
+    with torch.no_grad():
+        for tensor in taught.parameters():
+            tensor.add_(torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)))
+    after = MEMBER.absorb(family, taught)
+    assert digest(dense(after, 1)) == digest(taught)
+    small, middle, large = (dict(dense(after, k).named_parameters()) for k in range(3))
+    old = [dict(dense(family, k).named_parameters()) for k in range(3)]
+    for name, tensor in small.items():
+        part = tuple(slice(size) for size in tensor.shape)
+        if tensor.dim() == 4:  # of a linear layer the smaller network's columns lie apart
+            assert torch.equal(tensor, middle[name][part]) and torch.equal(tensor, large[name][part])
+        elif tensor.dim() == 1:
+            step = middle[name] - old[1][name]
+            assert torch.allclose(tensor - old[0][name], step[: len(tensor)], atol=1e-6)
+            assert torch.allclose((large[name] - old[2][name])[: len(step)], step, atol=1e-6)
+            assert torch.equal(large[name][len(step) :], old[2][name][len(step) :])
+    assert family.shared is not after.shared and digest(dense(family, 1)) == digest(built.descendants[1])
+
+
+def test_only_its_own_networks_are_taken_back(built):
+    with pytest.raises(RequestError, match="none of the family's 3 networks"):
+        MEMBER.absorb(built.family, built.vanilla)
+
+
+def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone():
+    torch.manual_seed(9)
+    before = torch.get_rng_state()
+    first, again = (MEMBER.build(networks()["plain"], problem()) for _ in range(2))
+    torch.manual_seed(9)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first.shared.tobytes() == again.shared.tobytes() and first.accuracies == again.accuracies
+
+
+def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_roadmap():
+    member = Nested(keep=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
+    trained = networks()["plain"]
+    teach(trained, problem(), Course(6, 0.05), np.random.default_rng(0))
+    with pytest.raises(RequestError, match="there is no seed"):
+        member.build(trained, problem())
+    ground = Ground(trained, groups(trained, EXAMPLE), problem())
+    whole = grade(trained, problem(), problem().val)
+    steps = Nested(keep=(1.0, 0.1), accuracy_loss=0.02, prune_epochs=0)._prune(ground)
+    assert len(steps) == 1
+    assert grade(steps[0].network, problem(), problem().val) == whole
+
+
+def test_a_budget_names_the_network_or_limits_its_memory(built):
+    family = built.family
+    sizes = [family.memory_bytes(which) for which in range(3)]
+    assert layout_of(MEMBER.select(family, Budget(memory_bytes=sizes[0]))) == layout_of(dense(family, 0))
+    assert layout_of(MEMBER.select(family, Budget(memory_bytes=1))) == layout_of(dense(family, 0))
+    assert layout_of(MEMBER.select(family, Budget(variant=2))) == layout_of(dense(family, 2))
+    best = int(np.argmax(family.accuracies))
+    assert layout_of(MEMBER.select(family, Budget())) == layout_of(dense(family, best))
+    with pytest.raises(RequestError, match="networks 0 to 2"):
+        MEMBER.select(family, Budget(variant=3))
+    with pytest.raises(RequestError, match="on a machine"):
+        MEMBER.select(family, Budget(latency_s=0.1))
