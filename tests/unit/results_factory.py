@@ -126,7 +126,8 @@ def rows(system, workload, seed, duration_s, fps, pictures):
         visits_s = {"one_time": (10.0,), "ams": np.arange(10.0, duration_s, 10.0)}.get(system, ())
         for number, at_s in enumerate(visits_s):
             out["transfers"] += [
-                message(device, "up", "samples", number, sent // len(visits_s), at_s) | {"samples": 20},
+                message(device, "up", "samples", number, sent // len(visits_s), at_s)
+                | {"samples": 20, "rate_fps": 1.0},
                 message(device, "down", "update", number, 80_000 // len(visits_s), at_s + 8.0),
             ]
             out["updates"].append(update(device, rng, at_s))

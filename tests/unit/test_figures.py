@@ -74,7 +74,9 @@ def made(name: str) -> Made:
                 rows["frames"].append({**place, **seen, "miou_window": 0.5})
             for number in (1, 2):
                 sent = {"direction": "up", "kind": "samples", "sequence": number, "queued_s": 10.0 * number}
-                rows["transfers"].append({**place, **sent, "arrive_s": 10.0 * number + 1, "samples": 5})
+                rows["transfers"].append(
+                    {**place, **sent, "arrive_s": 10.0 * number + 1, "samples": 5, "rate_fps": 0.5 / number}
+                )
                 phase = {"teach_start_s": 10.0 * number + 3, "train_end_s": 10.0 * number + 5}
                 rows["updates"].append({**place, **phase, "samples": 5, "uploads": 1})
     return Made(experiment.model_dump(mode="json"), **rows)
@@ -235,14 +237,21 @@ def test_frames_are_compared_with_the_same_frame():
     assert max(share for gain, share in zip(x, y, strict=True) if gain <= 0.2) == pytest.approx(0.5)
 
 
-def test_a_rate_is_what_an_upload_brought_over_its_time_and_stops_are_shaded():
+def test_rates_hold_from_upload_to_upload_and_stops_are_shaded():
     tables = made("ams-rates")
     tables.change("transfers", queued_s=lambda row: 40.0 * row["sequence"] * (1 + ("fast" in row["cell"])))
     shown = show(rates, tables)
     assert [panel.title for panel in shown.panels][-1] == "mean rate of a stream"
     axis = drawn(next(panel for panel in shown.panels if panel.title == "driving_la"))
     steps = [patch.get_data() for patch in axis.patches if hasattr(patch, "get_data")]
-    assert [step.values.tolist() for step in steps] == [[0.125] * 2, [0.125] * 2, [0.0625] * 2]
+    assert [step.values.tolist() for step in steps] == [[0.5, 0.25]] * 3
+    assert [step.edges.tolist() for step in steps] == [[0, 40, 80], [0, 40, 80], [0, 80, 160]]
+    spread = lines(drawn(shown.panels[-1]))
+    assert {look.colour: set(spread[look.colour][0]) for look in shown.legend.values()} == {
+        shown.legend["ams"].colour: {0.125},
+        shown.legend["ams-scaled"].colour: {0.125},
+        shown.legend["ams-fast"].colour: {0.0625},
+    }
     seed = next(edge.devices[0].stream.seed for edge in cells_of(asked("ams-rates")) if edge.workload == "driving_la")
     travel = draw_travel(PRESETS["driving_la"], seed)
     shaded = [patch for patch in axis.patches if hasattr(patch, "get_width")]

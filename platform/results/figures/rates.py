@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Frames that an upload brought over the time that it covers, for the first device and the lowest seed; below it, a "
-    "tick where the server finished training. Shaded: the camera of a street stands while it moves at other times. The "
-    "last panel has the mean rate of every stream of the run."
+    "The sampling rate in force, for the first device and the lowest seed; below it, a tick where the server finished "
+    "training. Shaded: the camera of a street stands while it moves at other times. The last panel has the frames of "
+    "every stream over its time."
 )
 
 
@@ -49,7 +49,7 @@ def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tupl
         axis.axvspan(begin_s, end_s, color=plots.RULE, alpha=0.6, linewidth=0, zorder=0)
     for row, (name, look) in enumerate(looks.items()):
         own = sent[sent["system"] == name].sort_values("queued_s")
-        axis.stairs(own["rate"], [0.0, *own["queued_s"]], baseline=None, color=look.colour, linewidth=1.5)
+        axis.stairs(own["rate_fps"], [0.0, *own["queued_s"]], baseline=None, color=look.colour, linewidth=1.5)
         trained = own["train_end_s"].dropna()
         foot = [-0.05 - 0.06 * row] * len(trained)
         axis.plot(
