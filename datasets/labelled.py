@@ -64,10 +64,32 @@ def _draw_signs(request: SetRequest) -> LabelledSet:
     return draw_set(request)
 
 
+def _open_archive(request: SetRequest) -> LabelledSet:
+    from driftlab.datasets.archives import open_archive
+
+    return open_archive(request)
+
+
+def _open_digits(request: SetRequest) -> LabelledSet:
+    from driftlab.datasets.archives import open_digits
+
+    return open_digits(request)
+
+
 SETS: Mapping[str, Source] = MappingProxyType(
     {
-        f"signs/{problem.name}": Source(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
-        for problem in SIGNS.values()
+        **{
+            f"signs/{problem.name}": Source(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
+            for problem in SIGNS.values()
+        },
+        "digits": Source("1 797 handwritten digits that come with scikit-learn", _open_digits),
+        "cifar10": Source("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "cifar100": Source("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "mnist": Source("handwritten digits, 70 000 pictures on this machine", _open_archive),
+        "fashion_mnist": Source("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
+        "svhn": Source("house numbers, 99 000 pictures on this machine", _open_archive),
+        "gtsrb": Source("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
+        "images": Source("any pictures on this machine, in one folder per class", _open_archive),
     }
 )
 

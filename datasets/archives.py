@@ -1,0 +1,155 @@
+"""Labelled sets that lie on this machine: archives in torchvision's layout, and the digits that scikit-learn brings.
+
+Nothing is downloaded. Of an archive only the pictures asked for are decoded, and they are brought to one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest
+from driftlab.errors import DataError, RequestError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+VAL = 0.1  # share of an archive's training pictures that are set aside to choose by
+_SPLITS = ({"train": True}, {"train": False})
+_NAMED_SPLITS = ({"split": "train"}, {"split": "test"})
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One archive: torchvision's class for it, how it calls its two parts, and where it looks for them."""
+
+    reader: str
+    layout: str
+    parts: tuple[dict[str, Any], dict[str, Any]]
+
+
+ARCHIVES = {
+    "cifar10": Archive("CIFAR10", "cifar-10-batches-py/data_batch_1 to 5, test_batch, batches.meta", _SPLITS),
+    "cifar100": Archive("CIFAR100", "cifar-100-python/train, test, meta", _SPLITS),
+    "mnist": Archive("MNIST", "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-…", _SPLITS),
+    "fashion_mnist": Archive("FashionMNIST", "FashionMNIST/raw/train-images-idx3-ubyte and its siblings", _SPLITS),
+    "svhn": Archive("SVHN", "train_32x32.mat, test_32x32.mat", _NAMED_SPLITS),
+    "gtsrb": Archive(
+        "GTSRB", "gtsrb/GTSRB/Training/00000/*.ppm …, GTSRB/Final_Test/Images/*.ppm, GT-final_test.csv", _NAMED_SPLITS
+    ),
+    "images": Archive("ImageFolder", "train/CLASS/*.png or .jpg, test/CLASS/…", ({"sub": "train"}, {"sub": "test"})),
+}
+
+
+def open_archive(request: SetRequest) -> LabelledSet:
+    """Read an archive; some of its training pictures are set aside to choose by."""
+    archive = ARCHIVES[request.name.partition(":")[0]]
+    learned, judged = (_part(request, archive, dict(part)) for part in archive.parts)
+    order = np.random.default_rng([request.seed, 31]).permutation(len(learned))
+    val_count = request.counts[1] if request.counts else max(1, round(VAL * len(learned)))
+    train_count = request.counts[0] if request.counts else len(learned) - val_count
+    _check_counts(request, {"train and val": (train_count + val_count, len(learned))})
+    tested = np.random.default_rng([request.seed, 32]).permutation(len(judged))
+    if request.counts:
+        _check_counts(request, {"test": (request.counts[2], len(judged))})
+        tested = tested[: request.counts[2]]
+    return LabelledSet(
+        request.name,
+        _names(learned),
+        train=_decoded(learned, order[val_count : val_count + train_count], request.size),
+        val=_decoded(learned, order[:val_count], request.size),
+        test=_decoded(judged, tested, request.size),
+    )
+
+
+def open_digits(request: SetRequest) -> LabelledSet:
+    """Take scikit-learn's 1 797 handwritten digits of 8 by 8 pixels: small, real, and there without a download."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise RequestError(
+            f"The labelled set 'digits' needs scikit-learn, which cannot be imported here ({error}). "
+            "Install it with: pip install 'driftlab[data]'."
+        ) from error
+    found = load_digits()
+    pictures = np.rint(found.images * (255 / 16)).astype(np.uint8)
+    order = np.random.default_rng([request.seed, 31]).permutation(len(pictures))
+    counts = request.counts or (1077, 360, 360)
+    _check_counts(request, {"all parts": (sum(counts), len(pictures))})
+    parts = np.split(order[: sum(counts)], np.cumsum(counts)[:2])
+    train, val, test = (
+        Pictures(_sized(pictures[rows], request.size), found.target[rows].astype(np.int64)) for rows in parts
+    )
+    return LabelledSet(request.name, tuple(str(digit) for digit in range(10)), train, val, test)
+
+
+def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
+    """Open one part with torchvision's own reader."""
+    try:
+        from torchvision import datasets
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        raise RequestError(
+            f"The labelled set '{request.name}' needs torchvision, which cannot be imported here ({error}). "
+            "Take signs/… or digits, which do not need it, or see `driftlab doctor`."
+        ) from error
+    folder = Path(request.folder).expanduser() / part.pop("sub", "")
+    without = {} if archive.reader == "ImageFolder" else {"download": False}
+    try:
+        if not request.folder:
+            raise FileNotFoundError("no folder was given")
+        return getattr(datasets, archive.reader)(str(folder), **part, **without)
+    except (RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
+        name = request.name.partition(":")[0]
+        raise DataError(
+            f"Labelled set '{name}' cannot be read from '{request.folder}': {_first_line(error)}. "
+            f"Ask for '{name}:FOLDER' where FOLDER holds {archive.layout}."
+        ) from error
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    """Name the classes as the archive does; one that has no names has numbers."""
+    names = getattr(part, "classes", None)
+    return tuple(names) if names else tuple(str(number) for number in range(int(_classes(part).max()) + 1))
+
+
+def _classes(part: Any) -> npt.NDArray[np.int64]:
+    for name in ("targets", "labels"):
+        if hasattr(part, name):
+            return np.asarray(getattr(part, name), dtype=np.int64)
+    return np.array([label for _, label in part._samples], dtype=np.int64)  # GTSRB tells its labels nowhere else
+
+
+def _decoded(part: Any, rows: npt.NDArray[np.intp], size: int) -> Pictures:
+    images = np.empty((len(rows), size, size, 3), np.uint8)
+    classes = np.empty(len(rows), np.int64)
+    for place, row in enumerate(rows):
+        picture, classes[place] = part[int(row)]
+        images[place] = _square(picture, size)
+    return Pictures(images, classes)
+
+
+def _square(picture: Image, size: int) -> npt.NDArray[np.uint8]:
+    colours = picture.convert("RGB")
+    return np.asarray(colours if colours.size == (size, size) else colours.resize((size, size)), dtype=np.uint8)
+
+
+def _sized(pictures: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    return np.stack([_square(Image.fromarray(picture), size) for picture in pictures])
+
+
+def _check_counts(request: SetRequest, wanted: dict[str, tuple[int, int]]) -> None:
+    faults = [f"{what}: {asked} asked for, {there} there" for what, (asked, there) in wanted.items() if asked > there]
+    if faults:
+        raise DataError(f"Labelled set '{request.name}' has too few pictures ({'; '.join(faults)}).")
+
+
+def _first_line(error: Exception) -> str:
+    lines: Sequence[str] = str(error).splitlines()
+    return (lines[0] if lines else type(error).__name__).partition(". You can use")[0].rstrip(".")

@@ -1,0 +1,167 @@
+"""Archives on disk: small ones made here in the layout of the real, and what is said where they are not there."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from driftlab.datasets.archives import ARCHIVES
+from driftlab.datasets.labelled import SETS, open_set
+from driftlab.errors import DataError, RequestError
+
+NAMES = ("aeroplane", "bird", "cat")
+
+
+@pytest.fixture(scope="module")
+def torchvision_datasets():
+    return pytest.importorskip("torchvision.datasets", exc_type=Exception)
+
+
+def pictures(n, seed=0):
+    """One colour per class under some noise, so that a picture says what its class must be."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(n) % 3
+    images = rng.integers(0, 30, (n, 32, 32, 3)).astype(np.uint8)
+    images[np.arange(n), :, :, classes] += 200
+    return images, classes
+
+
+def agree(part):
+    return np.array_equal(part.images.mean((1, 2)).argmax(1), part.classes)
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch, torchvision_datasets):
+    """CIFAR-10's files with a few pictures in each; torchvision knows the real ones by their hashes."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def write(name, content):
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    def batch(name, n, seed):
+        images, classes = pictures(n, seed)
+        return write(name, {"data": images.transpose(0, 3, 1, 2).reshape(n, -1), "labels": classes.tolist()})
+
+    kind = torchvision_datasets.CIFAR10
+    monkeypatch.setattr(kind, "train_list", [batch(f"data_batch_{k}", 12, k) for k in range(1, 6)])
+    monkeypatch.setattr(kind, "test_list", [batch("test_batch", 15, 9)])
+    _, md5 = write("batches.meta", {"label_names": list(NAMES)})
+    monkeypatch.setattr(kind, "meta", {"filename": "batches.meta", "key": "label_names", "md5": md5})
+    return tmp_path
+
+
+def test_cifar_is_read_and_some_of_its_pictures_are_set_aside(cifar):
+    found = open_set(f"cifar10:{cifar}")
+    assert found.classes == NAMES
+    assert [len(part.classes) for part in (found.train, found.val, found.test)] == [54, 6, 15]
+    assert found.train.images.shape == (54, 32, 32, 3) and found.train.images.dtype == np.uint8
+    assert agree(found.train) and agree(found.val) and agree(found.test)
+    both = {image.tobytes() for part in (found.train, found.val) for image in part.images}
+    assert len(both) == 60
+
+
+def test_as_many_pictures_as_asked_for_the_same_for_the_same_seed(cifar):
+    first, same, other = (open_set(f"cifar10:{cifar}", counts=(20, 10, 5), seed=seed, size=16) for seed in (1, 1, 2))
+    assert [len(part.classes) for part in (first.train, first.val, first.test)] == [20, 10, 5]
+    assert first.train.images.shape == (20, 16, 16, 3) and agree(first.train)
+    assert np.array_equal(first.train.images, same.train.images)
+    assert not np.array_equal(first.train.classes, other.train.classes)
+    with pytest.raises(DataError, match=r"too few pictures \(train and val: 70 asked for, 60 there\)"):
+        open_set(f"cifar10:{cifar}", counts=(60, 10, 5))
+    with pytest.raises(DataError, match=r"too few pictures \(test: 16 asked for, 15 there\)"):
+        open_set(f"cifar10:{cifar}", counts=(6, 1, 16))
+
+
+def test_a_torn_archive_says_so(cifar):
+    (cifar / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"torn")
+    with pytest.raises(DataError, match=r"(?s)cannot be read from .*FOLDER holds cifar-10-batches-py/data_batch_1"):
+        open_set(f"cifar10:{cifar}")
+
+
+def write_folders(folder, n):
+    for image, number in zip(*pictures(n), strict=True):
+        place = folder / NAMES[number]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).resize((40, 20)).save(place / f"{len(list(place.iterdir()))}.png")
+
+
+def test_folders_of_pictures_of_any_size(tmp_path, torchvision_datasets):
+    write_folders(tmp_path / "train", 30)
+    write_folders(tmp_path / "test", 9)
+    found = open_set(f"images:{tmp_path}", size=24)
+    assert found.classes == NAMES and [len(found.train.classes), len(found.val.classes)] == [27, 3]
+    assert found.test.images.shape == (9, 24, 24, 3) and agree(found.train) and agree(found.test)
+
+
+def test_german_traffic_signs(tmp_path, torchvision_datasets):
+    base = tmp_path / "gtsrb"
+    images, classes = pictures(30)
+    for number, (image, kind) in enumerate(zip(images, classes, strict=True)):
+        place = base / "GTSRB" / "Training" / f"{kind:05d}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{number:05d}.ppm")
+    judged = base / "GTSRB" / "Final_Test" / "Images"
+    judged.mkdir(parents=True)
+    lines = ["Filename;ClassId"]
+    for number, (image, kind) in enumerate(zip(*pictures(6, seed=5), strict=True)):
+        Image.fromarray(image).save(judged / f"{number:05d}.ppm")
+        lines.append(f"{number:05d}.ppm;{kind}")
+    (base / "GT-final_test.csv").write_text("\n".join(lines) + "\n")
+    found = open_set(f"gtsrb:{tmp_path}")
+    assert found.classes == ("0", "1", "2") and len(found.test.classes) == 6
+    assert agree(found.train) and agree(found.val) and agree(found.test)
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_that_is_not_there_names_the_layout_it_should_have(name, tmp_path, torchvision_datasets):
+    for request in (name, f"{name}:{tmp_path}", f"{name}:{tmp_path}/nowhere"):
+        with pytest.raises(DataError) as caught:
+            open_set(request)
+        assert f"'{name}:FOLDER' where FOLDER holds {ARCHIVES[name].layout}" in str(caught.value)
+        assert "download=True" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [None, RuntimeError("operator torchvision::nms does not exist")])
+def test_without_torchvision_everything_else_opens(monkeypatch, broken):
+    class Broken:
+        def __getattr__(self, name):
+            raise broken
+
+    monkeypatch.setitem(sys.modules, "torchvision", Broken() if broken else None)
+    with pytest.raises(RequestError, match="needs torchvision, which cannot be imported here"):
+        open_set("cifar10:/data")
+    assert len(open_set("signs/vg", counts=(4, 2, 2)).train.classes) == 4
+
+
+def test_digits_are_real_and_there():
+    pytest.importorskip("sklearn")
+    found = open_set("digits")
+    assert [len(part.classes) for part in (found.train, found.val, found.test)] == [1077, 360, 360]
+    assert found.classes == tuple("0123456789") and found.train.images.shape[1:] == (32, 32, 3)
+    assert np.ptp(found.train.images.astype(int), axis=3).max() == 0  # grey
+    small = open_set("digits", size=8, counts=(500, 100, 500))
+    centres = np.stack([small.train.images[small.train.classes == digit].mean(0).ravel() for digit in range(10)])
+    flat = small.test.images.reshape(500, -1).astype(float)
+    nearest = ((flat[:, None] - centres) ** 2).sum(-1).argmin(1)
+    assert (nearest == small.test.classes).mean() > 0.8  # pictures and classes belong together
+    with pytest.raises(DataError, match="1800 asked for, 1797 there"):
+        open_set("digits", counts=(1000, 400, 400))
+
+
+def test_digits_without_scikit_learn_name_the_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(RequestError, match=r"pip install 'driftlab\[data\]'"):
+        open_set("digits")
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("signs/")])
+def test_only_signs_come_in_any_number_of_classes(name):
+    with pytest.raises(RequestError, match="classes is 5, but only signs can be had in any"):
+        open_set(name, classes=5)
