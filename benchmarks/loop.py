@@ -80,11 +80,11 @@ def main() -> None:
     spec = parse(experiment(options.seconds))
     (cell,) = cells_of(spec)
     setting = settings_of(spec, InlineBackend(), Progress())[cell.workload]
-    weights = setting.student.weights.reply.payload
+    weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(options.runs + 1):
         begun = time.process_time()
-        bare(cell.devices[0].stream.seed, options.seconds, weights)
+        bare(cell.devices[0].tenants[0].stream.seed, options.seconds, weights)
         middle = time.process_time()
         loop = Loop(cell, setting, InlineSession())
         loop.run()

@@ -185,7 +185,8 @@ def _plan(spec: Experiment, as_json: bool) -> None:
         )
         return
     print_columns(rows)
-    frames = sum(cell.duration_s * sum(device.stream.fps for device in cell.devices) for cell in cells)
+    streams = [(cell, tenant.stream) for cell in cells for device in cell.devices for tenant in device.tenants]
+    frames = sum(cell.duration_s * stream.fps for cell, stream in streams)
     say(f"{len(cells)} cells, {frames:.0f} frames; nothing was run.")
 
 

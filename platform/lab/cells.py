@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import Stream
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.seeding import seed_for
+from driftlab.platform.core.records import Variant
+from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS
-from driftlab.platform.world import hardware, link
+from driftlab.platform.world import apps, hardware, link, measured
+from driftlab.platform.world.apps import App, Event, running
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.experiment import Experiment, FleetPart, SystemPart, WorkloadPart
+    from driftlab.platform.lab.experiment import AppPart, DevicePart, Experiment, FleetPart, SystemPart, WorkloadPart
 
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 
 
 @dataclass(frozen=True)
+class Tenant:
+    """One application of a device: what it wishes, and what it watches."""
+
+    app: App
+    stream: StreamSpec
+
+
+@dataclass(frozen=True)
 class EdgeSpec:
-    """One device of a fleet."""
+    """One device of a fleet, and who lives on it."""
 
     name: str
     hardware: Hardware
     link: LinkProfile
-    stream: StreamSpec
+    tenants: tuple[Tenant, ...]
+    events: tuple[Event, ...] = ()  # who comes and goes when; none: all are there from beginning to end
+
+    @property
+    def duration_s(self) -> float:
+        return self.tenants[0].stream.duration_s
+
+    def present(self, time_s: float) -> tuple[App, ...]:
+        """Tell which applications run at a time, and what they wish then."""
+        return running(self.events, time_s) if self.events else tuple(tenant.app for tenant in self.tenants)
 
 
 @dataclass(frozen=True)
@@ -52,28 +73,54 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     present = {system.bound for system in systems}
     if experiment.bounds:
         systems += [row for row in SYSTEMS.values() if row.bound and row.bound not in present]
-    streams = [(workload.label, stream_of(workload)) for workload in experiment.workloads]
+    tenants = [(workload, tenants_of(experiment, workload)) for workload in experiment.workloads]
     return [
-        _cell(system, label, devices_of(fleet, stream, seed), fleet.name, seed)
+        _cell(system, workload.label, devices_of(fleet, workload, inside, seed), fleet.name, seed)
         for seed in experiment.seeds
         for fleet in experiment.fleets
-        for label, stream in streams
+        for workload, inside in tenants
         for system in systems
     ]
 
 
 def _cell(system: System, workload: str, devices: tuple[EdgeSpec, ...], fleet: str, seed: int) -> Cell:
     cell_id = f"{system.name}/{workload}/{fleet}/seed-{seed}"
-    return Cell(cell_id, system, workload, fleet, devices, seed, devices[0].stream.duration_s)
+    return Cell(cell_id, system, workload, fleet, devices, seed, devices[0].duration_s)
 
 
-def devices_of(fleet: FleetPart, stream: StreamSpec, seed: int) -> tuple[EdgeSpec, ...]:
-    """Give each device a world of its own, the same one whatever system runs on it."""
+def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[Tenant], seed: int) -> tuple[EdgeSpec, ...]:
+    """Give each device a world and visitors of its own, the same ones whatever system runs on it."""
     return tuple(
         EdgeSpec(
-            f"device-{index:04d}", *machine, replace(stream, seed=seed_for(seed, "stream", stream.workload, index))
+            f"device-{index:04d}",
+            *machine,
+            tuple(_settled(tenant, seed, index) for tenant in tenants),
+            _events(workload, tenants, seed, index),
         )
         for index, machine in enumerate(fleet_of(fleet))
+    )
+
+
+def _settled(tenant: Tenant, seed: int, index: int) -> Tenant:
+    """Seed what an application watches; those on one device that watch the same place see the same."""
+    return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
+
+
+def _events(workload: WorkloadPart, tenants: Sequence[Tenant], seed: int, index: int) -> tuple[Event, ...]:
+    if workload.churn is None:
+        return ()
+    churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
+    return apps.trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+
+
+def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[Tenant, ...]:
+    """Describe the applications of a workload."""
+    return tuple(
+        Tenant(
+            App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority),
+            stream_of(workload.seen_by(part)),
+        )
+        for part in experiment.apps_of(workload)
     )
 
 
@@ -111,10 +158,26 @@ def open_workload(workload: WorkloadPart) -> Stream:
     return stream
 
 
+def measured_of(app: AppPart) -> tuple[Variant, ...]:
+    """Read the networks that somebody has measured for an application: those under its name, or a file's only ones."""
+    if app.variants is None:
+        return ()
+    found = measured.read(Path(app.variants))
+    if app.name not in found and len(found) > 1:
+        raise unknown_name("application", app.name, found)
+    return found.get(app.name) or next(iter(found.values()))
+
+
 def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile]]:
     """List the machine and the link of every device."""
-    kinds = [(described(hardware, part.hardware), described(link, part.link)) for part in fleet.devices]
+    kinds = [(_machine(part), described(link, part.link)) for part in fleet.devices]
     return [kind for kind, part in zip(kinds, fleet.devices, strict=True) for _ in range(part.count)]
+
+
+def _machine(part: DevicePart) -> Hardware:
+    """Find a device's machine; its applications may be given less memory than it has."""
+    machine: Hardware = described(hardware, part.hardware)
+    return machine if part.memory_bytes is None else replace(machine, memory_bytes=part.memory_bytes)
 
 
 def described(module: Any, given: Any) -> Any:

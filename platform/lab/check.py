@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from driftlab.errors import RequestError
-from driftlab.platform.lab.cells import cells_of, described, open_workload, system_of
+from driftlab.platform.lab.cells import cells_of, described, measured_of, open_workload, system_of
 from driftlab.platform.models import zoo
 from driftlab.platform.models.tasks import SEGMENTATION, TASKS
-from driftlab.platform.world import hardware, link
+from driftlab.platform.world import apps, hardware, link
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.experiment import Experiment, WorkloadPart
+    from driftlab.platform.lab.experiment import AppPart, Experiment, WorkloadPart
 
 
 def report(source: str, faults: Sequence[str]) -> str:
@@ -94,7 +95,9 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     for number, system in enumerate(experiment.systems):
         yield f"systems.{number}", partial(system_of, system)
     for number, workload in enumerate(experiment.workloads):
-        yield f"workloads.{number}", partial(_check_workload, workload, experiment)
+        for app in experiment.apps_of(workload):
+            yield f"workloads.{number}", partial(_check_app, experiment, workload, app)
+        yield f"workloads.{number}", partial(_check_apps, workload)
     for number, fleet in enumerate(experiment.fleets):
         for index, part in enumerate(fleet.devices):
             place = f"fleets.{number}.devices.{index}"
@@ -113,15 +116,28 @@ def _fault(place: str, check: Callable[[], Any]) -> list[str]:
     return []
 
 
-def _check_workload(workload: WorkloadPart, experiment: Experiment) -> None:
-    """Open the stream; an oracle has nothing to say about one that has no truth, nobody about another task's."""
-    stream = open_workload(workload)
+def _check_apps(workload: WorkloadPart) -> None:
+    """Refuse twins, and visitors that the trace cannot be drawn from."""
+    names = [app.name for app in workload.apps]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RequestError(f"apps names {', '.join(twice)} twice; give each another name")
+    if workload.churn is not None:
+        churn = apps.from_mapping(workload.churn)
+        apps.trace([apps.App(name) for name in names], churn, np.random.default_rng(0))
+
+
+def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
+    """Open what an application watches; an oracle says nothing about a stream without truth, nobody of other tasks."""
+    seen, student = workload.seen_by(app), experiment.student_of(app).network
+    if app.network is not None:
+        zoo.check(app.network)
+    measured_of(app)
+    stream = open_workload(seen)
     if not stream.has_truth and experiment.teacher.kind == "oracle":
         raise RequestError(
-            f"'{workload.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
+            f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
             "set teacher.kind=network, or put label maps beside the file"
         )
-    student = experiment.student.network
     if student not in zoo.ZOO or not stream.has_truth:
         return
     shown = stream.at([])
@@ -129,7 +145,7 @@ def _check_workload(workload: WorkloadPart, experiment: Experiment) -> None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
         fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
         raise RequestError(
-            f"'{workload.name}' has truth for {' and '.join(known)}, and student.network={student} is for "
+            f"'{seen.name}' has truth for {' and '.join(known)}, and student.network={student} is for "
             f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
         )
 

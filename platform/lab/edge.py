@@ -1,4 +1,4 @@
-"""What the loop remembers: of a device, of an upload that has reached the server, and of a visit there."""
+"""What the loop remembers: of an application, of an upload that has reached the server, and of a visit there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import simpy
 
 from driftlab.platform.core.records import Stored, Trained, Uploaded
 from driftlab.platform.lab.backend import Job, Kind, NodeId
-from driftlab.platform.lab.cells import EdgeSpec
+from driftlab.platform.lab.cells import EdgeSpec, Tenant
 from driftlab.platform.lab.ledger import Account
+from driftlab.platform.lab.setting import AppSetting
 from driftlab.platform.streaming.base import Answer
 from driftlab.platform.streaming.base import Session as Plan
 from driftlab.platform.world import damage
@@ -34,11 +35,13 @@ class Upload:
 
 @dataclass
 class Edge:
-    """One device of the cell, as the loop sees it."""
+    """One application on a device of the cell, as the loop sees it: what it watches, sends, and gets back."""
 
     spec: EdgeSpec
+    tenant: Tenant
+    setting: AppSetting
     plan: Plan
-    up: Link
+    up: Link  # the device's: its applications share it
     down: Link
     faults: Mapping[Direction, np.random.Generator]  # decide which messages arrive damaged
     damaged: float  # share of them
@@ -52,11 +55,24 @@ class Edge:
     account: Account = field(default_factory=Account)
 
     @property
-    def name(self) -> str:
+    def device(self) -> str:
         return self.spec.name
 
+    @property
+    def app(self) -> str:
+        return self.tenant.app.name
+
+    @property
+    def name(self) -> str:
+        """How its nodes are called: by the device, and where that has several applications by both."""
+        return self.device if len(self.spec.tenants) == 1 else f"{self.device}/{self.app}"
+
     def node(self, kind: Kind) -> NodeId:
-        return NodeId(kind, self.spec.name)
+        return NodeId(kind, self.name)
+
+    def present(self, time_s: float) -> bool:
+        """Tell whether the application runs at a time."""
+        return any(app.name == self.app for app in self.spec.present(time_s))
 
     def message(self, direction: Direction, kind: str) -> Message:
         """Begin a message; what becomes of it on the way is drawn now."""

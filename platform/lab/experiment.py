@@ -14,6 +14,7 @@ from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.lab.cells import written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
 from driftlab.platform.lab.overrides import apply_overrides, merged, read
+from driftlab.platform.models import zoo
 
 FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -36,8 +37,21 @@ class SystemPart(_Part):
     scheduling: str | dict[str, Any] | None = None
 
 
+class AppPart(_Part):
+    """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    watches: str | None = None  # another stream than the workload's own
+    params: dict[str, Any] = {}
+    network: str | None = None
+    variants: str | None = None  # a CSV or Parquet file of networks that somebody has measured
+    accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
+    latency_goal_s: Positive | None = None
+    priority: Positive = 1.0
+
+
 class WorkloadPart(_Part):
-    """A stream and how it is read."""
+    """A stream and how it is read, or several: one for each application."""
 
     name: str
     duration_s: Positive | None = 60.0  # none: as long as the file is
@@ -45,6 +59,9 @@ class WorkloadPart(_Part):
     height: Annotated[int, Field(ge=16, le=4096)] = 64
     width: Annotated[int, Field(ge=16, le=4096)] = 96
     params: dict[str, Any] = {}
+    apps: Annotated[tuple[AppPart, ...], Field(strict=False)] = ()  # none: one, which does the student's task
+    churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
+    live: bool = True  # whether they run their networks; if not, they are only given shares
     alias: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")] | None = None
 
     @property
@@ -52,12 +69,19 @@ class WorkloadPart(_Part):
         """How tables and plots call it."""
         return self.alias or Path(self.name.removeprefix("video:")).stem
 
+    def seen_by(self, app: AppPart) -> WorkloadPart:
+        """Describe what one application watches."""
+        return self.model_copy(
+            update={"name": app.watches or self.name, "params": {**self.params, **app.params}, "apps": ()}
+        )
+
 
 class DevicePart(_Part):
     """Devices of one kind."""
 
     hardware: str | dict[str, Any] = "jetson-nx"
     link: str | dict[str, Any] = "lte"
+    memory_bytes: Count | None = None  # for applications; none: all that the hardware has
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
 
 
@@ -119,6 +143,15 @@ class Experiment(_Part):
     teacher: TeacherPart = TeacherPart()
     server: ServerPart = ServerPart()
     compute: ComputePart = ComputePart()
+
+    def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
+        """List a workload's applications; where it lists none there is one, called by its task."""
+        network = zoo.ZOO.get(self.student.network)
+        return workload.apps or (AppPart(name=network.task.name if network else "unknown"),)
+
+    def student_of(self, app: AppPart) -> StudentPart:
+        """Describe the network of an application."""
+        return self.student if app.network is None else self.student.model_copy(update={"network": app.network})
 
 
 @dataclass(frozen=True)

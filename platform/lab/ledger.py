@@ -56,10 +56,12 @@ class Account:
 
 
 def total(accounts: Sequence[Account]) -> Account:
-    """Sum the accounts of a cell's devices."""
+    """Sum accounts, whatever their tasks: counts, which only those of one task can add up, are left out."""
     whole = Account()
     for account in accounts:
         for field_ in fields(Account):
+            if field_.name == "counts":
+                continue
             mine, theirs = getattr(whole, field_.name), getattr(account, field_.name)
             setattr(whole, field_.name, _sum(mine, theirs))
     return whole

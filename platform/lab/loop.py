@@ -1,8 +1,9 @@
 """The loop: one cell as processes on one clock, the same for every system.
 
-A device watches its windows one after another; beside it, an uplink sends what the streaming member samples, a server
-labels and trains, and a downlink brings back what was learned. Work starts when its virtual start comes and is waited
-for when its virtual end comes, so real work overlaps while the tables depend on spec and seed alone.
+A device shares its windows among its applications, one after another. Beside each application an uplink sends what the
+streaming member samples, a server labels and trains, and a downlink brings back what was learned. Work starts when its
+virtual start comes and is waited for when its virtual end comes, so real work overlaps while the tables depend on spec
+and seed alone.
 """
 
 from __future__ import annotations
@@ -16,21 +17,20 @@ import simpy
 
 from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Applied, Captured, Trained, Uploaded, Variant, Watched
+from driftlab.platform.core.records import Applied, Captured, Trained, Uploaded, Watched
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.lab.backend import Job, NodeId, Session
-from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.edge import Direction, Edge, Message, Upload, Visit, nothing_to_learn, together
+from driftlab.platform.lab.host import Grant, Host
 from driftlab.platform.lab.ledger import Ledger
-from driftlab.platform.lab.rows import device_row, run_row, sample_columns, transfer_row, update_row
+from driftlab.platform.lab.rows import device_row, run_row, sample_columns, share_row, transfer_row, update_row
 from driftlab.platform.lab.setting import Setting
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
-from driftlab.platform.scheduling.base import Demand, Window
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling
 from driftlab.platform.streaming.base import Session as Plan
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.cost import inference_s
-from driftlab.platform.world.link import LINKS
+from driftlab.platform.world.link import LINKS, Link
 
 Process = Generator[simpy.Event, Any, None]
 FROZEN = Member("adaptation", "frozen")
@@ -50,60 +50,60 @@ class Loop:
         self.ledger = Ledger()
         self.streaming = cell.system.streaming.make()
         self.adaptation = cell.system.adaptation.make()
+        self.scaling = cell.system.scaling.make()
         self.scheduling = cell.system.scheduling.make()
         self.gpu = simpy.Resource(self.clock, capacity=setting.server.gpus)
-        self.teacher = NodeId("teacher", "teacher")
-        self.edges = [self._edge(spec) for spec in cell.devices]
+        self.hosts = [self._host(spec) for spec in cell.devices]
 
     def run(self) -> None:
         """Place the nodes and let every process run to its end."""
-        teacher = self.setting.teacher
-        self.session.place(self.teacher, self.setting.teacher_spec, *([teacher.weights] if teacher else []))
-        for edge in self.edges:
-            self._place(edge)
-            self.clock.process(self._watch(edge))
-            self.clock.process(self._send(edge))
+        for app, needs in self.setting.apps.items():
+            self.session.place(_teacher(app), needs.teacher_spec, *([needs.teacher.weights] if needs.teacher else []))
+        for host in self.hosts:
+            for edge in host.edges.values() if self.setting.live else ():
+                self._place(edge)
+                self.clock.process(self._send(edge))
+            self.clock.process(self._watch(host))
         self.clock.run()
         self._close()
 
     # What a device does ------------------------------------------------------------------------------------------
 
-    def _watch(self, edge: Edge) -> Process:
-        """See every frame: capture a window while it lasts, run the model over it when it is over."""
-        watching: Job | None = None
-        while self.clock.now < edge.plan.duration_s:
-            start_s, stop_s = self.clock.now, min(self.clock.now + self.setting.window_s, edge.plan.duration_s)
-            capturing = self.session.call(edge.node("device"), "capture", start_s, stop_s)
+    def _watch(self, host: Host) -> Process:
+        """Share every window among those who run; what they see while it lasts goes through their models after it."""
+        watching: list[tuple[Edge, Job]] = []
+        while self.clock.now < host.spec.duration_s:
+            start_s, stop_s = self.clock.now, min(self.clock.now + self.setting.window_s, host.spec.duration_s)
+            awake = self._share(host, start_s, stop_s - start_s)
+            capturing = [self.session.call(grant.edge.node("device"), "capture", start_s, stop_s) for grant in awake]
             yield self.clock.timeout(stop_s - start_s)
-            captured: Captured = self.session.result(capturing).facts
-            self._watched(edge, watching)
-            watching = self._infer(edge, capturing, captured, start_s) if captured.frames else None
+            captured: list[Captured] = [self.session.result(job).facts for job in capturing]
+            self._watched(watching)
+            seen = zip(awake, capturing, captured, strict=True)
+            watching = [(grant.edge, self._infer(grant, job, what)) for grant, job, what in seen if what.frames]
             self.advanced(stop_s - start_s)
-        self._watched(edge, watching)
+        self._watched(watching)
 
-    def _infer(self, edge: Edge, capturing: Job, captured: Captured, start_s: float) -> Job:
+    def _share(self, host: Host, start_s: float, window_s: float) -> list[Grant]:
+        """Ask the scheduler, write down what it says, and return who runs its model in this window."""
+        grants = host.grant(self.scheduling, start_s, window_s)
+        for grant in grants:
+            self.ledger.row("shares", **share_row(grant, start_s, window_s))
+        return [grant for grant in grants if grant.share] if self.setting.live else []
+
+    def _infer(self, grant: Grant, capturing: Job, captured: Captured) -> Job:
         """Start the model over a window; a stream without truth is compared with the teacher's labels."""
-        truth = None if captured.has_truth else self.session.call(self.teacher, "label", capturing)
-        share = self._share(edge, start_s)
-        return self.session.call(edge.node("application"), "watch", capturing, truth, share)
+        edge = grant.edge
+        truth = None if captured.has_truth else self.session.call(_teacher(edge.app), "label", capturing)
+        return self.session.call(edge.node("application"), "watch", capturing, truth, grant.share)
 
-    def _share(self, edge: Edge, start_s: float) -> float:
-        student = self.setting.student
-        alone_s = inference_s(student.cost, edge.spec.hardware)
-        only = Variant(student.name, None, student.cost.weight_bytes, alone_s, macs=student.cost.macs)
-        demand = Demand(edge.name, edge.plan.fps, (only,), running=0)
-        window = Window(start_s, self.setting.window_s, edge.spec.hardware.memory_bytes, (demand,))
-        share: float = self.scheduling.allocate(window).shares[0]
-        return share
-
-    def _watched(self, edge: Edge, watching: Job | None) -> None:
+    def _watched(self, watching: Sequence[tuple[Edge, Job]]) -> None:
         """Take what a window showed; asked for one window late, so that the work had a window's time."""
-        if watching is None:
-            return
-        reply = self.session.result(watching)
-        seen: Watched = reply.facts
-        self.ledger.take(reply.rows)
-        edge.account.watched(seen)
+        for edge, job in watching:
+            reply = self.session.result(job)
+            seen: Watched = reply.facts
+            self.ledger.take(reply.rows)
+            edge.account.watched(seen)
 
     # What crosses the link and what the server does --------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Loop:
                 f"{self.cell.system.streaming} planned at {self.clock.now} s to send at {sampling.send_s} s and to "
                 f"plan again at {again_s} s, which would never end (device={edge.name})"
             )
-        return sampling
+        return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if edge.present(time_s)))
 
     def _serve(self, message: Message, sampling: Sampling, packing: Job) -> Process:
         """Carry an upload to the server; the next visit takes it along with whatever else waits there by then."""
@@ -154,7 +154,7 @@ class Loop:
                 yield gpu
                 uploads, edge.waiting = tuple(edge.waiting), []
                 if self.streaming.returns == "labels":
-                    packed = yield from self._label(uploads)
+                    packed = yield from self._label(edge, uploads)
                 else:
                     visit, training = yield from self._visit(edge, uploads)
         if self.streaming.returns == "labels":
@@ -163,11 +163,12 @@ class Loop:
         else:
             yield from self._return(visit, training)
 
-    def _label(self, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, list[Job]]:
+    def _label(self, edge: Edge, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, list[Job]]:
         """Let the teacher label; pack the labels for the way back."""
-        labelling = [self.session.call(self.teacher, "label", upload.packing) for upload in uploads]
-        packed = [self.session.call(self.teacher, "pack", labels) for labels in labelling]
-        yield self._busy(sum(upload.sent.frames for upload in uploads) * self.setting.label_s)
+        teacher = _teacher(edge.app)
+        labelling = [self.session.call(teacher, "label", upload.packing) for upload in uploads]
+        packed = [self.session.call(teacher, "pack", labels) for labels in labelling]
+        yield self._busy(sum(upload.sent.frames for upload in uploads) * edge.setting.label_s)
         return packed
 
     def _return_labels(self, edge: Edge, upload: Upload, packed: Job) -> Process:
@@ -194,11 +195,11 @@ class Loop:
         edge = visit.edge
         if not edge.has_trainer:
             self._place_trainer(edge)
-        storing = []
+        storing, teacher = [], _teacher(edge.app)
         for upload in visit.uploads:
-            labelling = self.session.call(self.teacher, "label", upload.packing)
+            labelling = self.session.call(teacher, "label", upload.packing)
             storing.append(self.session.call(edge.node("trainer"), "store", upload.packing, labelling, upload.stamp_s))
-        yield self._busy(sum(upload.sent.frames for upload in visit.uploads) * self.setting.label_s)
+        yield self._busy(sum(upload.sent.frames for upload in visit.uploads) * edge.setting.label_s)
         visit.stored, visit.teach_end_s = together([self.session.result(job).facts for job in storing]), self.clock.now
         visit.answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
         return visit.answer
@@ -213,7 +214,7 @@ class Loop:
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
         if answer.phase.stop_score is not None:
             iterations = self.session.result(training).facts.iterations
-        cost, batch = self.setting.student.cost, self.adaptation.phase_batch
+        cost, batch = visit.edge.setting.student.cost, self.adaptation.phase_batch
         yield self._busy(self.setting.server.training_s(cost, iterations, batch))
         trained: Trained = self.session.result(training).facts
         visit.trained, visit.train_end_s, visit.idle = trained, self.clock.now, trained.skipped
@@ -293,61 +294,75 @@ class Loop:
 
     # Beginning and end -------------------------------------------------------------------------------------------
 
-    def _edge(self, spec: EdgeSpec) -> Edge:
+    def _host(self, spec: EdgeSpec) -> Host:
+        """Open the device's links, which its applications share, and prepare each application."""
         profile = LINKS["null"] if self.streaming.free else spec.link
-        plan = Plan(spec.stream.fps, spec.stream.duration_s)
         up, down = (
             open_link(self.clock, rng_for(self.cell.seed, "link", spec.name, way))
             for way, open_link in (("up", profile.up), ("down", profile.down))
         )
+        edges = {tenant.app.name: self._edge(spec, tenant, up, down, profile.damaged) for tenant in spec.tenants}
+        variants = {app: edge.setting.variants(spec.hardware) for app, edge in edges.items()}
+        return Host(spec, edges, variants, nested=self.scaling.nested)
+
+    def _edge(self, spec: EdgeSpec, tenant: Tenant, up: Link, down: Link, damaged: float) -> Edge:
+        plan = Plan(tenant.stream.fps, tenant.stream.duration_s)
         state = self.streaming.start(plan)
-        faults = {way: rng_for(self.cell.seed, "damage", spec.name, way) for way in get_args(Direction)}
-        return Edge(spec, plan, up, down, faults, profile.damaged, state, state, simpy.Resource(self.clock))
+        alone = len(spec.tenants) == 1
+        named = (spec.name,) if alone else (spec.name, tenant.app.name)
+        faults = {way: rng_for(self.cell.seed, "damage", *named, way) for way in get_args(Direction)}
+        needs, turn = self.setting.apps[tenant.app.name], simpy.Resource(self.clock)
+        return Edge(spec, tenant, needs, plan, up, down, faults, damaged, state, state, turn)
 
     def _place(self, edge: Edge) -> None:
-        self.session.place(edge.node("device"), edge.spec.stream)
+        self.session.place(edge.node("device"), edge.tenant.stream)
         follows_here = not self.adaptation.needs_labels
         spec = AppSpec(
-            device=edge.name,
-            app=self.setting.task.name,
+            device=edge.device,
+            app=edge.app,
             student=self._student(edge, self.cell.system.adaptation if follows_here else FROZEN),
             hardware=edge.spec.hardware,
-            cost=self.setting.student.cost,
+            cost=edge.setting.student.cost,
             tracks=self.streaming.returns == "labels",
             chained=self.streaming.chained,
             picture_times_s=self._picture_times(edge),
         )
-        self.session.place(edge.node("application"), spec, self.setting.student.weights)
+        self.session.place(edge.node("application"), spec, edge.setting.student.weights)
 
     def _place_trainer(self, edge: Edge) -> None:
         spec = self._student(edge, self.cell.system.adaptation)
-        self.session.place(edge.node("trainer"), spec, self.setting.student.weights)
+        self.session.place(edge.node("trainer"), spec, edge.setting.student.weights)
         edge.has_trainer = True
 
     def _student(self, edge: Edge, adaptation: Member) -> StudentSpec:
         return StudentSpec(
-            network=self.setting.student.name,
-            classes=self.setting.classes,
-            height=edge.spec.stream.height,
-            width=edge.spec.stream.width,
+            network=edge.setting.student.name,
+            classes=edge.setting.classes,
+            height=edge.tenant.stream.height,
+            width=edge.tenant.stream.width,
             adaptation=adaptation,
             scaling=self.cell.system.scaling,
-            seed=edge.spec.stream.seed,
+            seed=edge.tenant.stream.seed,
             torch_device=self.setting.torch_device,
         )
 
     def _picture_times(self, edge: Edge) -> tuple[float, ...]:
-        """Spread the report's pictures over the first device's stream."""
-        if edge.spec is not self.cell.devices[0] or not self.setting.pictures:
+        """Spread the report's pictures over the first stream of the first device."""
+        if edge.tenant is not self.cell.devices[0].tenants[0] or not self.setting.pictures:
             return ()
         middles = (np.arange(self.setting.pictures) + 0.5) / self.setting.pictures * edge.plan.duration_s
         return tuple(float(np.floor(middle * edge.plan.fps) / edge.plan.fps) for middle in middles)
 
     def _close(self) -> None:
         """Write a row per device and the cell's own."""
-        finishing = [self.session.call(edge.node("application"), "finish") for edge in self.edges]
+        edges = [edge for host in self.hosts for edge in host.edges.values()]
+        live = edges if self.setting.live else []
+        finishing = [self.session.call(edge.node("application"), "finish") for edge in live]
         digests = [str(self.session.result(job).facts) for job in finishing]
-        for edge in self.edges:
-            self.ledger.row("devices", **device_row(edge.spec, edge.account, self.setting))
-        accounts = [edge.account for edge in self.edges]
-        self.ledger.row("runs", **run_row(self.cell, self.setting, accounts, digests))
+        for host in self.hosts:
+            self.ledger.row("devices", **device_row(host))
+        self.ledger.row("runs", **run_row(self.cell, self.setting, [edge.account for edge in edges], digests))
+
+
+def _teacher(app: str) -> NodeId:
+    return NodeId("teacher", app)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
-from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.cells import Cell
 from driftlab.platform.lab.edge import Message, Visit
+from driftlab.platform.lab.host import Grant, Host
 from driftlab.platform.lab.ledger import Account, total
-from driftlab.platform.lab.setting import Setting
+from driftlab.platform.lab.setting import AppSetting, Setting
 from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.world.cost import memory_bytes
 
 
 def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
@@ -36,9 +38,10 @@ def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
 
 
 def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
-    """Sum a finished cell up."""
+    """Sum a finished cell up; what is said of networks is true of all applications, or listed."""
     whole = total(accounts)
-    seconds = cell.duration_s * len(accounts)
+    seconds = cell.duration_s * len(cell.devices)
+    apps = list(setting.apps.values())
     return {
         **asked_for(cell, setting.experiment),
         "status": "done",
@@ -46,19 +49,66 @@ def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: 
         "frames": whole.frames,
         "score": whole.score,
         "score_frame": whole.score_frame,
-        "score_global": float(setting.task.score(whole.counts)) if whole.scored else None,
+        "score_global": _score_global(apps, accounts),
         "uplink_bytes": whole.up_bytes,
         "downlink_bytes": whole.down_bytes,
         "uplink_kbps": kbps(whole.up_bytes, seconds),
         "downlink_kbps": kbps(whole.down_bytes, seconds),
         "energy_j": whole.energy_j,
         "updates": whole.updates,
-        "student": setting.student.name,
-        "teacher": setting.teacher_name if cell.system.uses_teacher else None,
+        "student": _names(app.student.name for app in apps),
+        "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "weights_digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16],
-        "parameters": setting.student.cost.parameters,
-        "macs": setting.student.cost.macs,
+        "parameters": sum(app.student.cost.parameters for app in apps),
+        "macs": sum(app.student.cost.macs for app in apps),
     }
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _score_global(apps: Sequence[AppSetting], accounts: Sequence[Account]) -> float | None:
+    """Score everything at once, where all do the same task and know the same classes."""
+    counts = [account.counts for account in accounts if account.counts is not None]
+    kinds = {(app.task.name, app.classes) for app in apps}
+    return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
+
+
+def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any]:
+    """Write down what an application got for a window, and what that means on this machine."""
+    edge, demand, network = grant.edge, grant.demand, grant.network
+    running = network is not None and grant.share > 0
+    latency_s = network.latency_s / grant.share if network is not None and grant.share > 0 else None
+    moved_in, moved_out = grant.moved_bytes
+    return {
+        "device": edge.device,
+        "app": edge.app,
+        "time_s": start_s,
+        "window_s": window_s,
+        "share": grant.share,
+        "variant": grant.variant,
+        "network": network.name if network else None,
+        "accuracy": network.accuracy if network else None,
+        "latency_ms": None if latency_s is None else latency_s * 1e3,
+        "fps": demand.fps,
+        "accuracy_goal": demand.accuracy_goal,
+        "latency_goal_ms": None if demand.latency_goal_s is None else demand.latency_goal_s * 1e3,
+        "priority": demand.priority,
+        "memory_bytes": network.memory_bytes if running and network else 0,
+        "paged_in_bytes": moved_in,
+        "paged_out_bytes": moved_out,
+        "energy_j": _energy_j(grant, window_s),
+        "paging_j": moved_in * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
+    }
+
+
+def _energy_j(grant: Grant, window_s: float) -> float | None:
+    """Count what the frames draw that there is time for."""
+    network = grant.network
+    if network is None or network.energy_j is None or not grant.share:
+        return None
+    return min(grant.demand.fps, grant.share / network.latency_s) * window_s * network.energy_j
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
@@ -66,19 +116,19 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
 
 
-def device_row(spec: EdgeSpec, account: Account, setting: Setting) -> Mapping[str, Any]:
+def device_row(host: Host) -> Mapping[str, Any]:
     """Sum one device up."""
-    cost = setting.student.cost
+    spec, account = host.spec, total([edge.account for edge in host.edges.values()])
     return {
         "device": spec.name,
         "hardware": spec.hardware.name,
         "link": spec.link.name,
-        "stream_seed": spec.stream.seed,
+        "stream_seed": spec.tenants[0].stream.seed,
         "frames": account.frames,
         "processed": account.processed,
         "busy_s": account.busy_s,
         "energy_j": account.energy_j,
-        "memory_bytes": 2 * cost.weight_bytes + cost.activation_bytes,  # one copy runs while the other is patched
+        "memory_bytes": sum(memory_bytes(edge.setting.student.cost) for edge in host.edges.values()),
         "uplink_bytes": account.up_bytes,
         "downlink_bytes": account.down_bytes,
         "score": account.score,
@@ -88,7 +138,8 @@ def device_row(spec: EdgeSpec, account: Account, setting: Setting) -> Mapping[st
 def transfer_row(message: Message) -> Mapping[str, Any]:
     """Write a message down."""
     return {
-        "device": message.edge.name,
+        "device": message.edge.device,
+        "app": message.edge.app,
         "direction": message.direction,
         "kind": message.kind,
         "sequence": message.sequence,
@@ -112,7 +163,8 @@ def update_row(visit: Visit, reason: str, applied: Applied | None, arrive_s: flo
     stored, trained, answer = visit.stored, visit.trained, visit.answer
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
-        "device": visit.edge.name,
+        "device": visit.edge.device,
+        "app": visit.edge.app,
         "version": applied.version if applied and applied.accepted else None,
         "uploads": len(visit.uploads),
         "samples": sum(upload.sent.frames for upload in visit.uploads),

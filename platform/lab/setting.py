@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftlab.platform.core.records import ModelCost
+from driftlab.platform.core.records import ModelCost, Variant
 from driftlab.platform.lab.backend import Job
 from driftlab.platform.models.tasks import Task
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.world.clock import ClockKind
-from driftlab.platform.world.cost import training_s
+from driftlab.platform.world.cost import inference_j, inference_s, memory_bytes, training_s
 from driftlab.platform.world.hardware import Hardware
 
 
@@ -41,20 +42,15 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The conditions that hold for every cell of a run."""
+class AppSetting:
+    """What one application needs: its network, and who teaches it."""
 
-    experiment: str
-    clock: ClockKind
-    window_s: float
-    pictures: int
     student: Network
     teacher: Network | None
     teacher_spec: TeacherSpec
     label_s: float  # per frame on the server
-    server: Server
     classes: int
-    torch_device: str = "cpu"
+    measured: tuple[Variant, ...] = ()  # the networks that it could run, where somebody has measured them
 
     @property
     def task(self) -> Task:
@@ -63,3 +59,25 @@ class Setting:
     @property
     def teacher_name(self) -> str:
         return self.teacher_spec.kind if self.teacher is None else self.teacher.name
+
+    def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
+        """List the networks that it could run on a machine, from the smallest on."""
+        if self.measured:
+            return self.measured
+        cost = self.student.cost
+        latency_s, energy_j = inference_s(cost, hardware), inference_j(cost, hardware)
+        return (Variant(self.student.name, None, memory_bytes(cost), latency_s, energy_j, cost.macs),)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The conditions that hold for every cell of a workload."""
+
+    experiment: str
+    clock: ClockKind
+    window_s: float
+    pictures: int
+    apps: Mapping[str, AppSetting]
+    server: Server
+    live: bool = True  # whether applications run their networks, or are only given shares
+    torch_device: str = "cpu"

@@ -69,7 +69,7 @@ _RUNS = _table(
     _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_FAILED),
     _column("energy_j", REAL, "what inference draws on all devices", "J", null=_FAILED),
     _column("updates", COUNT, "updates that devices accepted", "updates", null=_FAILED),
-    _column("student", TEXT, "network on the devices", null=_FAILED),
+    _column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
     _column("teacher", TEXT, "who labels the samples", null="nobody does"),
     _column("weights_digest", TEXT, "hash of the students' final weights", null=_FAILED),
     _column("parameters", COUNT, "size of the student", "values", null=_FAILED),
@@ -107,11 +107,12 @@ _TRANSFERS = _table(
     "transfers",
     "One row per message over a link.",
     _column("device", TEXT, "which device's link"),
+    _column("app", TEXT, "which application's message"),
     _column("direction", TEXT, "up (device to server) or down"),
     _column(
         "kind", TEXT, "samples, labels, update, plan (new rates alone), or resync: the device asks for every weight"
     ),
-    _column("sequence", COUNT, "number of the message on this link and in this direction"),
+    _column("sequence", COUNT, "number of the application's message in this direction"),
     _column("bytes", BYTES, "payload", "B"),
     _column("wire_bytes", BYTES, "payload with headers and retransmissions", "B"),
     _column("queued_s", REAL, "when it was handed to the link", "s"),
@@ -135,6 +136,7 @@ _UPDATES = _table(
     "updates",
     "One row per visit to the server, and one per answer to a device that asked for every weight.",
     _column("device", TEXT, "for which device"),
+    _column("app", TEXT, "for which application on it"),
     _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     _column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     _column("samples", COUNT, "samples they brought", "frames"),
@@ -160,13 +162,39 @@ _UPDATES = _table(
     _column("host_train_seconds", REAL, "time this machine took to train", "s", null="not measured"),
 )
 
+_WAITS = "it waits, or scaling chooses"
+_NO_GOAL = "the application has none"
+
+_SHARES = _table(
+    "shares",
+    "One row per window and application that is there: what the scheduler gave it.",
+    _column("device", TEXT, "which device"),
+    _column("app", TEXT, "which application on it"),
+    _column("time_s", REAL, "when the window began", "s"),
+    _column("window_s", REAL, "how long it lasts", "s"),
+    _column("share", REAL, "share of the device's compute, 0 to 1; 0: it waits"),
+    _column("variant", INDEX, "which of its networks it runs, from the smallest on", null=_WAITS),
+    _column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
+    _column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
+    _column("latency_ms", REAL, "time of one frame on this share", "ms", null=_WAITS),
+    _column("fps", REAL, "frames that its stream shows", "frames/s"),
+    _column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
+    _column("latency_goal_ms", REAL, "time of one frame that it asks for", "ms", null=_NO_GOAL),
+    _column("priority", REAL, "how many times as much its cost counts"),
+    _column("memory_bytes", BYTES, "what its network holds", "B"),
+    _column("paged_in_bytes", BYTES, "weights that had to be loaded to run it", "B"),
+    _column("paged_out_bytes", BYTES, "weights that were dropped", "B"),
+    _column("energy_j", REAL, "what the frames draw that there is time for", "J", null="not modelled"),
+    _column("paging_j", REAL, "what loading draws", "J"),
+)
+
 _DEVICES = _table(
     "devices",
     "One row per device.",
     _column("device", TEXT, "which device"),
     _column("hardware", TEXT, "its hardware profile"),
     _column("link", TEXT, "its link"),
-    _column("stream_seed", COUNT, "seed of the stream that its camera sees"),
+    _column("stream_seed", COUNT, "seed of the stream that its (first) application watches"),
     _column("frames", COUNT, "frames its camera saw", "frames"),
     _column("processed", COUNT, "frames its model ran on", "frames"),
     _column("busy_s", REAL, "virtual time spent computing", "s"),
@@ -196,6 +224,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "frames": _FRAMES,
         "transfers": _TRANSFERS,
         "updates": _UPDATES,
+        "shares": _SHARES,
         "devices": _DEVICES,
         "pictures": _PICTURES,
     }

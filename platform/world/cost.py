@@ -29,6 +29,11 @@ def inference_j(cost: ModelCost, hardware: Hardware, *, batch: int = 1, paged_by
     return (batch * cost.macs * energy.mac_pj + moved * byte_pj) * 1e-12 + paged_bytes * energy.page_mj_per_mb * 1e-9
 
 
+def memory_bytes(cost: ModelCost) -> int:
+    """Count what a network holds while it runs: one copy of its weights works while the other is patched."""
+    return 2 * cost.weight_bytes + cost.activation_bytes
+
+
 def power_j(hardware: Hardware, *, busy_s: float, idle_s: float) -> float:
     """Count what a whole machine draws at its plug."""
     return hardware.busy_w * busy_s + hardware.idle_w * idle_s

@@ -182,6 +182,7 @@ def rows(system, workload, seed, duration_s, fps, pictures):
 def message(device, direction, kind, sequence, size, at_s):
     return {
         "device": device,
+        "app": "segment",
         "direction": direction,
         "kind": kind,
         "sequence": sequence,
@@ -198,6 +199,7 @@ def message(device, direction, kind, sequence, size, at_s):
 def update(device, rng, at_s=10.0):
     return {
         "device": device,
+        "app": "segment",
         "version": 1,
         "uploads": 1,
         "samples": 20,

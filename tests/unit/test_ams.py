@@ -14,10 +14,10 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
-from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.lab.loop import NOTHING, Loop
-from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models import vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
@@ -28,6 +28,7 @@ from driftlab.platform.nodes.trainer import Trainer
 from driftlab.platform.streaming.base import Answer, Session, Wire
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware, link
+from driftlab.platform.world.apps import App
 
 HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 2.0
 FIXED = Member("scaling", "fixed")
@@ -131,7 +132,9 @@ def run(
     student = build("half", CLASSES, seed=0)
     streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, FPS, duration_s) for number in range(devices)]
     edges = tuple(
-        EdgeSpec(f"device-{number}", hardware.find("laptop"), link.LINKS["null"], stream)
+        EdgeSpec(
+            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (Tenant(App("segmentation"), stream),)
+        )
         for number, stream in enumerate(streams)
     )
     cell = Cell("a/b/c/seed-0", System("a", "", streaming, adaptation), "b", "c", edges, 0, duration_s)
@@ -142,12 +145,12 @@ def run(
         clock="virtual",
         window_s=10.0,
         pictures=0,
-        student=Network("half", cost, "", state_of(student)),
-        teacher=None,
-        teacher_spec=TeacherSpec(),
-        label_s=0.2,
+        apps={
+            "segmentation": AppSetting(
+                Network("half", cost, "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
+            )
+        },
         server=Server(hardware.find("server-v100"), 1, 0.2, 0.25),
-        classes=CLASSES,
     )
     session = LosingSession(torn=torn)
     loop = Loop(cell, setting, session)

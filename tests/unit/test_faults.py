@@ -12,16 +12,17 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.lab.loop import Loop
-from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import damage, hardware
+from driftlab.platform.world.apps import App
 from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import LinkProfile
 
@@ -51,10 +52,11 @@ def run(
     model = build("half", CLASSES, seed=0)
     student = Network("half", account(model, HEIGHT, WIDTH), "", InlineJob(None, "", Reply(payload=state_of(model))))
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
-    edge = EdgeSpec("cam", hardware.find("laptop"), link, stream)
+    edge = EdgeSpec("cam", hardware.find("laptop"), link, (Tenant(App("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
     server = Server(hardware.find("server-v100"), 1, 0.01, 0.01)
-    setting = Setting("e", "virtual", 10.0, 0, student, None, TeacherSpec(), 0.01, server, CLASSES)
+    needs = AppSetting(student, None, TeacherSpec(), 0.01, CLASSES)
+    setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)
     loop = Loop(cell, setting, session)
     loop.run()

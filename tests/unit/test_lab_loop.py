@@ -25,13 +25,14 @@ from driftlab.platform.core.records import (
     Watched,
 )
 from driftlab.platform.lab.backend import NodeId
-from driftlab.platform.lab.cells import Cell, EdgeSpec
+from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.loop import RETRY_S, Loop
-from driftlab.platform.lab.setting import Network, Server, Setting
+from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
+from driftlab.platform.world.apps import App
 from driftlab.platform.world.cost import training_s
 from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import LinkProfile
@@ -186,7 +187,8 @@ def run(
 ) -> tuple[FakeSession, Loop]:
     streams = [StreamSpec("streets/running", number, 32, 48, FPS, duration_s) for number in range(devices)]
     edges = tuple(
-        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, stream) for number, stream in enumerate(streams)
+        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (Tenant(App("segmentation"), stream),))
+        for number, stream in enumerate(streams)
     )
     system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation)
     cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s)
@@ -195,13 +197,17 @@ def run(
         "clock": "virtual",
         "window_s": 10.0,
         "pictures": 0,
+        "server": Server(hardware.find("server-v100"), gpus, LABEL_S, step_s),
+    }
+    needs = {
         "student": Network("tiny", COST, "digest", "the student's weights"),
         "teacher": None,
         "teacher_spec": TeacherSpec(),
         "label_s": LABEL_S,
-        "server": Server(hardware.find("server-v100"), gpus, LABEL_S, step_s),
         "classes": 8,
     }
+    needs |= {name: setting.pop(name) for name in needs if name in setting}
+    given["apps"] = {"segmentation": AppSetting(**needs)}
     session = session or FakeSession()
     advances: list[float] = []
     loop = Loop(cell, Setting(**{**given, **setting}), session, advances.append)
@@ -746,10 +752,19 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
         session = FakeSession(upload=lambda node, plan, damage: uploaded(10, 0.0, size=60_000))
         streams = (StreamSpec("streets/running", 1, 32, 48, FPS, 30.0),)
         system = System("scripted", "", Given(Scripted(uploads(5.0))), Member("adaptation", "distill"))
-        cell = Cell("a", system, "w", "f", (EdgeSpec("d", hardware.find("laptop"), lossy, streams[0]),), seed, 30.0)
+        cell = Cell(
+            "a",
+            system,
+            "w",
+            "f",
+            (EdgeSpec("d", hardware.find("laptop"), lossy, (Tenant(App("segmentation"), streams[0]),)),),
+            seed,
+            30.0,
+        )
         student = Network("tiny", COST, "", "w")
         server = Server(hardware.find("server-v100"), 1, 0.1, 0.1)
-        setting = Setting("e", "virtual", 10.0, 0, student, None, TeacherSpec(), 0.1, server, 8)
+        needs = AppSetting(student, None, TeacherSpec(), 0.1, 8)
+        setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
         session.loop = Loop(cell, setting, session)
         session.loop.run()
         return rows(session.loop, "transfers")

@@ -1,0 +1,85 @@
+"""A device as a scheduler sees it: who runs there, what each could run, and what was granted window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.lab.cells import EdgeSpec
+from driftlab.platform.lab.edge import Edge
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.world.apps import App
+from driftlab.platform.world.variants import paged_bytes
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What one application got for one window."""
+
+    edge: Edge
+    demand: Demand
+    share: float  # of the machine's compute; 0: it waits
+    variant: int | None  # None: it waits, or scaling chooses
+    moved_bytes: tuple[int, int]  # into and out of memory, to run this network after the last one
+
+    @property
+    def network(self) -> Variant | None:
+        """What it runs, where that is settled."""
+        known = self.demand.variants
+        return known[0] if self.variant is None and self.share and len(known) == 1 else self._granted
+
+    @property
+    def _granted(self) -> Variant | None:
+        return None if self.variant is None else self.demand.variants[self.variant]
+
+
+@dataclass
+class Host:
+    """One device of the cell, its applications, and what is in its memory."""
+
+    spec: EdgeSpec
+    edges: Mapping[str, Edge]  # by application
+    variants: Mapping[str, Sequence[Variant]]  # what each application could run here, from the smallest on
+    nested: bool  # whether a larger network holds the smaller ones
+    held: dict[str, int | None] = field(default_factory=dict)  # which network of an application is in memory
+    state: Any = None  # what the scheduler handed on
+
+    def grant(self, scheduling: Scheduling, start_s: float, window_s: float) -> list[Grant]:
+        """Share the machine among those who run at the start of a window."""
+        present = self.spec.present(start_s)
+        self.held = {app.name: self.held.get(app.name) for app in present}
+        machine = self.spec.hardware
+        window = Window(
+            start_s,
+            window_s,
+            machine.memory_bytes,
+            tuple(map(self._demand, present)),
+            page_j_per_byte=machine.energy.page_mj_per_mb * 1e-9,
+            state=self.state,
+        )
+        allocation = scheduling.allocate(window)
+        self.state = allocation.state
+        return list(self._grants(window.demands, allocation))
+
+    def _demand(self, app: App) -> Demand:
+        return Demand(
+            app.name,
+            app.fps,
+            tuple(self.variants[app.name]),
+            self.held[app.name],
+            app.accuracy_goal,
+            app.latency_goal_s,
+            app.priority,
+            self.nested,
+        )
+
+    def _grants(self, demands: Sequence[Demand], allocation: Allocation) -> Iterator[Grant]:
+        chosen = allocation.variants or (None,) * len(demands)
+        for demand, share, variant in zip(demands, allocation.shares, chosen, strict=True):
+            moved = (0, 0)
+            if variant is not None:
+                moved = paged_bytes(demand.variants, self.held[demand.app], variant, nested=self.nested)
+                self.held[demand.app] = variant
+            yield Grant(self.edges[demand.app], demand, share, variant, moved)
