@@ -113,15 +113,10 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
 
 def _names(part: Any) -> tuple[str, ...]:
     """Name the classes as the archive does; one that has no names has numbers."""
-    names = getattr(part, "classes", None)
-    return tuple(names) if names else tuple(str(number) for number in range(int(_classes(part).max()) + 1))
-
-
-def _classes(part: Any) -> npt.NDArray[np.int64]:
-    for name in ("targets", "labels"):
-        if hasattr(part, name):
-            return np.asarray(getattr(part, name), dtype=np.int64)
-    return np.array([label for _, label in part._samples], dtype=np.int64)  # GTSRB tells its labels nowhere else
+    if names := getattr(part, "classes", None):
+        return tuple(names)
+    numbers = part.labels if hasattr(part, "labels") else [label for _, label in part._samples]  # SVHN and GTSRB
+    return tuple(str(number) for number in range(int(max(numbers)) + 1))
 
 
 def _decoded(part: Any, rows: npt.NDArray[np.intp], size: int) -> Pictures:

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.labelled import SETS, open_set
@@ -98,6 +99,18 @@ def test_folders_of_pictures_of_any_size(tmp_path, torchvision_datasets):
     found = open_set(f"images:{tmp_path}", size=24)
     assert found.classes == NAMES and [len(found.train.classes), len(found.val.classes)] == [27, 3]
     assert found.test.images.shape == (9, 24, 24, 3) and agree(found.train) and agree(found.test)
+
+
+def test_house_numbers(tmp_path, monkeypatch, torchvision_datasets):
+    parts = {}
+    for split, n in (("train", 30), ("test", 6)):
+        images, classes = pictures(n)
+        file = tmp_path / f"{split}_32x32.mat"
+        savemat(file, {"X": images.transpose(1, 2, 3, 0), "y": np.where(classes == 0, 10, classes)[:, None]})
+        parts[split] = ["", file.name, hashlib.md5(file.read_bytes()).hexdigest()]
+    monkeypatch.setattr(torchvision_datasets.SVHN, "split_list", parts)
+    found = open_set(f"svhn:{tmp_path}")
+    assert found.classes == ("0", "1", "2") and agree(found.train) and agree(found.test)
 
 
 def test_german_traffic_signs(tmp_path, torchvision_datasets):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.labelled import SETS, open_set
+from driftlab.datasets.signs.alphabet import PATTERNS, kinds_of
 from driftlab.errors import RequestError
 
 SIGNS = [name for name in SETS if name.startswith("signs/")]
@@ -48,6 +49,16 @@ def test_no_picture_is_in_two_parts():
 def test_more_pictures_begin_with_the_fewer():
     few, many = (open_set("signs/rp", counts=(count, 5, 5)).train for count in (40, 300))
     assert np.array_equal(many.images[:40], few.images)
+
+
+def test_every_picture_shows_its_class_in_every_chunk():
+    """Without noise the margin tells whether bars or rows lie on the ground."""
+    found = open_set("signs/vc", counts=(600, 5, 5), classes=5, difficulty=0, size=48).train
+    grey = found.images.astype(int).mean(-1)
+    upright = np.abs(np.diff(grey[:, :, :4], axis=1)).mean((1, 2)) < np.abs(np.diff(grey[:, :4], axis=2)).mean((1, 2))
+    ground = np.array([kinds_of(5)[number].ground for number in found.classes])
+    late = np.arange(600) >= 256
+    assert (upright == (ground == list(PATTERNS).index("bars")))[late].mean() > 0.95
 
 
 def test_classes_and_difficulty_can_be_chosen():
