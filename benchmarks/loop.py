@@ -26,6 +26,7 @@ from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend, InlineSession
 from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.setting import key
 from driftlab.platform.models.predict import load, predict, to_input
 from driftlab.platform.models.zoo import build
 from driftlab.platform.results.recorder import Recorder
@@ -79,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     spec = parse(experiment(options.seconds))
     (cell,) = cells_of(spec)
-    setting = settings_of(spec, InlineBackend(), Progress())[cell.workload]
+    setting = settings_of(spec, InlineBackend(), Progress())[key(cell.workload, cell.system.scaling)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(options.runs + 1):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import find_workload
+from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
-from driftlab.platform.lab.cells import measured_of, open_workload
+from driftlab.platform.lab.cells import cells_of, measured_of, open_workload
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
-from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting, key
+from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.world import hardware
@@ -19,58 +21,67 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.experiment import AppPart, Experiment, StudentPart, TeacherPart, WorkloadPart
 
 
+FIXED = Member("scaling", "fixed")
+
+
 def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, Setting]:
-    """Build what the workloads need and put each workload's setting together."""
-    wanted = [
-        recipe
-        for workload in experiment.workloads
+    """Build what the workloads need, and put the setting of each together for every scaling member asked for."""
+    members = list({repr(cell.system.scaling): cell.system.scaling for cell in cells_of(experiment)}.values())
+    asked = [(workload, scaling) for workload in experiment.workloads for scaling in members]
+    wanted = {
+        recipe.key(): recipe
+        for workload, scaling in asked
         for app in experiment.apps_of(workload)
-        for recipe in _recipes(experiment, workload, app)
-    ]
-    built = _build(list(dict.fromkeys(wanted)), backend.open("artefacts"), progress)
-    return {workload.label: _setting(experiment, workload, built) for workload in experiment.workloads}
+        for recipe in _recipes(experiment, workload, app, scaling)
+    }
+    built = _build(wanted, backend.open("artefacts"), progress)
+    return {key(workload.label, scaling): _setting(experiment, workload, scaling, built) for workload, scaling in asked}
 
 
-def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> list[Recipe]:
+def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scaling: Member) -> list[FamilyRecipe]:
     """List the recipe of an application's student and, where a network teaches, the teacher's."""
     seen = workload.seen_by(app)
-    parts: list[StudentPart | TeacherPart] = [experiment.student_of(app)]
+    parts: list[tuple[StudentPart | TeacherPart, Member]] = [(experiment.student_of(app), scaling)]
     if experiment.teacher.kind == "network":
-        parts.append(experiment.teacher)
+        parts.append((experiment.teacher, FIXED))
     return [
-        Recipe(
-            network=part.network,
-            classes=len(open_workload(seen).classes),
-            height=seen.height,
-            width=seen.width,
-            workloads=find_workload(seen.name).family,
-            steps=part.pretrain_steps,
-            lr=part.pretrain_rate,
+        FamilyRecipe(
+            Recipe(
+                network=part.network,
+                classes=len(open_workload(seen).classes),
+                height=seen.height,
+                width=seen.width,
+                workloads=find_workload(seen.name).family,
+                steps=part.pretrain_steps,
+                lr=part.pretrain_rate,
+            ),
+            member,
         )
-        for part in parts
+        for part, member in parts
     ]
 
 
-def _build(recipes: list[Recipe], session: Session, progress: Progress) -> dict[Recipe, Network]:
+def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress) -> dict[str, Network]:
     """Start every build, then wait for each; builders differ so that they may run side by side."""
     jobs = []
-    for number, recipe in enumerate(recipes):
+    for number, recipe in enumerate(recipes.values()):
         builder = NodeId("builder", f"builder-{number}")
         session.place(builder)
         jobs.append(session.call(builder, "build", recipe))
     networks = {}
-    for done, (recipe, job) in enumerate(zip(recipes, jobs, strict=True), start=1):
-        facts = session.result(job).facts
-        networks[recipe] = Network(recipe.network, facts.cost, facts.digest, job)
-        progress.built(f"{recipe.network} {recipe.height}x{recipe.width}", done, len(recipes))
+    for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
+        facts, network = session.result(job).facts, recipe.network
+        networks[name] = Network(network.network, facts.profile, facts.digest, job)
+        several = f", {len(facts.profile)} by {recipe.scaling}" if len(facts.profile) > 1 else ""
+        progress.built(f"{network.network} {network.height}x{network.width}{several}", done, len(recipes))
     return networks
 
 
-def _setting(experiment: Experiment, workload: WorkloadPart, built: dict[Recipe, Network]) -> Setting:
+def _setting(experiment: Experiment, workload: WorkloadPart, scaling: Member, built: Mapping[str, Network]) -> Setting:
     part = experiment.server
     server = Server(hardware.find(part.hardware), part.gpus, part.label_s, part.step_s)
     apps = {
-        app.name: _app_setting(experiment, app, _recipes(experiment, workload, app), built, server)
+        app.name: _app_setting(experiment, app, _recipes(experiment, workload, app, scaling), built, server)
         for app in experiment.apps_of(workload)
     }
     return Setting(
@@ -86,10 +97,10 @@ def _setting(experiment: Experiment, workload: WorkloadPart, built: dict[Recipe,
 
 
 def _app_setting(
-    experiment: Experiment, app: AppPart, recipes: list[Recipe], built: dict[Recipe, Network], server: Server
+    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, Network], server: Server
 ) -> AppSetting:
-    student, *teachers = (built[recipe] for recipe in recipes)
-    teacher, classes = teachers[0] if teachers else None, recipes[0].classes
+    student, *teachers = (built[recipe.key()] for recipe in recipes)
+    teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes
     label_s = server.label_s
     if label_s is None:
         label_s = inference_s((teacher or student).cost, server.hardware)

@@ -20,7 +20,7 @@ from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.rows import failed_rows
-from driftlab.platform.lab.setting import Setting
+from driftlab.platform.lab.setting import Setting, key
 from driftlab.platform.results.recorder import finished
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def run_grid(experiment: Experiment, backend: Backend, directory: Path, progress
 class Work:
     """What every cell of a grid is run with."""
 
-    settings: Mapping[str, Setting]  # by workload
+    settings: Mapping[str, Setting]  # by workload and scaling member
     backend: Backend
     directory: Path
     progress: Progress
@@ -88,7 +88,7 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
 def _run_cell(cell: Cell, work: Work) -> str:
     """Run and record one cell; return why it failed, or nothing."""
     started = time.perf_counter()
-    setting = work.settings[cell.workload]
+    setting = work.settings[key(cell.workload, cell.system.scaling)]
     try:
         with _session(work, cell.id) as session:
             loop = Loop(cell, setting, session, work.progress.advanced)

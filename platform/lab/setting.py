@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Variant
 from driftlab.platform.lab.backend import Job
 from driftlab.platform.models.tasks import Task
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.scaling.base import Profile, most_accurate, variants_on
 from driftlab.platform.world.clock import ClockKind
-from driftlab.platform.world.cost import inference_j, inference_s, memory_bytes, training_s
+from driftlab.platform.world.cost import training_s
 from driftlab.platform.world.hardware import Hardware
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that was built: its account, and the job whose payload is its weights."""
+    """A network that was built, or the family of networks that a scaling member makes of one."""
 
     name: str
-    cost: ModelCost
+    profile: tuple[Profile, ...]  # what is known of each, from the smallest on
     digest: str
-    weights: Job
+    weights: Job  # its payload is what the scaling member stores
+
+    @property
+    def first(self) -> int:
+        """Say which of them runs as long as nobody has chosen another."""
+        return most_accurate(self.profile)
+
+    @property
+    def cost(self) -> ModelCost:
+        """Account for the one that runs first."""
+        return self.profile[self.first].cost
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,11 @@ class Server:
         if self.step_s is not None:
             return iterations * self.step_s
         return training_s(cost, self.hardware, iterations=iterations, batch=batch)
+
+
+def key(workload: str, scaling: Member) -> str:
+    """Name the conditions of a workload for systems with this scaling member."""
+    return f"{workload} {scaling!r}"
 
 
 @dataclass(frozen=True)
@@ -62,11 +79,7 @@ class AppSetting:
 
     def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
         """List the networks that it could run on a machine, from the smallest on."""
-        if self.measured:
-            return self.measured
-        cost = self.student.cost
-        latency_s, energy_j = inference_s(cost, hardware), inference_j(cost, hardware)
-        return (Variant(self.student.name, None, memory_bytes(cost), latency_s, energy_j, cost.macs),)
+        return self.measured or variants_on(hardware, self.student.profile)
 
 
 @dataclass(frozen=True)

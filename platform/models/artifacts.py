@@ -9,16 +9,20 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 from driftlab.errors import RequestError
+from driftlab.platform.core import plugins
+from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
 
+Origin = Mapping[str, Any]  # everything that decides what comes out, as JSON has it
 FOLDER_VARIABLE = "DRIFTLAB_CACHE"
 
 
@@ -39,18 +43,48 @@ class Recipe:
 
     def key(self) -> str:
         """Hash the recipe together with the version of torch, which decides the last bits."""
-        return hashlib.sha256(json.dumps(_origin(self), sort_keys=True).encode()).hexdigest()[:20]
+        return _key(_origin(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyRecipe:
+    """A network and the scaling member that makes a family of it."""
+
+    network: Recipe
+    scaling: Member
+    version: int = 1  # raise it when a member, the data or the training change what comes out
+
+    def key(self) -> str:
+        """Hash the recipe with every parameter of the member; of one that lies in a user's file, the file too."""
+        return _key(_family_origin(self))
 
 
 def obtain(recipe: Recipe) -> Weights:
     """Return a recipe's weights: from the cache, or built now and kept; processes that ask together build once."""
-    path = cache_folder() / f"{recipe.network}-{recipe.key()}.safetensors"
-    weights = _read(path)
-    if weights is not None:
-        return weights
-    with _locked(path.with_suffix(".lock")):
-        weights = _read(path)
-        return _build(recipe, path) if weights is None else weights
+
+    def build() -> Weights:
+        from driftlab.platform.models.pretrain import pretrain
+
+        return pretrain(recipe)
+
+    return _obtain(
+        f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build
+    )
+
+
+def obtain_family(recipe: FamilyRecipe) -> Weights:
+    """Return a family as its member stores it; one that needs no data is made anew, others are kept as weights are."""
+
+    def build() -> Weights:
+        from driftlab.platform.models.pretrain import grow
+
+        return grow(recipe, obtain(recipe.network))
+
+    if not recipe.scaling.make().needs_data:
+        return build()
+    name = f"{plugins.short(recipe.scaling.name).replace(':', '-')}-{recipe.network.network}"
+    what = f"{recipe.scaling} from {recipe.network.network}"
+    return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
 
 
 def cache_folder() -> Path:
@@ -61,19 +95,35 @@ def cache_folder() -> Path:
     return Path(given).absolute() if given else platformdirs.user_cache_path("driftlab") / "networks"
 
 
-def _origin(recipe: Recipe) -> dict[str, str | int | float]:
+def _key(origin: Origin) -> str:
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _origin(recipe: Recipe) -> Origin:
     return {**dataclasses.asdict(recipe), "torch": version_of("torch")}
 
 
-def _build(recipe: Recipe, path: Path) -> Weights:
-    from driftlab.platform.models.pretrain import pretrain
+def _family_origin(recipe: FamilyRecipe) -> Origin:
+    member, file = recipe.scaling.make(), Path(recipe.scaling.name.rpartition(":")[0])
+    code = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == plugins.SUFFIX else None
+    scaling = {"name": plugins.short(recipe.scaling.name), "code": code, **dataclasses.asdict(member)}
+    return {"network": _origin(recipe.network), "scaling": scaling, "version": recipe.version}
 
-    logger.info("Training %s for %d steps (kept in %s)", recipe.network, recipe.steps, path)
-    begun_s = time.perf_counter()
-    weights = pretrain(recipe)
-    logger.info("Trained %s in %.1f s", recipe.network, time.perf_counter() - begun_s)
-    _write(path, weights, _origin(recipe))
-    return weights
+
+def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:
+    path = cache_folder() / f"{name}.safetensors"
+    weights = _read(path)
+    if weights is not None:
+        return weights
+    with _locked(path.with_suffix(".lock")):
+        weights = _read(path)
+        if weights is None:
+            logger.info("Training %s (kept in %s)", what, path)
+            begun_s = time.perf_counter()
+            weights = build()
+            logger.info("Trained %s in %.1f s", what, time.perf_counter() - begun_s)
+            _write(path, weights, origin)
+        return weights
 
 
 def _read(path: Path) -> Weights | None:
@@ -97,7 +147,7 @@ def _read(path: Path) -> Weights | None:
     return weights
 
 
-def _write(path: Path, weights: Weights, origin: dict[str, str | int | float]) -> None:
+def _write(path: Path, weights: Weights, origin: Origin) -> None:
     """Keep weights with their digest, and beside them for people how they were made; readers see all or nothing."""
     from safetensors.numpy import save
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftlab.platform.core.records import ModelCost, Reply
-from driftlab.platform.models.artifacts import Recipe, obtain
+from driftlab.platform.core.records import Reply
+from driftlab.platform.models.artifacts import FamilyRecipe, obtain_family
+from driftlab.platform.scaling.base import Profile
 
 
 @dataclass(frozen=True)
 class Built:
-    """A network is ready."""
+    """A family of networks is ready."""
 
-    cost: ModelCost
+    profile: tuple[Profile, ...]
     digest: str
 
 
 class Builder:
     """Builds networks; has no state, so any process may do it."""
 
-    def build(self, recipe: Recipe) -> Reply:
-        """Return the trained weights of a recipe."""
-        from driftlab.platform.models.account import account
+    def build(self, recipe: FamilyRecipe) -> Reply:
+        """Return what the scaling member stores of the network that a recipe trains."""
         from driftlab.platform.models.predict import digest
         from driftlab.platform.models.zoo import build
 
-        weights = obtain(recipe)
-        cost = account(build(recipe.network, recipe.classes, seed=0), recipe.height, recipe.width)
-        return Reply(Built(cost, digest(weights)), payload=weights)
+        network, scaling = recipe.network, recipe.scaling.make()
+        size = (network.height, network.width)
+        arrays = obtain_family(recipe)
+        family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
+        return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)

@@ -75,6 +75,11 @@ class Scaling(ABC):
         """Read a family again, given a model of the architecture that it was built from."""
 
 
+def single(cost: ModelCost) -> tuple[Profile, ...]:
+    """Say what is known of a network that has no siblings and that nobody has measured."""
+    return (Profile("whole", None, cost.weight_bytes, cost),)
+
+
 def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant, ...]:
     """Say what each network of a family costs on a machine."""
     return tuple(
@@ -102,8 +107,13 @@ def within(variants: Sequence[Variant], budget: Budget) -> int:
             limit is None or (need is not None and need <= limit) for limit, need in zip(limits, needs, strict=True)
         )
 
-    good = [which for which, one in enumerate(variants) if keeps(one)]
-    return max(good, key=lambda which: (variants[which].accuracy or 0.0, -which), default=0)
+    return most_accurate(variants, [which for which, one in enumerate(variants) if keeps(one)])
+
+
+def most_accurate(known: Sequence[Variant | Profile], among: Sequence[int] | None = None) -> int:
+    """Find the best of some networks, or of all, the smaller of equals; of none the smallest there is."""
+    good = range(len(known)) if among is None else among
+    return max(good, key=lambda which: (known[which].accuracy or 0.0, -which), default=0)
 
 
 def checked(which: int, count: int) -> int:

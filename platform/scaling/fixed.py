@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked, single
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +34,7 @@ class Fixed(Scaling):
     def profile(self, family: nn.Module, size: Size) -> tuple[Profile, ...]:
         from driftlab.platform.models.account import account
 
-        cost = account(family, *size)
-        return (Profile("whole", None, cost.weight_bytes, cost),)
+        return single(account(family, *size))
 
     def store(self, family: nn.Module) -> Weights:
         from driftlab.platform.models.predict import state_of

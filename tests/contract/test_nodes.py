@@ -21,7 +21,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.inline import NODE_CLASSES, node_class
 from driftlab.platform.models.account import account
-from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
@@ -139,6 +139,7 @@ def scripts(folder: Path) -> list[Script]:
                 watched(2),
                 ("apply", (first, 4.1)),
                 ("apply", (second, 4.1)),
+                ("switch", (0,)),
                 watched(4, truth=frames(4, 6).labels),
                 ("finish", ()),
             ),
@@ -148,7 +149,11 @@ def scripts(folder: Path) -> list[Script]:
             (replace(WATCHER, tracks=True), weights()),
             (watched(0), ("track", (labels, 1.0, 2.1)), watched(2), ("track", (b"torn", 2.0, 4.0)), watched(4)),
         ),
-        Script("builder", (), (("build", (Recipe("half", height=HEIGHT, width=WIDTH, steps=0),)),)),
+        Script(
+            "builder",
+            (),
+            (("build", (FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling),)),),
+        ),
         Script(
             "recorder", (str(folder),), (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))
         ),

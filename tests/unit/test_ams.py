@@ -25,6 +25,7 @@ from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.scaling.base import single
 from driftlab.platform.streaming.base import Answer, Session, Wire
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware, link
@@ -147,7 +148,7 @@ def run(
         pictures=0,
         apps={
             "segmentation": AppSetting(
-                Network("half", cost, "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
+                Network("half", single(cost), "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
             )
         },
         server=Server(hardware.find("server-v100"), 1, 0.2, 0.25),

@@ -20,6 +20,7 @@ from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.scaling.base import single
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import damage, hardware
 from driftlab.platform.world.apps import App
@@ -50,7 +51,9 @@ def run(
     streaming: Member = AMS, adaptation: Member = DISTILL, link: LinkProfile = LINK, **hands: Any
 ) -> tuple[Loop, Meddling]:
     model = build("half", CLASSES, seed=0)
-    student = Network("half", account(model, HEIGHT, WIDTH), "", InlineJob(None, "", Reply(payload=state_of(model))))
+    student = Network(
+        "half", single(account(model, HEIGHT, WIDTH)), "", InlineJob(None, "", Reply(payload=state_of(model)))
+    )
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
     edge = EdgeSpec("cam", hardware.find("laptop"), link, (Tenant(App("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)

@@ -29,6 +29,7 @@ from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.loop import RETRY_S, Loop
 from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.scaling.base import single
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
@@ -200,7 +201,7 @@ def run(
         "server": Server(hardware.find("server-v100"), gpus, LABEL_S, step_s),
     }
     needs = {
-        "student": Network("tiny", COST, "digest", "the student's weights"),
+        "student": Network("tiny", single(COST), "digest", "the student's weights"),
         "teacher": None,
         "teacher_spec": TeacherSpec(),
         "label_s": LABEL_S,
@@ -734,7 +735,7 @@ class TestPlacing:
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
 
     def test_a_network_s_weights_go_to_the_teacher(self):
-        teacher = Network("teacher", COST, "digest", "the teacher's weights")
+        teacher = Network("teacher", single(COST), "digest", "the teacher's weights")
         session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
         assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
 
@@ -761,7 +762,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             seed,
             30.0,
         )
-        student = Network("tiny", COST, "", "w")
+        student = Network("tiny", single(COST), "", "w")
         server = Server(hardware.find("server-v100"), 1, 0.1, 0.1)
         needs = AppSetting(student, None, TeacherSpec(), 0.1, 8)
         setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)

@@ -44,7 +44,7 @@ def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
         return real(name, seed=seed, **rest)
 
     monkeypatch.setattr(pretrain, "open_stream", note)
-    lessons = pretrain.draw_lessons(Recipe("half", height=24, width=32, steps=10, batch=8))
+    lessons = pretrain.draw_lessons(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
     assert len(lessons.images) == len(lessons.labels) == 80
     assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
     assert len({seed for _, seed in opened}) == len(opened) == 20
