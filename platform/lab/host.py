@@ -22,7 +22,8 @@ class Grant:
     demand: Demand
     share: float  # of the machine's compute; 0: it waits
     variant: int | None  # None: it waits, or scaling chooses
-    moved_bytes: tuple[int, int]  # into and out of memory, to run this network after the last one
+    switched: bool  # whether that is another network than before
+    moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
 
     @property
     def network(self) -> Variant | None:
@@ -78,8 +79,8 @@ class Host:
     def _grants(self, demands: Sequence[Demand], allocation: Allocation) -> Iterator[Grant]:
         chosen = allocation.variants or (None,) * len(demands)
         for demand, share, variant in zip(demands, allocation.shares, chosen, strict=True):
-            moved = (0, 0)
-            if variant is not None:
-                moved = paged_bytes(demand.variants, self.held[demand.app], variant, nested=self.nested)
-                self.held[demand.app] = variant
-            yield Grant(self.edges[demand.app], demand, share, variant, moved)
+            before = self.held[demand.app]
+            after = before if variant is None else variant
+            moved = paged_bytes(demand.variants, before, after, nested=self.nested)
+            self.held[demand.app] = after
+            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved)

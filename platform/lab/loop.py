@@ -24,7 +24,15 @@ from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.edge import Direction, Edge, Message, Upload, Visit, nothing_to_learn, together
 from driftlab.platform.lab.host import Grant, Host
 from driftlab.platform.lab.ledger import Ledger
-from driftlab.platform.lab.rows import device_row, run_row, sample_columns, share_row, transfer_row, update_row
+from driftlab.platform.lab.rows import (
+    device_row,
+    run_row,
+    sample_columns,
+    share_row,
+    transfer_row,
+    update_row,
+    variant_rows,
+)
 from driftlab.platform.lab.setting import Setting
 from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling
@@ -94,6 +102,8 @@ class Loop:
     def _infer(self, grant: Grant, capturing: Job, captured: Captured) -> Job:
         """Start the model over a window; a stream without truth is compared with the teacher's labels."""
         edge = grant.edge
+        if grant.switched:
+            self.session.call(edge.node("application"), "switch", grant.variant)
         truth = None if captured.has_truth else self.session.call(_teacher(edge.app), "label", capturing)
         return self.session.call(edge.node("application"), "watch", capturing, truth, grant.share)
 
@@ -361,6 +371,8 @@ class Loop:
         digests = [str(self.session.result(job).facts) for job in finishing]
         for host in self.hosts:
             self.ledger.row("devices", **device_row(host))
+            for row in variant_rows(host):
+                self.ledger.row("variants", **row)
         self.ledger.row("runs", **run_row(self.cell, self.setting, [edge.account for edge in edges], digests))
 
 

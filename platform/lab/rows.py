@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,23 @@ def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any
         "energy_j": _energy_j(grant, window_s),
         "paging_j": moved_in * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
     }
+
+
+def variant_rows(host: Host) -> Iterator[Mapping[str, Any]]:
+    """Write down what every application of a device could run."""
+    for app, variants in host.variants.items():
+        for number, one in enumerate(variants):
+            yield {
+                "device": host.spec.name,
+                "app": app,
+                "variant": number,
+                "network": one.name,
+                "accuracy": one.accuracy,
+                "memory_bytes": one.memory_bytes,
+                "latency_ms": one.latency_s * 1e3,
+                "energy_j": one.energy_j,
+                "macs": one.macs,
+            }
 
 
 def _energy_j(grant: Grant, window_s: float) -> float | None:

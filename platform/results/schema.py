@@ -188,6 +188,20 @@ _SHARES = _table(
     _column("paging_j", REAL, "what loading draws", "J"),
 )
 
+_VARIANTS = _table(
+    "variants",
+    "One row per application of a device and network that it could run there.",
+    _column("device", TEXT, "which device"),
+    _column("app", TEXT, "which application on it"),
+    _column("variant", INDEX, "number of the network, from the smallest on"),
+    _column("network", TEXT, "its name"),
+    _column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
+    _column("memory_bytes", BYTES, "what it holds while it runs", "B"),
+    _column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
+    _column("energy_j", REAL, "what one frame draws", "J", null="not modelled"),
+    _column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),
+)
+
 _DEVICES = _table(
     "devices",
     "One row per device.",
@@ -225,6 +239,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "transfers": _TRANSFERS,
         "updates": _UPDATES,
         "shares": _SHARES,
+        "variants": _VARIANTS,
         "devices": _DEVICES,
         "pictures": _PICTURES,
     }

@@ -68,6 +68,11 @@ class TestGrants:
         moved = [device.grant(asked, 5.0 * k, 5.0)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
+    def test_an_application_hears_of_another_network_alone(self):
+        asked = Scripted([Allocation((1.0,), (variant,)) for variant in (0, 1, 1, 0)] + [Allocation((1.0,))])
+        device = host("a")
+        assert [device.grant(asked, 5.0 * k, 5.0)[0].switched for k in range(5)] == [True, True, False, True, False]
+
     def test_who_waits_keeps_what_it_has_in_memory(self):
         asked = Scripted([Allocation((1.0,), (1,)), Allocation((0.0,), (None,)), Allocation((1.0,), (1,))])
         device = host("a")
@@ -179,6 +184,10 @@ class TestRuns:
         shares = tables.frame("shares")
         assert shares.groupby("time_s")["share"].sum().to_numpy() == pytest.approx(1.0)
         assert set(shares["network"]) <= {"small", "large"}
+        could = tables.frame("variants")
+        assert could[["app", "network", "accuracy", "memory_bytes"]].to_numpy().tolist() == [
+            [app, *one] for app in "abc" for one in (["small", 0.7, 10**6], ["large", 0.9, 4 * 10**6])
+        ]
         assert shares["latency_ms"].to_numpy() == pytest.approx(
             shares["network"].map({"small": 10, "large": 40}) / shares["share"]
         )
