@@ -57,3 +57,21 @@ def test_ten_kills_of_devices_applications_teachers_trainers_and_recorders_leave
         RayBackend.close(backend)
     assert len(killed) == KILLS
     assert len({title.partition(".")[0] for title in killed}) >= 3
+
+
+def test_classes_and_boxes_travel_as_label_maps_do(no_ray, tmp_path):
+    backend = Shared(ClusterConfig(workers=2))
+    try:
+        for workload, network in (("signs/motorway", "tiny_classifier"), ("streets/running", "tiny_detector")):
+            changes = {
+                "workloads": [{**DOCUMENT["workloads"][0], "name": workload, "duration_s": 6}],
+                "systems": ["remote_tracking", DOCUMENT["systems"][2]],
+                "seeds": [0],
+                "student": {"network": network, "pretrain_steps": 20},
+            }
+            reference = run({**DOCUMENT, **changes}, out=tmp_path / network).directory
+            outcome = run({**DOCUMENT, **changes}, out=tmp_path / f"{network}-ray", open_backend=lambda: backend)
+            assert outcome.failed == ()
+            assert differences(reference, outcome.directory) == []
+    finally:
+        RayBackend.close(backend)
