@@ -54,6 +54,7 @@ def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scali
                 workloads=find_workload(seen.name).family,
                 steps=part.pretrain_steps,
                 lr=part.pretrain_rate,
+                seed=part.pretrain_seed,
             ),
             member,
         )

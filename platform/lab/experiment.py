@@ -19,6 +19,7 @@ from driftlab.platform.models import zoo
 FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Part(BaseModel):
@@ -44,6 +45,7 @@ class AppPart(_Part):
     watches: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
     network: str | None = None
+    pretrain_seed: Seed | None = None
     variants: str | None = None  # a CSV or Parquet file of networks that somebody has measured
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Positive | None = None
@@ -98,6 +100,7 @@ class StudentPart(_Part):
     network: str = "tiny"
     pretrain_steps: Annotated[int, Field(ge=0)] = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_rate: Positive = 0.006
+    pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
 
 
 class ServerPart(_Part):
@@ -116,6 +119,7 @@ class TeacherPart(_Part):
     network: str = "teacher"
     pretrain_steps: Annotated[int, Field(ge=1)] = 1000  # a minute
     pretrain_rate: Positive = 0.002
+    pretrain_seed: Seed = 0
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
@@ -134,7 +138,7 @@ class Experiment(_Part):
     systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, strict=False)]
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, strict=False)] = (FleetPart(),)
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1, strict=False)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (0,)
     window_s: Positive = 10.0
     pictures: Annotated[int, Field(ge=0)] = 4
     bounds: bool = True
@@ -151,7 +155,8 @@ class Experiment(_Part):
 
     def student_of(self, app: AppPart) -> StudentPart:
         """Describe the network of an application."""
-        return self.student if app.network is None else self.student.model_copy(update={"network": app.network})
+        own = {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
+        return self.student.model_copy(update=own)
 
 
 @dataclass(frozen=True)
@@ -201,14 +206,23 @@ def find(request: str) -> Path:
 
 def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = None) -> Experiment:
     """Read an experiment by name or path, apply its size and the overrides, and validate it."""
-    path = find(request)
+    return parse(_document(find(request)), overrides, choice, source=str(request))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
         document = read(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not readable as YAML: {error}") from error
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
-    return parse(document, overrides, choice, source=str(request))
+    like = document.pop("like", None)
+    if like is None:
+        return document
+    if like not in names() or like == path.stem:
+        raise unknown_name("experiment", str(like), [name for name in names() if name != path.stem])
+    return merged(_document(find(like)), document)
 
 
 def parse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ class Grant:
     variant: int | None  # None: it waits, or scaling chooses
     switched: bool  # whether that is another network than before
     moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
+    host_seconds: float  # that this machine took to decide on the window
 
     @property
     def network(self) -> Variant | None:
@@ -60,9 +62,11 @@ class Host:
             page_j_per_byte=machine.energy.page_mj_per_mb * 1e-9,
             state=self.state,
         )
+        started = time.perf_counter()
         allocation = scheduling.allocate(window)
+        took_s = time.perf_counter() - started
         self.state = allocation.state
-        return list(self._grants(window.demands, allocation))
+        return list(self._grants(window.demands, allocation, took_s))
 
     def _demand(self, app: App) -> Demand:
         return Demand(
@@ -76,11 +80,11 @@ class Host:
             self.nested,
         )
 
-    def _grants(self, demands: Sequence[Demand], allocation: Allocation) -> Iterator[Grant]:
+    def _grants(self, demands: Sequence[Demand], allocation: Allocation, took_s: float) -> Iterator[Grant]:
         chosen = allocation.variants or (None,) * len(demands)
         for demand, share, variant in zip(demands, allocation.shares, chosen, strict=True):
             before = self.held[demand.app]
             after = before if variant is None else variant
             moved = paged_bytes(demand.variants, before, after, nested=self.nested)
             self.held[demand.app] = after
-            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved)
+            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved, took_s)

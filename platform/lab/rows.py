@@ -100,6 +100,7 @@ def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any
         "paged_out_bytes": moved_out,
         "energy_j": _energy_j(grant, window_s),
         "paging_j": moved_in * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "host_schedule_seconds": grant.host_seconds,
     }
 
 

@@ -186,6 +186,7 @@ _SHARES = _table(
     _column("paged_out_bytes", BYTES, "weights that were dropped", "B"),
     _column("energy_j", REAL, "what the frames draw that there is time for", "J", null="not modelled"),
     _column("paging_j", REAL, "what loading draws", "J"),
+    _column("host_schedule_seconds", REAL, "time this machine took to share out the whole window", "s"),
 )
 
 _VARIANTS = _table(

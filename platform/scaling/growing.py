@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,14 +57,14 @@ def start(ground: Ground) -> Footprint:
     return Footprint({name: torch.arange(size) for name, size in ground.groups.sizes.items()}, ground.model)
 
 
-def pruned(ground: Ground, here: Footprint, share: float, ranking: Ranking, ranked_on: int) -> Footprint:
-    """Keep the most important filters of each group, so many that a share of the original ones is left."""
+def pruned(ground: Ground, here: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int) -> Footprint:
+    """Keep the most important filters of each group, so many that its share of the original ones is left."""
     model, found, data = ground.model, ground.groups, ground.data
     whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # what is gone is read by nobody
     lessons = data.train.first(ranked_on)
     scores = rank(whole, found, ranking, images=lessons.images, labels=lessons.labels, rng=ground.rng("rank"))
     kept = {
-        name: best(channels, scores[name][channels], width_of(found.sizes[name], share))
+        name: best(channels, scores[name][channels], width_of(found.sizes[name], shares[name]))
         for name, channels in here.kept.items()
     }
     return Footprint(kept, cut(whole, found, kept))
@@ -116,10 +117,35 @@ def new_coordinates(
     return changes
 
 
+def prefix_of(ground: Ground, share: float) -> dict[str, range]:
+    """Take the first channels of every group, so many that a share of them is left."""
+    return {name: range(width_of(size, share)) for name, size in ground.groups.sizes.items()}
+
+
+def widths_of(ground: Ground, shares: Sequence[float]) -> Widths:
+    """Count the channels of networks that keep these shares, from the smallest on."""
+    return {name: tuple(width_of(size, share) for share in shares) for name, size in ground.groups.sizes.items()}
+
+
+def bare(ground: Ground, share: float) -> nn.Module:
+    """Make a narrow network that nobody has trained."""
+    network = cut(ground.model, ground.groups, prefix_of(ground, share))
+    for module in network.modules():
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return network
+
+
 def own_names(model: nn.Module) -> set[str]:
     """Name what each descendant has for itself: all that is one number per channel, and every statistic."""
-    flat = {name for name, tensor in model.named_parameters() if tensor.dim() < 2}
-    return flat | {name for name, _ in model.named_buffers()}
+    shared = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}
+    return tensor_names(model) - shared
+
+
+def tensor_names(model: nn.Module) -> set[str]:
+    """Name all that a network holds."""
+    return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
 
 
 def multi_capacity(ground: Ground, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]) -> Family:

@@ -35,6 +35,7 @@ class Nested(OfWidths):
     ranking: Literal["trr", "l1", "bn_gamma", "random"] = "trr"
     ranked_on: int = 500  # frames
     accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
+    only: int | None = None  # the one group of channels to prune, by its place; none: all of them
     initial: Literal["preserve", "footprint"] = "preserve"
     prune_epochs: int = 2
     prune_rate: float = 0.02
@@ -48,6 +49,7 @@ class Nested(OfWidths):
         """Name every parameter outside its range."""
         ranges = {
             "ranked_on": (self.ranked_on >= 2, "at least 2"),
+            "only": (self.only is None or self.only >= 0, "at least 0"),
             "accuracy_loss": (0 <= self.accuracy_loss <= 1, "in [0, 1]"),
             "prune_epochs": (self.prune_epochs >= 0, "at least 0"),
             "prune_rate": (0 < self.prune_rate <= 10, "in (0, 10]"),
@@ -79,7 +81,7 @@ class Nested(OfWidths):
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
             here = roadmap[-1] if roadmap else start(ground)
-            footprint = pruned(ground, here, share, self.ranking, self.ranked_on)
+            footprint = pruned(ground, here, self._shares(ground, share), self.ranking, self.ranked_on)
             score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
             logger.info("Pruned to %.0f %% of the filters: %.3f, the goal is %.3f", 100 * share, score, goal)
             if score < goal:
@@ -91,6 +93,15 @@ class Nested(OfWidths):
                 "there is no seed. Allow a larger accuracy_loss, prune less at first or retrain for more epochs."
             )
         return roadmap
+
+    def _shares(self, ground: Ground, share: float) -> dict[str, float]:
+        """Say which share of each group of channels stays."""
+        groups = list(ground.groups.sizes)
+        if self.only is None:
+            return dict.fromkeys(groups, share)
+        if self.only >= len(groups):
+            raise RequestError(f"'only' is {self.only}, the network has groups 0 to {len(groups) - 1}")
+        return {**dict.fromkeys(groups, 1.0), groups[self.only]: share}
 
     def _freeze_and_grow(self, ground: Ground, roadmap: list[Footprint]) -> list[nn.Module]:
         """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""

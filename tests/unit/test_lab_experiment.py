@@ -257,10 +257,12 @@ class TestOverrides:
         "student.network=small",
         "student.pretrain_steps=7",
         "student.pretrain_rate=0.1",
+        "student.pretrain_seed=3",
         "teacher.kind=network",
         "teacher.network=tiny",
         "teacher.pretrain_steps=7",
         "teacher.pretrain_rate=0.1",
+        "teacher.pretrain_seed=3",
         "teacher.border_noise=0.5",
         "server.hardware=laptop",
         "server.gpus=2",
@@ -388,6 +390,29 @@ class TestFiles:
         path = tmp_path / "mine.yaml"
         path.write_text(yaml.safe_dump(document()))
         assert load(str(path)) == parse(document())
+
+    def test_one_that_is_like_another_says_what_differs(self, tmp_path):
+        path = tmp_path / "mine.yaml"
+        path.write_text("{name: mine, like: quick, systems: [no_custom], student: {pretrain_seed: 3}}")
+        mine, quick = load(str(path)), load("quick")
+        assert (mine.name, mine.workloads, mine.summary) == ("mine", quick.workloads, quick.summary)
+        assert len(mine.systems) == 1
+        assert mine.student == quick.student.model_copy(update={"pretrain_seed": 3})
+        assert load(str(path), ["student.pretrain_seed=4"]).student.pretrain_seed == 4
+
+    @pytest.mark.parametrize("like", ["quik", "7", "{}"])
+    def test_one_that_is_like_nothing_is_refused(self, tmp_path, like):
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"{{name: mine, like: {like}}}")
+        with pytest.raises(RequestError, match="Unknown experiment"):
+            load(str(path))
+
+    def test_an_application_has_its_own_network_and_the_rest_from_the_student(self):
+        apps = [{"name": "a", "pretrain_seed": 5}, {"name": "b", "network": "half"}]
+        experiment = parse(document(workloads=[{**DOCUMENT["workloads"][0], "apps": apps}]))
+        a, b = (experiment.student_of(app) for app in experiment.workloads[0].apps)
+        assert (a.pretrain_seed, a.network) == (5, experiment.student.network)
+        assert (b.pretrain_seed, b.network) == (0, "half")
 
     @pytest.mark.parametrize(
         ("content", "said"),

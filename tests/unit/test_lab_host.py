@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,15 @@ class TestGrants:
         assert device.grant(asked, 0.0, 5.0)[0].network is None
         device.variants = {"a": VARIANTS[:1]}
         assert device.grant(asked, 5.0, 5.0)[0].network == VARIANTS[0]
+
+    def test_how_long_the_scheduler_took_is_measured(self):
+        class Slow(Scripted):
+            def allocate(self, window: Window) -> Allocation:
+                time.sleep(0.02)
+                return super().allocate(window)
+
+        grants = host("a", "b").grant(Slow([Allocation((0.5, 0.5))]), 0.0, 5.0)
+        assert {grant.host_seconds > 0.02 for grant in grants} == {True}
 
 
 def several(**more: Any) -> dict[str, Any]:

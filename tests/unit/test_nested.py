@@ -194,6 +194,19 @@ def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_ro
     assert grade(steps[0].network, problem(), problem().val) == whole
 
 
+def test_one_group_of_channels_is_pruned_and_the_others_stay():
+    model, keep = networks()["plain"], (1.0, 0.5, 0.25)
+    member = Nested(only=2, keep=keep, accuracy_loss=1.0, prune_epochs=0, grow_epochs=0, initial="footprint")
+    family = member.build(model, problem())
+    sizes = groups(model, EXAMPLE).sizes
+    for place, (name, size) in enumerate(sizes.items()):
+        shares = keep[::-1] if place == 2 else (1.0, 1.0, 1.0)
+        assert family.widths[name] == tuple(round(size * share) for share in shares)
+    assert family.accuracies[-1] == grade(model, problem(), problem().test)
+    with pytest.raises(RequestError, match="'only' is 4, the network has groups 0 to 3"):
+        Nested(only=4).build(model, problem())
+
+
 def test_a_budget_names_the_network_or_limits_its_memory(built):
     family = built.family
     sizes = [family.memory_bytes(which) for which in range(3)]
