@@ -38,6 +38,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     "scaling": {
         "fixed": "driftlab.platform.scaling.fixed:Fixed",
         "nested": "driftlab.platform.scaling.nested:Nested",
+        "independent": "driftlab.platform.scaling.independent:Independent",
+        "usnet": "driftlab.platform.scaling.usnet:UsNet",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,9 @@ from driftlab.datasets.labelled import LabelledSet
 from driftlab.platform.models.descent import Descent, Momentum
 from driftlab.platform.models.predict import predict, to_input
 from driftlab.platform.models.tasks import CLASSIFICATION, Answers, Task
-from driftlab.platform.models.vector import Flat, bound
+from driftlab.platform.models.vector import bound
 
+Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 State = dict[str, torch.Tensor]
 
@@ -105,9 +107,18 @@ def teach(model: nn.Module, data: Data, course: Course, rng: np.random.Generator
 
 
 def epochs(
-    model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None
+    model: nn.Module,
+    data: Data,
+    course: Course,
+    rng: np.random.Generator,
+    changes: Mask | None = None,
+    learn: Callable[[Rows], None] | None = None,
 ) -> Iterator[int]:
-    """Train epoch by epoch; between two of them the model may be looked at and not be changed."""
+    """Train epoch by epoch; between two of them the model may be looked at and not be changed.
+
+    How gradients come from a few lessons may be said by `learn`; otherwise from the task's loss.
+    """
+    learn = learn or partial(_learn, model, data)
     with bound(model) as flat:
         rule = Momentum(course.learning_rate, course.momentum)
         walk = Descent(rule, flat.weights, (np.zeros(flat.layout.size, dtype=np.float32),), 0)
@@ -120,7 +131,9 @@ def epochs(
             for step, rows in enumerate(np.array_split(order, each), start=epoch * each):
                 pace = 0.5 * (1 + math.cos(math.pi * step / (course.epochs * each)))
                 walk.rule = Momentum(pace * course.learning_rate, course.momentum)
-                _step(model, flat, walk, data, rows, course.weight_decay)
+                flat.gradients.zero_()
+                learn(rows)
+                walk.step(flat.gradients.add_(flat.weights, alpha=course.weight_decay))
             yield epoch
 
 
@@ -132,16 +145,11 @@ def grade(model: nn.Module, data: Data, lessons: Lessons) -> float:
     return float(np.nan_to_num(data.task.score(counts.sum(axis=0))))
 
 
-def _step(
-    model: nn.Module, flat: Flat, walk: Descent, data: Data, rows: npt.NDArray[np.int64], weight_decay: float
-) -> None:
-    images = to_input(data.train.images[rows]).to(flat.weights.device)
+def _learn(model: nn.Module, data: Data, rows: Rows) -> None:
+    images = to_input(data.train.images[rows]).to(next(model.parameters()).device)
     loss = data.task.loss(model(images), data.train.labels[rows])
-    if loss is None:
-        return
-    flat.gradients.zero_()
-    torch.autograd.backward(loss)
-    walk.step(flat.gradients.add_(flat.weights, alpha=weight_decay))
+    if loss is not None:
+        torch.autograd.backward(loss)
 
 
 def _copied(model: nn.Module) -> State:

@@ -1,0 +1,77 @@
+"""Independent: a network of its own for every width, trained alone; what nested networks are compared with.
+
+Several sizes are several files: all of them must be kept, and a switch drops one whole network and loads another.
+
+Differs from the paper: nothing was learned elsewhere before, networks start from random weights or from the trained one,
+and each training keeps its best epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from driftlab.platform.models.family import Family
+    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.scaling.growing import Ground
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Independent(OfWidths):
+    """Train a network of its own for every width: no memory is shared, and a switch moves all of it."""
+
+    keep: Keep = KEEP  # share of the filters of each network
+    start: Literal["scratch", "pruned"] = "scratch"
+    ranking: Literal["trr", "l1", "bn_gamma", "random"] = "l1"  # of filters, where networks are pruned
+    ranked_on: int = 500  # frames
+    epochs: int = 12
+    learning_rate: float = 0.05
+    batch: int = 32
+
+    nested = False
+
+    def faults(self) -> list[str]:
+        """Name every parameter outside its range."""
+        ranges = {
+            "ranked_on": (self.ranked_on >= 2, "at least 2"),
+            "epochs": (self.epochs >= 0, "at least 0"),
+            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
+            "batch": (self.batch >= 2, "at least 2"),
+        }
+        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
+        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+
+    def build(self, model: nn.Module, data: Data | None) -> Family:
+        from driftlab.platform.models.family import gather
+        from driftlab.platform.models.schooling import Course, alone, teach
+        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.scaling.growing import Ground, judged, tensor_names, widths_of
+
+        assert data is not None
+        with alone(data.seed):
+            ground = Ground(model, groups(model, data.example(model)), data)
+            shares = self.keep[::-1]
+            networks = [self._begin(ground, share) for share in shares]
+            for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
+                course = Course(self.epochs, self.learning_rate, self.batch)
+                score = teach(network, data, course, ground.rng("independent", which))
+                logger.info("Trained a network of %.0f %% of the filters: %.3f", 100 * share, score)
+            family = gather(model, ground.groups, widths_of(ground, shares), networks, own=tensor_names(model))
+            return judged(family, ground, networks)
+
+    def _begin(self, ground: Ground, share: float) -> nn.Module:
+        """Make a network of this width, as nobody has trained it or as pruning at one stroke leaves it."""
+        from driftlab.platform.scaling.growing import bare, pruned, start
+
+        if self.start == "scratch":
+            return bare(ground, share)
+        shares = dict.fromkeys(ground.groups.sizes, share)
+        return pruned(ground, start(ground), shares, self.ranking, self.ranked_on).network

@@ -1,0 +1,68 @@
+"""US-Net: networks of every width trained jointly, all of them beginnings of the same weights (Yu & Huang, ICCV 2019).
+
+Differs from the paper: it begins with a trained network and not with random weights, the widest network is the widest
+one asked for, and a task without classes learns from its labels at every width.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from driftlab.platform.models.family import Family
+    from driftlab.platform.models.schooling import Data
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UsNet(OfWidths):
+    """Train all widths together: every step the widest, the narrowest and some between, who learn from the widest."""
+
+    keep: Keep = KEEP  # share of the filters of each network
+    widths: int = 4  # trained per step: the widest, the narrowest, and so many less two at random
+    epochs: int = 6
+    learning_rate: float = 0.03
+    batch: int = 32
+    calibration: int = 5  # batches that each network's statistics are measured on
+
+    nested = True
+
+    def faults(self) -> list[str]:
+        """Name every parameter outside its range."""
+        ranges = {
+            "widths": (self.widths >= 2, "at least 2"),
+            "epochs": (self.epochs >= 0, "at least 0"),
+            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
+            "batch": (self.batch >= 2, "at least 2"),
+            "calibration": (self.calibration >= 1, "at least 1"),
+        }
+        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
+        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+
+    def build(self, model: nn.Module, data: Data | None) -> Family:
+        from driftlab.platform.models.family import gather
+        from driftlab.platform.models.schooling import Course, alone
+        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.scaling import slimming
+        from driftlab.platform.scaling.growing import Ground, judged, widths_of
+
+        assert data is not None
+        with alone(data.seed):
+            ground = Ground(model, groups(model, data.example(model)), data)
+            course = Course(self.epochs, self.learning_rate, self.batch)
+            whole = slimming.trained(ground, self.keep, self.widths, course)
+            shares = self.keep[::-1]
+            networks = [slimming.calibrated(ground, whole, share, course, self.calibration) for share in shares]
+            own = {name for name, _ in model.named_buffers()}
+            family = judged(
+                gather(model, ground.groups, widths_of(ground, shares), networks, own=own), ground, networks
+            )
+            logger.info("Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.accuracies))
+            return family

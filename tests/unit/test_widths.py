@@ -1,0 +1,142 @@
+"""Rivals of nested networks: trained alone, or all together; and what switching between networks moves."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.models.family import dense
+from driftlab.platform.models.schooling import Course, grade
+from driftlab.platform.models.surgery import cut, groups
+from driftlab.platform.scaling import slimming
+from driftlab.platform.scaling.base import Budget, variants_on, within
+from driftlab.platform.scaling.growing import Ground, prefix_of
+from driftlab.platform.scaling.independent import Independent
+from driftlab.platform.scaling.usnet import UsNet
+from driftlab.platform.world import hardware
+from driftlab.platform.world.variants import paged_bytes
+
+spec = importlib.util.spec_from_file_location("scaling_factory", Path(__file__).with_name("scaling_factory.py"))
+assert spec is not None
+assert spec.loader is not None
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+EXAMPLE = factory.some_images()
+
+
+def ground() -> Ground:
+    model = factory.networks()["plain"]
+    return Ground(model, groups(model, EXAMPLE), factory.problem())
+
+
+def test_the_whole_width_is_the_plain_network_to_the_bit():
+    here, shapes = ground(), {}
+    here.model.train()
+    with torch.no_grad():
+        slim = slimming._run(here, here.model, shapes, 1.0, EXAMPLE)
+        assert torch.equal(slim, here.model(EXAMPLE))
+
+
+def test_every_width_moves_the_weights_it_reads_and_no_other():
+    here = ground()
+    slimming._run(here, here.model, {}, 0.5, EXAMPLE).sum().backward()
+    keep = prefix_of(here, 0.5)
+    weight = here.model.deep[1][0].weight
+    inside = weight.grad[: len(keep["deep.1.0"]), : len(keep["deep.0.0"])]
+    assert bool((inside != 0).any())
+    assert weight.grad.count_nonzero() == inside.count_nonzero()
+
+
+def test_a_step_trains_the_widest_first_then_the_narrowest_then_some_between():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        widest, narrowest, *others = slimming.sandwich((0.8, 0.5, 0.2), 5, rng)
+        assert (widest, narrowest, len(others)) == (0.8, 0.2, 3)
+        assert all(0.2 <= share <= 0.8 for share in others)
+
+
+def test_imitation_is_least_where_both_believe_the_same():
+    wisdom = torch.tensor([[2.0, 0.0, -1.0]])
+    output = wisdom.clone().requires_grad_()
+    slimming.imitation(output, wisdom).backward()
+    assert torch.allclose(output.grad, torch.zeros(1, 3), atol=1e-7)
+    assert slimming.imitation(-wisdom, wisdom) > slimming.imitation(wisdom, wisdom)
+
+
+def test_statistics_are_those_of_the_width_and_of_nobody_else():
+    here = ground()
+    before = factory.numbers(here.model)
+    course = Course(0, 0.1, batch=8)
+    small = slimming.calibrated(here, here.model, 0.5, course, batches=1)
+    rows = here.rng("calibration").integers(len(here.data.train), size=(1, 8))[0]
+    seen = []
+    bare = cut(here.model, here.groups, prefix_of(here, 0.5))
+    bare.first[0].register_forward_hook(lambda _, given, made: seen.append(made))
+    bare((torch.from_numpy(here.data.train.images[rows]).float() - 127.5).permute(0, 3, 1, 2) / 63.75)
+    assert torch.allclose(small.first[1].running_mean, seen[0].mean(dim=(0, 2, 3)), atol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in here.model.state_dict().items())
+
+
+def test_trained_together_all_widths_learn():
+    here = ground()
+    member = UsNet(keep=factory.KEEP, epochs=4, learning_rate=0.05)
+    family = member.build(here.model, here.data)
+    for which, share in enumerate(factory.KEEP[::-1]):
+        bare = slimming.calibrated(here, here.model, share, Course(0, 0.1), 5)
+        assert family.accuracies[which] > grade(bare, here.data, here.data.test) + 0.1
+    largest, smallest = dense(family, 2), dense(family, 0)
+    corner = largest.deep[1][0].weight[: smallest.deep[1][0].out_channels, : smallest.deep[1][0].in_channels]
+    assert torch.equal(corner, smallest.deep[1][0].weight)
+
+
+@pytest.mark.parametrize("start", ["scratch", "pruned"])
+def test_independent_networks_share_nothing_and_begin_where_they_are_told(start):
+    here = ground()
+    family = Independent(keep=(0.5, 0.25), start=start, epochs=0).build(here.model, here.data)
+    assert family.shared.size == 0
+    mine = set(here.model.first[0].weight.flatten().tolist())
+    theirs = set(dense(family, 1).first[0].weight.flatten().tolist())
+    assert theirs <= mine if start == "pruned" else not theirs & mine
+    own = [sum(array.nbytes for array in private.values()) for private in family.private]
+    assert [family.memory_bytes(which) for which in range(2)] == own
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_switches_move_adds_up(seed):
+    """Identities of NestDNN's Tables 3 to 5 that hold for networks of any sizes."""
+    sizes = np.sort(np.random.default_rng(seed).choice(10_000, size=5, replace=False)).tolist()
+    networks = [Variant(str(size), None, size, 1.0) for size in sizes]
+    ups = list(itertools.combinations(range(5), 2))
+
+    def mean(nested: bool, pairs: list[tuple[int, int]]) -> tuple[float, float]:
+        moved = [paged_bytes(networks, *pair, nested=nested) for pair in pairs]
+        return float(np.mean([into for into, _ in moved])), float(np.mean([out for _, out in moved]))
+
+    nested_up, alone_up = mean(True, ups), mean(False, ups)
+    nested_down, alone_down = (mean(kind, [(j, i) for i, j in ups]) for kind in (True, False))
+    assert nested_up[1] == 0 and nested_down[0] == 0
+    assert nested_down == nested_up[::-1] and alone_down == alone_up[::-1]
+    assert alone_up[0] - alone_up[1] == pytest.approx(nested_up[0])
+    assert sum(alone_up) == pytest.approx(0.4 * sum(sizes))
+
+
+def test_limits_choose_the_most_accurate_network_that_keeps_to_them():
+    here = ground()
+    member = UsNet(keep=factory.KEEP, epochs=0)
+    profile = member.profile(member.build(here.model, here.data), factory.SIZE)
+    known = variants_on(hardware.find("phone-lo"), profile)
+    assert [one.latency_s for one in known] == sorted(one.latency_s for one in known)
+    assert [one.energy_j for one in known] == sorted(one.energy_j for one in known)
+    variants = tuple(Variant(str(k), 0.5 + k / 10, 100 * (k + 1), 0.1 * (k + 1), 1.0 + k) for k in range(3))
+    assert within(variants, Budget()) == 2
+    assert within(variants, Budget(latency_s=0.25)) == 1
+    assert within(variants, Budget(memory_bytes=250, energy_j=1.5)) == 0
+    assert within(variants, Budget(memory_bytes=1)) == 0
+    assert within(variants, Budget(memory_bytes=1, variant=2)) == 2
