@@ -2,8 +2,8 @@
 
 Several sizes are several files: all of them must be kept, and a switch drops one whole network and loads another.
 
-Differs from the paper: nothing was learned elsewhere before, networks start from random weights or from the trained one,
-and each training keeps its best epoch.
+Differs from the paper: nothing was learned elsewhere before, networks start from random weights or from the trained
+one, and each training keeps its best epoch.
 """
 
 from __future__ import annotations
