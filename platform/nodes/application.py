@@ -200,8 +200,8 @@ class Application:
             "version": view.numbers,
             "processed": view.processed,
             "latency_ms": np.where(view.processed, latency_s * 1e3, np.nan),
-            "miou_frame": None if scores is None else scores.frame,
-            "miou_window": None if scores is None else scores.window,
+            "score_frame": None if scores is None else scores.frame,
+            "score_window": None if scores is None else scores.window,
             "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
         }
 

@@ -57,7 +57,7 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
     every = sorted(set(here["time_s"]))
     times = tuple(every[k * len(every) // min(MOMENTS, len(every))] for k in range(min(MOMENTS, len(every))))
     seen = frames[frames["cell"].isin(set(here["cell"])) & frames["device"].isin(set(here["device"]))]
-    scores = seen.groupby(["cell", "time_s"])["miou_frame"].mean()
+    scores = seen.groupby(["cell", "time_s"])["score_frame"].mean()
     shown = here.drop_duplicates("time_s").set_index("time_s")
     rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
     if shown["truth"].notna().any():

@@ -81,10 +81,10 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
             continue
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
-                axis.plot(line["time_s"], line["miou_window"], color=look.colour, linewidth=0.6, alpha=0.35)
-        mean = own.groupby("bin")[["time_s", "miou_window"]].mean()
+                axis.plot(line["time_s"], line["score_window"], color=look.colour, linewidth=0.6, alpha=0.35)
+        mean = own.groupby("bin")[["time_s", "score_window"]].mean()
         axis.plot(
-            mean["time_s"], mean["miou_window"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=system
+            mean["time_s"], mean["score_window"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=system
         )
     axis.set_xlabel("time, s")
     axis.set_ylabel(measure(runs))
@@ -95,13 +95,13 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
 
 def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
     """Average windowed scores over devices and applications: one row per system, seed and bin of time."""
-    known = frames.dropna(subset=["miou_window"])[["cell", "time_s", "miou_window"]]
+    known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
     joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
     times = np.unique(joined["time_s"].to_numpy())
     edges = times[:: max(1, -(-len(times) // POINTS))]
     joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
     grouped = joined.groupby(["system", "seed", "bin"], as_index=False)
-    return grouped[["time_s", "miou_window"]].mean()
+    return grouped[["time_s", "score_window"]].mean()
 
 
 def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:

@@ -90,12 +90,12 @@ _FRAMES = _table(
     _column("processed", FLAG, "whether the model ran on it; if not, the last prediction stands"),
     _column("latency_ms", REAL, "from shown to predicted", "ms", null="not processed"),
     _column(
-        "miou_frame",
+        "score_frame",
         REAL,
-        "score of this frame: mIoU, or what the student's task has in its place, 0 to 1",
+        "score of this frame by the student's task, 0 to 1",
         null=_NO_TRUTH,
     ),
-    _column("miou_window", REAL, "score over the window that ends with this frame, likewise, 0 to 1", null=_NO_TRUTH),
+    _column("score_window", REAL, "score over the window that ends with this frame, likewise, 0 to 1", null=_NO_TRUTH),
     _column(
         "pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=f"{_NO_TRUTH} or no pixels are named"
     ),

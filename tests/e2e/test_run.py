@@ -84,8 +84,8 @@ class TestTables:
         frames, transfers, updates = (tables.frame(name) for name in ("frames", "transfers", "updates"))
         for whole in tables.frame("runs").itertuples():
             mine = frames[frames["cell"] == whole.cell]
-            assert whole.score == pytest.approx(mine["miou_window"].mean())
-            assert whole.score_frame == pytest.approx(mine["miou_frame"].mean())
+            assert whole.score == pytest.approx(mine["score_window"].mean())
+            assert whole.score_frame == pytest.approx(mine["score_frame"].mean())
             carried = transfers[transfers["cell"] == whole.cell].groupby("direction")["wire_bytes"].sum()
             assert (whole.uplink_bytes, whole.downlink_bytes) == (carried.get("up", 0), carried.get("down", 0))
             assert whole.updates == updates[(updates["cell"] == whole.cell)]["accepted"].sum()
@@ -119,7 +119,7 @@ class TestAgain:
         document = {**DOCUMENT, "systems": DOCUMENT["systems"][:1]}
         other = driftlab.open_run(run(document, ["seeds.0=1"], out=tmp_path / "other").directory)
         ours = driftlab.open_run(reference).frame("frames")
-        assert other.frame("frames")["miou_frame"].tolist() != ours[ours["cell"] == CELLS[0]]["miou_frame"].tolist()
+        assert other.frame("frames")["score_frame"].tolist() != ours[ours["cell"] == CELLS[0]]["score_frame"].tolist()
 
     def test_a_part_of_a_grid_is_that_part_of_the_whole(self, reference, tmp_path):
         part = run({**DOCUMENT, "systems": DOCUMENT["systems"][2:3]}, out=tmp_path / "part").directory

@@ -117,8 +117,8 @@ def rows(system, workload, seed, duration_s, fps, pictures):
                 "version": (times >= start_s).astype(int) if system == "one_time" else 0,
                 "processed": True,
                 "latency_ms": rng.normal(30, 1, len(times)),
-                "miou_frame": frame,
-                "miou_window": window,
+                "score_frame": frame,
+                "score_window": window,
                 "pixel_accuracy": np.clip(frame + 0.2, 0, 1),
             }
         )
@@ -149,7 +149,7 @@ def rows(system, workload, seed, duration_s, fps, pictures):
         )
     if pictures:
         out["pictures"] = [picture(t, rng, LEVEL[system]) for t in (5.0, 50.0, 100.0)]
-    scores = np.concatenate([chunk["miou_window"] for chunk in out["frames"]])
+    scores = np.concatenate([chunk["score_window"] for chunk in out["frames"]])
     up = sum(chunk["uplink_bytes"] for chunk in out["devices"])
     down = sum(chunk["downlink_bytes"] for chunk in out["devices"])
     out["runs"] = [

@@ -118,7 +118,7 @@ class TestSchemes:
                 runs.append(run_row(system, seed))
                 for number in range(10):
                     score = 0.5 + (0.1 if number < better - (seed == 2) else -0.1 if better else 0)
-                    row = {"device": "d", "app": "a", "frame": number, "miou_frame": score}
+                    row = {"device": "d", "app": "a", "frame": number, "score_frame": score}
                     frames.append({"cell": runs[-1]["cell"], **row})
         found = measured(ams.frames_improved(Made(runs=runs, frames=frames)))
         assert found.value == pytest.approx(0.3)

@@ -70,8 +70,8 @@ def made(name: str) -> Made:
             place = {**here, "device": edge.name}
             rows["devices"].append({**place, "score": 0.5, "stream_seed": edge.tenants[0].stream.seed})
             for frame in range(2):
-                seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "app": "a", "miou_frame": 0.5}
-                rows["frames"].append({**place, **seen, "miou_window": 0.5})
+                seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "app": "a", "score_frame": 0.5}
+                rows["frames"].append({**place, **seen, "score_window": 0.5})
             for number in (1, 2):
                 sent = {"direction": "up", "kind": "samples", "sequence": number, "queued_s": 10.0 * number}
                 rows["transfers"].append(
@@ -226,7 +226,7 @@ def test_frames_are_compared_with_the_same_frame():
     tables = made("ams-fig5")
     better = {"no_custom": (0.0, 0.2), "ams": (0.1, 0.5), "one_time": (-0.1, 0.3), "just_in_time": (0.0, 0.2)}
     tables.change(
-        "frames", miou_frame=lambda row: 0.5 + better.get(row["cell"].partition("/")[0], (0, 0))[row["frame"]]
+        "frames", score_frame=lambda row: 0.5 + better.get(row["cell"].partition("/")[0], (0, 0))[row["frame"]]
     )
     shown = show(gains, tables)
     assert "no_custom" not in shown.legend

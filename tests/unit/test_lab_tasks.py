@@ -50,7 +50,7 @@ def test_the_application_is_called_after_its_task_and_every_frame_has_a_score(ma
     task, found = made
     frames = found.frame("frames")
     assert set(frames["app"]) == {task}
-    for column in ("miou_frame", "miou_window"):
+    for column in ("score_frame", "score_window"):
         assert frames[column].between(0, 1).all()
     assert frames["pixel_accuracy"].isna().all()
     assert set(found.frame("runs")["student"]) == {CASES[task][1]}
@@ -60,8 +60,8 @@ def test_a_run_s_scores_are_the_means_of_its_frames(made):
     _, found = made
     for row in found.frame("runs").itertuples():
         mine = found.sql(f"select * from frames where cell = '{row.cell}'").to_pandas()
-        assert row.score == pytest.approx(mine["miou_window"].mean())
-        assert row.score_frame == pytest.approx(mine["miou_frame"].mean())
+        assert row.score == pytest.approx(mine["score_window"].mean())
+        assert row.score_frame == pytest.approx(mine["score_frame"].mean())
 
 
 def test_accuracy_is_the_share_of_frames_that_are_right(made):
@@ -69,11 +69,11 @@ def test_accuracy_is_the_share_of_frames_that_are_right(made):
     if task != "classification":
         pytest.skip("accuracy is of classes")
     frames = found.frame("frames")
-    assert set(frames["miou_frame"]) == {0.0, 1.0}
+    assert set(frames["score_frame"]) == {0.0, 1.0}
     for cell, mine in frames.groupby("cell"):
-        right, times_s = mine["miou_frame"].to_numpy(), mine["time_s"].to_numpy()
+        right, times_s = mine["score_frame"].to_numpy(), mine["time_s"].to_numpy()
         last = [right[(times_s > now_s - 10 + 1e-9) & (times_s <= now_s)].mean() for now_s in times_s]
-        assert np.allclose(mine["miou_window"], last)
+        assert np.allclose(mine["score_window"], last)
         whole = found.frame("runs").set_index("cell").loc[cell]
         assert whole["score_global"] == pytest.approx(right.mean())
 
@@ -87,7 +87,7 @@ def test_systems_do_what_they_do(made):
     phis = found.frame("updates")["phi"].dropna()
     assert len(phis) and phis.between(0, 1).all() and phis.max() > 0
     frames = found.frame("frames")
-    by_system = {cell.partition("/")[0]: mine["miou_frame"].to_numpy() for cell, mine in frames.groupby("cell")}
+    by_system = {cell.partition("/")[0]: mine["score_frame"].to_numpy() for cell, mine in frames.groupby("cell")}
     assert by_system["remote_tracking"].mean() > by_system["no_custom"].mean() + 0.1
     assert set(found.frame("transfers")["kind"]) >= {"samples", "labels", "update"}
     assert set(found.frame("transfers")["refused"].dropna()) <= {"it did not arrive in the session"}

@@ -230,7 +230,7 @@ class TestScores:
         predicted = np.array([labels for reply in replies for labels in shown(reply)])
         truth = np.concatenate([part.labels for part in seen])
         times_s = np.concatenate([part.times_s for part in seen])
-        for name, oldest_s in (("miou_frame", 0.0), ("miou_window", 10.0)):
+        for name, oldest_s in (("score_frame", 0.0), ("score_window", 10.0)):
             found = [value for reply in replies for value in column(reply, name)]
             for index, time_s in enumerate(times_s):
                 first = index if not oldest_s else int(np.argmax(times_s > time_s - oldest_s + 1e-9))
@@ -243,8 +243,8 @@ class TestScores:
     def test_facts_sum_the_rows(self):
         reply = application().watch(frames(0, 3), None, 1.0)
         assert reply.facts.scored == 12
-        assert reply.facts.frame_score_sum == pytest.approx(sum(column(reply, "miou_frame")))
-        assert reply.facts.window_score_sum == pytest.approx(sum(column(reply, "miou_window")))
+        assert reply.facts.frame_score_sum == pytest.approx(sum(column(reply, "score_frame")))
+        assert reply.facts.window_score_sum == pytest.approx(sum(column(reply, "score_window")))
 
     def test_a_frame_whose_truth_is_unknown_counts_for_nothing(self):
         """One of them made the score of a whole run NaN."""
@@ -252,13 +252,13 @@ class TestScores:
         seen.labels[3] = IGNORE
         reply = application().watch(seen, None, 1.0)
         assert reply.facts.scored == 7
-        assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "miou_frame")))
+        assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "score_frame")))
         assert np.isfinite(reply.facts.window_score_sum)
 
     def test_without_truth_nothing_is_scored(self):
         reply = application().watch(replace(frames(0, 2), labels=None), None, 1.0)
         assert (reply.facts.scored, reply.facts.counts) == (0, None)
-        assert reply.rows["frames"][0]["miou_window"] is None
+        assert reply.rows["frames"][0]["score_window"] is None
 
     def test_labels_that_are_given_stand_for_the_truth(self):
         seen = frames(0, 2)
@@ -266,7 +266,7 @@ class TestScores:
             application().watch(part, labels, 1.0)
             for part, labels in ((replace(seen, labels=None), seen.labels), (seen, None))
         )
-        assert column(given, "miou_window") == column(own, "miou_window")
+        assert column(given, "score_window") == column(own, "score_window")
 
     def test_frames_are_numbered_through(self):
         node = application()

@@ -45,12 +45,12 @@ def test_what_the_host_did_does_not_count(pair):
 
 def test_one_bit_is_found_with_its_place(pair):
     def flip(rows):
-        values = rows["frames"][1]["miou_frame"]
+        values = rows["frames"][1]["score_frame"]
         values[7] += 1e-16
 
     rewrite(pair[1], flip)
     (line,) = differences(*pair)
-    assert line.startswith(f"table 'frames', cell '{CELL}', column 'miou_frame', row 247: 0.")
+    assert line.startswith(f"table 'frames', cell '{CELL}', column 'score_frame', row 247: 0.")
     assert line.endswith("(1 of 480 rows differ)")
 
 

@@ -159,7 +159,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     blind = factory.make_run(tmp_path / "blind", systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "video:x.mp4", 0, 20.0, 2.0, True)
     for chunk in rows["frames"]:
-        chunk.update(miou_frame=None, miou_window=None, pixel_accuracy=None)
+        chunk.update(score_frame=None, score_window=None, pixel_accuracy=None)
     rows["runs"][0].update(score=None, score_frame=None, score_global=None, energy_j=None)
     rows["pictures"] = [picture | {"truth": None} for picture in rows["pictures"]]
     Recorder(str(blind)).write("x", rows)
@@ -217,11 +217,11 @@ def test_a_timeline_averages_devices_and_never_holds_too_many_points():
     times = np.arange(1000) / 10
     runs = pd.DataFrame({"cell": ["x"], "system": ["s"], "seed": [0]})
     frames = pd.concat(
-        [pd.DataFrame({"cell": "x", "time_s": times, "miou_window": level + times / 1000}) for level in (0.2, 0.4)]
+        [pd.DataFrame({"cell": "x", "time_s": times, "score_window": level + times / 1000}) for level in (0.2, 0.4)]
     )
     lines = plots.timeline(runs, frames)
     assert len(lines) == 200
-    assert np.allclose(lines["miou_window"], 0.3 + lines["time_s"] / 1000)
+    assert np.allclose(lines["score_window"], 0.3 + lines["time_s"] / 1000)
     assert lines["time_s"].iloc[0] == pytest.approx(times[:5].mean())
     short = plots.timeline(runs, frames[frames["time_s"] < 10])
     assert len(short) == 100

@@ -118,9 +118,9 @@ def test_rows_come_back_as_written(run):
     opened = open_run(run)
     frames = opened.table("frames")
     assert len(frames) == 4 * 2 * 240
-    expected = factory.rows("one_time", "streets/driving_la", 1, 120.0, 2.0, False)["frames"][1]["miou_window"]
+    expected = factory.rows("one_time", "streets/driving_la", 1, 120.0, 2.0, False)["frames"][1]["score_window"]
     ours = opened.frame("frames").query("cell == 'one_time/streets/driving_la/two-phones/seed-1' and device == 'cam-1'")
-    assert np.array_equal(ours["miou_window"].to_numpy(), expected)
+    assert np.array_equal(ours["score_window"].to_numpy(), expected)
     assert Recorder(str(run)).write("z", {"runs": [runs_row()]}).facts["runs"] == 1
 
 

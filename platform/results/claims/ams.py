@@ -63,12 +63,14 @@ def bandwidth(tables: Tables) -> Measured | Untestable:
 
 def frames_improved(tables: Tables) -> Measured | Untestable:
     """Subtract the share of frames that One-Time improves from the share that AMS improves."""
-    named = tables.frame("frames").merge(done(tables)[["cell", "system", *CELL]], on="cell").dropna(subset="miou_frame")
-    plain = named[named["system"] == "no_custom"][[*FRAME, "miou_frame"]]
+    named = (
+        tables.frame("frames").merge(done(tables)[["cell", "system", *CELL]], on="cell").dropna(subset="score_frame")
+    )
+    plain = named[named["system"] == "no_custom"][[*FRAME, "score_frame"]]
     shares = {}
     for system in ("ams", "one_time", "just_in_time"):
         both = named[named["system"] == system].merge(plain, on=FRAME, suffixes=("", "_plain"))
-        shares[system] = (both["miou_frame"] > both["miou_frame_plain"]).groupby(both["seed"]).mean()
+        shares[system] = (both["score_frame"] > both["score_frame_plain"]).groupby(both["seed"]).mean()
     value = (shares["ams"] - shares["one_time"]).dropna()
     if value.empty:
         return Untestable(f"needs 'ams', 'one_time' and 'no_custom', with truth: {TABLE1}")

@@ -50,11 +50,11 @@ def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
 def _pairs(tables: Tables) -> pd.DataFrame:
     """Join the frames of both systems: one row per frame with the gain and how often its stream changes scene."""
     runs = tables.frame("runs")
-    named = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["miou_frame"])
+    named = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
     once, never = (named[named["system"] == system] for system in ("one_time", "no_custom"))
-    pairs = once.merge(never[[*STREAM, "miou_frame"]], on=STREAM, suffixes=("", "_never"))
+    pairs = once.merge(never[[*STREAM, "score_frame"]], on=STREAM, suffixes=("", "_never"))
     scenes = pairs.groupby([*CELL, "device", "app"])["scene"]
-    return pairs.assign(gain=pairs["miou_frame"] - pairs["miou_frame_never"], changes=scenes.transform("nunique") - 1)
+    return pairs.assign(gain=pairs["score_frame"] - pairs["score_frame_never"], changes=scenes.transform("nunique") - 1)
 
 
 def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFrame:

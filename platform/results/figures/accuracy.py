@@ -25,14 +25,14 @@ def show(view: View) -> Shown | None:
     if view.runs.empty:
         return None
     frames = view.tables.frame("frames")
-    low, high = frames["miou_window"].min(), frames["miou_window"].max()
+    low, high = frames["score_window"].min(), frames["score_window"].max()
     if math.isnan(low):
         return Shown(BLIND)
     limits = (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
     panels = [
         Panel(setting, partial(_draw, view=view, setting=setting, frames=frames, limits=limits))
         for setting in view.settings()
-        if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["miou_window"].notna().any()
+        if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["score_window"].notna().any()
     ]
     return Shown(NOTE, panels, legend=view.looks)
 

@@ -43,12 +43,12 @@ def show(view: View) -> Shown | None:
 def frame_gains(view: View) -> pd.DataFrame:
     """List by how much every frame of every other system is better than under the one that does nothing."""
     runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
-    frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "miou_frame"]]
-    frames = frames.dropna(subset=["miou_frame"]).merge(runs, on="cell")
+    frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
+    frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
     nothing = frames["bound"] == "do_nothing"
-    plain = frames[nothing][[*FRAME, "miou_frame"]]
+    plain = frames[nothing][[*FRAME, "score_frame"]]
     both = frames[~nothing].merge(plain, on=FRAME, suffixes=("", "_plain"))
-    return both.assign(gain=both["miou_frame"] - both["miou_frame_plain"])
+    return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
 
 
 def _draw(axis: Axes, gains: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
