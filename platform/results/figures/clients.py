@@ -41,7 +41,7 @@ def show(view: View) -> Shown | None:
 
 def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
     axis.axhline(100 * SERVED, color=plots.QUIET, linewidth=0.8, zorder=0)
-    _draw(axis, points, looks, "points of mIoU")
+    _draw(axis, points, looks, "points of score")
 
 
 def _draw_wait(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

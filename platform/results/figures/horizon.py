@@ -50,7 +50,7 @@ def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Look
         plots.trend(axis, points, x, looks[name])
     plots.scale(axis, sorted({value for points in series.values() for value in points[x]}))
     axis.set_xlabel({"horizon_s": "training horizon, s", "interval_s": "interval between updates, s"}[x])
-    axis.set_ylabel("mIoU")
+    axis.set_ylabel("score")
     plots.tidy(axis)
 
 

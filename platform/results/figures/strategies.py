@@ -54,7 +54,7 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
     }
     kbps = cells.groupby("fraction")["downlink_kbps"].mean()
     rows["kbit/s down"] = [Entry(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
-    return Grid("points of mIoU", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
+    return Grid("points of score", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
 
 
 def _entry(found: pd.Series) -> Entry:
@@ -69,7 +69,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
         plots.trend(axis, shown[shown["strategy"] == name], "percent", look)
     plots.scale(axis, sorted(set(shown["percent"])))
     axis.set_xlabel("weights sent, %")
-    axis.set_ylabel("points of mIoU")
+    axis.set_ylabel("points of score")
     plots.tidy(axis)
 
 
