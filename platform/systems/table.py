@@ -35,6 +35,30 @@ _ROWS = (
         adaptation=Member("adaptation", "distill"),
     ),
     System(
+        "nestdnn",
+        "Networks inside one another on each application's share of the machine, chosen anew for every window.",
+        scaling=Member("scaling", "nested"),
+        scheduling=Member("scheduling", "nestdnn"),
+    ),
+    System(
+        "usnet",
+        "As nestdnn, with networks of every width that were trained jointly.",
+        scaling=Member("scaling", "usnet"),
+        scheduling=Member("scheduling", "nestdnn"),
+    ),
+    System(
+        "mcdnn",
+        "Independent networks, the best accuracy per compute within all budgets.",
+        scaling=Member("scaling", "independent"),
+        scheduling=Member("scheduling", "mcdnn"),
+    ),
+    System(
+        "status_quo",
+        "One independent network for each application, whatever else runs on the machine.",
+        scaling=Member("scaling", "independent"),
+        scheduling=Member("scheduling", "status_quo"),
+    ),
+    System(
         "best_static",
         "One model trained on the whole stream before it begins: the best choice that never changes.",
         streaming=Member("streaming", "foresight", (("span", "stream"), ("iterations", 300))),
