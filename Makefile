@@ -47,6 +47,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo 'driftlab needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
 	@echo 'Setting up $(VENV): once, a few minutes.'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo '  torch, the largest part'
 	@$(PIP) install torch torchvision -c constraints.txt
+	@echo '  everything else'
 	@$(PIP) install -e '.[dev,notebook,data]' -c constraints.txt
 	@touch $@

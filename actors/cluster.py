@@ -8,8 +8,10 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from ray import exceptions
 from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab import machine
 
 MIB = 2**20
@@ -134,6 +136,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     _set_defaults(QUIET | ({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {}))
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         context = ray.init(
             address="local",
@@ -143,8 +146,15 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
             _temp_dir=str(folder),
             **common,
         )
+    except (RuntimeError, TimeoutError, ConnectionError, exceptions.RayError) as error:
+        raise RunError(
+            f"Ray did not start on this machine: {_first_line(error)} Try again when it is less busy, or leave Ray out "
+            "with --backend inline."
+        ) from error
     finally:
         del os.environ[MARK]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_term)  # Ray puts in one that dumps its stack
     if token_file.exists() and token_file.stat().st_uid == os.getuid():
         token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
     return context
@@ -163,8 +173,11 @@ def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise RequestError(f"Cannot join a Ray cluster at '{address}': {reason} {ALLOWED}") from error
+        raise RequestError(f"Cannot join a Ray cluster at '{address}': {_first_line(error)} {ALLOWED}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _resolved(address: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -15,7 +17,8 @@ from driftlab.errors import DriftlabError, RequestError
 
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED = 128 + signal.SIGINT  # as shells count
+TERMINATED = 128 + signal.SIGTERM
 
 
 def build_app() -> typer.Typer:
@@ -38,6 +41,7 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a wrong request is one message and exit code 2, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         build_app()(prog_name="driftlab")
     except RequestError as error:
@@ -46,10 +50,19 @@ def main() -> None:
     except DriftlabError as error:
         remark(f"Error: {error}")
         sys.exit(FAILED)
+    except OSError as error:  # the disk is full, or a file is not ours to write
+        where = f" ('{error.filename}')" if error.filename else ""
+        remark(f"Error: {error.strerror or error}{where}; make room or give access, then go on.")
+        sys.exit(FAILED)
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if end.code in (INTERRUPTED, TERMINATED):
             remark("Interrupted.")
         raise
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """End as on Ctrl-C: whatever was started is stopped on the way out."""
+    raise SystemExit(TERMINATED)
 
 
 def _print_version(wanted: bool) -> None:

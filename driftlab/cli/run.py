@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from driftlab.cli.output import print_columns, print_json, say
+from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.cli.progress import shown
 from driftlab.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from driftlab.platform.lab.backend import Backend
     from driftlab.platform.lab.experiment import Experiment
@@ -159,7 +160,7 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
     opener = place.opener(spec)
     directory = lab.prepare(spec, out)
-    with shown() as progress:
+    with _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.work(spec, directory, opener, progress)
     _conclude(outcome, as_json)
 
@@ -168,9 +169,22 @@ def _resume(path: Path, place: _Place, as_json: bool) -> None:
     from driftlab.platform.lab import run as lab
 
     spec, directory = lab.found(path)
-    with shown() as progress:
+    with _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.work(spec, directory, place.opener(spec), progress)
     _conclude(outcome, as_json)
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(directory: Path) -> Iterator[None]:
+    """Name the way back into a run that was stopped or could not go on."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except BaseException:
+        if directory.is_dir():
+            remark(f"To go on: driftlab run --resume {directory}")
+        raise
 
 
 def _plan(spec: Experiment, as_json: bool) -> None:
@@ -178,7 +192,7 @@ def _plan(spec: Experiment, as_json: bool) -> None:
     from driftlab.platform.lab.cells import cells_of
 
     cells = cells_of(spec)
-    rows = [(cell.id, f"{len(cell.devices)} devices", f"{cell.duration_s:g} s") for cell in cells]
+    rows = [(cell.id, _count(len(cell.devices), "device"), f"{cell.duration_s:g} s") for cell in cells]
     if as_json:
         print_json(
             {"experiment": spec.name, "cells": [cell.id for cell in cells], "spec": spec.model_dump(mode="json")}
@@ -187,7 +201,11 @@ def _plan(spec: Experiment, as_json: bool) -> None:
     print_columns(rows)
     streams = [(cell, tenant.stream) for cell in cells for device in cell.devices for tenant in device.tenants]
     frames = sum(cell.duration_s * stream.fps for cell, stream in streams)
-    say(f"{len(cells)} cells, {frames:.0f} frames; nothing was run.")
+    say(f"{_count(len(cells), 'cell')}, {frames:.0f} frames; nothing was run.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:

@@ -95,8 +95,9 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     for number, system in enumerate(experiment.systems):
         yield f"systems.{number}", partial(system_of, system)
     for number, workload in enumerate(experiment.workloads):
-        for app in experiment.apps_of(workload):
-            yield f"workloads.{number}", partial(_check_app, experiment, workload, app)
+        for index, app in enumerate(experiment.apps_of(workload)):
+            place = f"workloads.{number}.apps.{index}" if workload.apps else f"workloads.{number}"
+            yield place, partial(_check_app, experiment, workload, app)
         yield f"workloads.{number}", partial(_check_apps, workload)
     for number, fleet in enumerate(experiment.fleets):
         for index, part in enumerate(fleet.devices):
@@ -122,7 +123,9 @@ def _check_apps(workload: WorkloadPart) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RequestError(f"apps names {', '.join(twice)} twice; give each another name")
     if workload.churn is not None:
-        churn = apps.from_mapping(workload.churn)
+        if "duration_s" in workload.churn:
+            raise RequestError("churn holds duration_s; it lasts as long as the workload, leave it out")
+        churn = apps.from_mapping({"name": "churn", **workload.churn})
         apps.trace([apps.App(name) for name in names], churn, np.random.default_rng(0))
 
 
@@ -171,7 +174,7 @@ def _gpu_faults(torch_device: str) -> list[str]:
     if torch_device == "cpu":
         return []
     kind, _, index = torch_device.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()):
+    if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
         return [f"compute.torch_device is '{torch_device}'; allowed: cpu, cuda, cuda:N"]
     return []
 

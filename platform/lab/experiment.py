@@ -30,7 +30,7 @@ class _Part(BaseModel):
 class SystemPart(_Part):
     """A system of the table with some slots or parameters changed."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
     base: str | None = Field(None, description="the system of the table to start from; the name itself by default")
     streaming: str | dict[str, Any] | None = None
     adaptation: str | dict[str, Any] | None = None
@@ -127,7 +127,7 @@ class ComputePart(_Part):
     """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
 
     torch_device: str = "cpu"
-    gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
+    gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class Experiment(_Part):

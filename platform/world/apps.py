@@ -8,20 +8,23 @@ state. The paper gives the shares of time with two to six applications and not t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from driftlab.errors import RequestError
 from driftlab.platform.world.profile import STRICT, parse
 
+MOST_TICKS = 1_000_000
 Chance = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(0)]
-Positive = Annotated[float, Gt(0)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+Several = Annotated[tuple[Positive, ...], MinLen(1)]
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,19 @@ class Churn:
     least: Count = 2
     most: Annotated[int, Ge(1)] = 6
     change: Chance = 0.0
-    priorities: tuple[Positive, ...] = (1.0, 2.0, 4.0)  # what a changed one is drawn from
-    latency_factors: tuple[Positive, ...] = (0.5, 1.0, 2.0)  # and a changed latency goal, as a factor of the first one
+    priorities: Several = (1.0, 2.0, 4.0)  # what a changed one is drawn from
+    latency_factors: Several = (
+        0.5,
+        1.0,
+        2.0,
+    )  # and a changed latency goal, as a factor of the first one
 
     def __post_init__(self) -> None:
         """Refuse a chain that cannot be."""
         if self.least > self.most:
             raise ValueError(f"least ({self.least}) must not be above most ({self.most})")
+        if self.duration_s / self.tick_s > MOST_TICKS:
+            raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MOST_TICKS:g} s")
         if self.start + self.stop > 1:
             raise ValueError(f"start + stop is {self.start + self.stop:g}: at a tick one of them happens, at most")
 

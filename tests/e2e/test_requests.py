@@ -85,8 +85,8 @@ def refused(answer: Answer, *said: str) -> None:
     ("words", "said"),
     [
         ((), ("Name an experiment, such as `driftlab run quick`", "--resume DIR")),
-        (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", "demo, quick")),
-        (("nowhere.yaml",), ("There is no experiment file 'nowhere.yaml'. Built-in experiments: ", "demo, quick")),
+        (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", ", quick.")),
+        (("nowhere.yaml",), ("There is no experiment file 'nowhere.yaml'. Built-in experiments: ", ", quick.")),
         (("quick", "--system", "no_costum"), ("Unknown system 'no_costum'. Did you mean 'no_custom'? Known: ",)),
         (("quick", "--workload", "streets/drivng_la"), ("Did you mean 'streets/driving_la'? Known: ",)),
         (("quick", "--workload", "video:/nowhere.mp4"), ("There is no video file '/nowhere.mp4'. Give the path",)),
@@ -114,6 +114,13 @@ def refused(answer: Answer, *said: str) -> None:
         (("quick", "--set", "fleets.0.devices.0.hardware=jetsn-nx"), ("Did you mean 'jetson-nx'?",)),
         (("quick", "--set", "systems.1.streaming.sample_s=true"), ("'sample_s' is True, expected float",)),
         (("quick", "--set", "compute.torch_device=cude"), ("'cude'; allowed: cpu, cuda, cuda:N",)),
+        (("quick", "--set", "compute.torch_device=cuda:²"), ("'cuda:²'; allowed: cpu, cuda, cuda:N",)),
+        (("quick", "--set", "compute.gpus_per_actor=.inf"), ("compute.gpus_per_actor is inf",)),
+        (("quick", "--set", "systems.0.name=../x"), ("systems.0.name is '../x'",)),
+        (("quick", "--set", "workloads.0.churn={tick_s: 1e-12}"), ("workloads.0: Bad app trace", "must be at least")),
+        (("quick", "--set", "workloads.0.churn={priorities: []}"), ("workloads.0: Bad app trace", "priorities")),
+        (("quick", "--set", "workloads.0.churn={duration_s: 5}"), ("it lasts as long as the workload",)),
+        (("quick", "--set", "workloads.0.apps=[{name: a, watches: x}]"), ("workloads.0.apps.0: Unknown workload 'x'",)),
         (("quick", "--set", "size=huge"), ("Unknown size 'huge'. Known: ",)),
         (("quick", "--backend", "inline", "--address", "auto"), ("--address: only Ray has that", "leave one of them")),
         (("quick", "--resume", "x"), ("--resume continues a run as it was asked for; give it alone",)),
@@ -176,6 +183,15 @@ class TestRunFolder:
         refused(ask("run", *INLINE, "--resume", str(folder)), f"{folder / 'spec.yaml'}")
         assert contents(folder) == before
 
+    def test_a_full_disk_is_no_traceback_and_the_way_back_is_named(self, ask, folder):
+        (folder / "log.jsonl").unlink()
+        (folder / "log.jsonl").symlink_to("/dev/full")
+        table_file(folder / "tables", "runs", "no_custom/running/one/seed-0").unlink()
+        answer = ask("run", *INLINE, "--resume", str(folder))
+        assert answer.code == 1
+        assert f"--resume {folder}" in answer.error
+        assert "No space left on device; make room or give access" in answer.error.replace("\n", "")
+
     def test_a_second_driftlab_in_it(self, ask, folder):
         with paths.locked(folder):
             answer = ask("run", *INLINE, "--resume", str(folder))
@@ -225,6 +241,21 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
     refused(Answer(asked.returncode, output, error), *said)
     left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
     assert left == []
+
+
+def test_who_is_asked_to_end_ends_and_says_how_to_go_on(tmp_path, mine):
+    mine.write_text(yaml.safe_dump({**TINY, "clock": "wall", "workloads": [{"name": "streets/running"}]}))
+    command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stderr is not None
+        said = [next(asked.stderr)]
+        while "ready" not in said[-1]:
+            said.append(next(asked.stderr))
+        asked.terminate()
+        said += asked.communicate(timeout=LIMIT_S)[1].splitlines()
+    assert asked.returncode == 128 + 15
+    assert said[-2].endswith(f"--resume {tmp_path / 'run'}")
+    assert said[-1] == "Interrupted."
 
 
 def in_session(process: psutil.Process, session: int) -> bool:

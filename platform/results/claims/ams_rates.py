@@ -153,7 +153,7 @@ def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     usual_s = slot(tables, "ams", "streaming").interval_s
     last = buffers.groupby(["seed", "cell", "device"])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(["cell", "device"])["start_s"].min()
-    note = f"from {slow.mean():.0f} s on, in {len(slow)} of {len(last)} streams"
+    note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
     return over_seeds(last.rename("value").reset_index(), note)
 
 
