@@ -1,0 +1,179 @@
+"""Claims of the NestDNN paper about its networks, read from runs of `nestdnn-fig3`, `-fig6`, `-fig7` and `-table3`."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.claims.sharing import (
+    members,
+    nested_and_independent,
+    networks,
+    of_kind,
+    over_apps,
+    whole,
+)
+from driftlab.platform.results.read import Tables
+from driftlab.platform.scaling.independent import Independent
+from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.world.variants import paged_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIG3, FIG6, FIG7, TABLE3, TABLES45 = (f"run nestdnn-{name}" for name in ("fig3", "fig6", "fig7", "table3", "tables45"))
+ACCURACY = "of the answers"
+
+
+def residual_beats_norm(tables: Tables) -> Measured | Untestable:
+    """Subtract what L1 leaves from what TRR leaves, at every pruning point of every layer; a mean per application."""
+    found = pruned_alone(tables).pivot_table("accuracy", ["workload", "app", "layer", "share"], "ranking")
+    if not {"trr", "l1"} <= set(found.columns):
+        return Untestable(f"needs one layer pruned at a time, by trr and by l1: {FIG3}")
+    found = found[found.index.get_level_values("share") < 1]
+    gains = found["trr"] - found["l1"]
+    note = f"at least as good at {(gains >= 0).mean():.0%} of {len(gains)} points"
+    if "random" in found:
+        note += f"; over a random choice {(found['trr'] - found['random']).mean():+.3f}".replace("-", "\u2212")
+    return over_apps(gains.groupby(["workload", "app"]).mean(), note)
+
+
+def pruned_alone(tables: Tables) -> pd.DataFrame:
+    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`."""
+    kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
+    kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
+    rows = networks(tables)
+    rows = rows[rows["system"].isin(list(kinds))]
+    shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
+    ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
+    return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
+
+
+def descendants_are_better(tables: Tables) -> Measured | Untestable:
+    """Subtract the accuracy of independent networks of the same size."""
+    gains = _gains(tables)
+    if gains.empty:
+        return Untestable(f"needs nested and independent networks of the same sizes: {FIG6}")
+    return over_apps(gains.groupby(["workload", "app"])["gain"].mean())
+
+
+def small_ones_gain_more(tables: Tables) -> Measured | Untestable:
+    """Subtract the gain of the two largest descendants from that of the two smallest."""
+    gains = _gains(tables)
+    if gains.empty or gains["variant_nested"].nunique() < 4:
+        return Untestable(f"needs four sizes of nested and independent networks: {FIG6}")
+    by_app = gains.sort_values("macs").groupby(["workload", "app"])["gain"]
+    small, large = by_app.apply(lambda each: each.iloc[:2].mean()), by_app.apply(lambda each: each.iloc[-2:].mean())
+    return over_apps(small - large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
+
+
+def _gains(tables: Tables) -> pd.DataFrame:
+    both = nested_and_independent(tables)
+    return both.assign(gain=both["accuracy_nested"] - both["accuracy_alone"]).dropna(subset=["gain"])
+
+
+def fewer_operations(tables: Tables) -> Measured | Untestable:
+    """Tell which share of the descendants computes less than the network that they were made from."""
+    both = of_kind(tables, Nested).merge(whole(tables), on=["workload", "app"], suffixes=("", "_whole"))
+    if both.empty:
+        return Untestable(f"needs nested networks and the whole one: {FIG7}")
+    ratio = both["macs"] / both["macs_whole"]
+    return Measured(float((ratio < 1).mean()), n=len(both), note=f"{ratio.min():.0%} to {ratio.max():.0%} of the whole")
+
+
+def memory_saved(tables: Tables) -> Measured | Untestable:
+    """Tell by which share the largest descendant is smaller than all independent networks together."""
+    nested, alone = of_kind(tables, Nested), of_kind(tables, Independent)
+    if nested.empty or alone.empty:
+        return Untestable(f"needs nested and independent networks: {TABLE3}")
+    app = ["workload", "app"]
+    largest, together = nested.groupby(app)["memory_bytes"].max(), alone.groupby(app)["memory_bytes"].sum()
+    note = f"{largest.sum() / 1e6:.3g} MB for {together.sum() / 1e6:.3g} MB"
+    return over_apps((1 - largest / together).dropna(), note)
+
+
+def what_nested_load(tables: Tables) -> Measured | Untestable:
+    """Divide what independent networks load less what they drop by what nested ones load, over all switches up."""
+    ratios = []
+    nested, alone = of_kind(tables, Nested), of_kind(tables, Independent)
+    for key, part in nested.groupby(["workload", "app"]):
+        same = alone[(alone["workload"] == key[0]) & (alone["app"] == key[1])]
+        if len(same) == len(part) > 1:
+            mine, theirs = _mean_up(part, nested=True), _mean_up(same, nested=False)
+            ratios.append((theirs[0] - theirs[1]) / mine[0])
+    if not ratios:
+        return Untestable(f"needs nested and independent networks of the same sizes: {TABLES45}")
+    note = "the rest is batch norms, of which nested networks keep all in memory"
+    exact = max(ratios) - min(ratios) < 1e-12 and ratios[0] == 1
+    return Measured(sum(ratios) / len(ratios), n=len(ratios), note="" if exact else note)
+
+
+def _mean_up(rows: pd.DataFrame, *, nested: bool) -> tuple[float, float]:
+    """Average what all switches to a larger network move in and out."""
+    known = [Variant(one.network, one.accuracy, one.memory_bytes, one.latency_ms / 1000) for one in rows.itertuples()]
+    moved = [
+        paged_bytes(known, i, j, nested=nested)
+        for i, j in permutations(range(len(known)), 2)
+        if known[i].memory_bytes < known[j].memory_bytes
+    ]
+    return sum(into for into, _ in moved) / len(moved), sum(out for _, out in moved) / len(moved)
+
+
+CLAIMS = (
+    Claim(
+        id="N-1",
+        source="NestDNN, Figure 3: 89.72 against 75.45 % where half of one layer is pruned",
+        sentence="the triplet response residual prunes better than the L1 norm",
+        paper=0.1427,
+        unit=ACCURACY,
+        rule="sign",
+        measure=residual_beats_norm,
+    ),
+    Claim(
+        id="N-2",
+        source="NestDNN, Figure 6: +4.98 points",
+        sentence="descendants are more accurate than independent networks of the same size",
+        paper=0.0498,
+        unit=ACCURACY,
+        rule="sign",
+        measure=descendants_are_better,
+    ),
+    Claim(
+        id="N-3",
+        source="NestDNN, Figure 6: +6.68 points for the two smallest, +3.72 for the two largest",
+        sentence="small descendants gain more than large ones",
+        paper=0.0296,
+        unit=ACCURACY,
+        rule="sign",
+        measure=small_ones_gain_more,
+    ),
+    Claim(
+        id="N-4",
+        source="NestDNN, Figure 7",
+        sentence="every descendant computes less than the whole network",
+        paper=1.0,
+        unit="of the descendants",
+        rule="exact",
+        measure=fewer_operations,
+    ),
+    Claim(
+        id="N-5",
+        source="NestDNN, Table 3: 587.4 of 1112.0 MB",
+        sentence="nested networks need less memory than independent ones together",
+        paper=0.528,
+        unit="of the memory",
+        rule="sign",
+        measure=memory_saved,
+    ),
+    Claim(
+        id="N-7",
+        source="NestDNN, Tables 4 and 5, for four of six applications",
+        sentence="nested networks load what independent ones load less what they drop",
+        paper=1.0,
+        unit="times",
+        rule="exact",
+        measure=what_nested_load,
+    ),
+)

@@ -1,0 +1,359 @@
+"""Claims of the NestDNN paper about sharing a device, read from runs of `nestdnn-fig8` to `-fig11` and `-optimum`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import CELL, lowest, over_seeds, slot
+from driftlab.platform.results.claims.sharing import (
+    allocations,
+    costs,
+    crossing,
+    frontier,
+    greedy_and_exact,
+    knee,
+    members,
+    switches,
+)
+from driftlab.platform.results.read import Tables
+from driftlab.platform.scaling.independent import Independent
+from driftlab.platform.scheduling.nestdnn import NestDnn
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+FIG8, FIG9, FIG10, FIG11, OPTIMUM = (f"run nestdnn-{name}" for name in ("fig8", "fig9", "fig10", "fig11", "optimum"))
+PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
+POINTS = "points"
+APPS = 6
+
+# Switching ------------------------------------------------------------------------------------------------------------
+
+
+def nested_switches(tables: Tables) -> Measured | Untestable:
+    """Add up what switches up drop and switches down load, where networks lie inside one another."""
+    found = switches(tables)
+    nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
+    found = found[found["system"].isin(nested)]
+    if found.empty:
+        return Untestable(f"needs nested networks that are switched: {FIG8}")
+    up = found["variant"] > found["before"]
+    wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"]).sum()
+    return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down")
+
+
+def switching_energy(tables: Tables) -> Measured | Untestable:
+    """Subtract what a thousand switches draw among nested networks from what they draw among independent ones."""
+    found = switches(tables)
+    kinds = {name: slot(tables, name, "scaling") for name in found["system"].unique()}
+    sides = {
+        "nested": [name for name, member in kinds.items() if member.nested],
+        "alone": [name for name, member in kinds.items() if isinstance(member, Independent)],
+    }
+    drawn = {}
+    for side, names in sides.items():
+        drawn[side] = 1000 * found[found["system"].isin(names[:1])].groupby("seed")["paging_j"].mean()
+    saved = (drawn["alone"] - drawn["nested"]).dropna()
+    if saved.empty:
+        return Untestable(f"needs nested and independent networks that are switched: {FIG8}")
+    note = f"{drawn['nested'].mean():.3g} J against {drawn['alone'].mean():.3g} J"
+    return over_seeds(saved.rename("value").reset_index(), note)
+
+
+# Who comes and goes ---------------------------------------------------------------------------------------------------
+
+
+def concurrency(tables: Tables) -> Measured | Untestable:
+    """Take the number of applications whose share of the time is farthest from the paper's."""
+    rows = visitors(tables)
+    if rows.empty:
+        return Untestable(f"needs six applications that come and go: {FIG9}")
+    counts = rows.groupby(["cell", "device", "time_s"]).size()
+    shares = 100 * counts.value_counts(normalize=True)
+    gaps = {number: abs(shares.get(number, 0.0) - percent) for number, percent in PAPER_CONCURRENT.items()}
+    note = ", ".join(f"{number}: {shares.get(number, 0.0):.1f} %" for number in PAPER_CONCURRENT)
+    return Measured(float(max(gaps.values())), n=len(counts), note=note)
+
+
+def even_shares(tables: Tables) -> Measured | Untestable:
+    """Take the application whose part of all application seconds is farthest from an even one."""
+    rows = visitors(tables)
+    if rows.empty:
+        return Untestable(f"needs six applications that come and go: {FIG9}")
+    parts = 100 * rows["app"].value_counts(normalize=True)
+    note = f"{parts.min():.1f} to {parts.max():.1f} %"
+    return Measured(float((parts - 100 / APPS).abs().max()), n=len(rows), note=note)
+
+
+def visitors(tables: Tables) -> DataFrame:
+    """List who is there window by window, once for each trace, on devices that six applications come to."""
+    rows = allocations(tables)
+    first = rows.drop_duplicates(CELL)[[*CELL, "system"]]
+    rows = rows.merge(first, on=[*CELL, "system"])
+    apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
+    here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
+    changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
+    return rows[(apps == APPS) & changes]
+
+
+# The frontier ---------------------------------------------------------------------------------------------------------
+
+
+def at_equal(tables: Tables, objective: str, column: str, level: float, wanted: str) -> Measured | Untestable:
+    """Interpolate along the frontier to where it meets the status quo in one thing; tell what it is in the other."""
+    return _on_goals(
+        frontier(tables, objective),
+        lambda points: crossing(points, column, level, wanted),
+        f"{wanted} at equal {column}",
+    )
+
+
+def at_knee(tables: Tables, objective: str, wanted: str) -> Measured | Untestable:
+    """Take the knee of the frontier."""
+    return _on_goals(frontier(tables, objective), lambda points: float(knee(points)[wanted]), "the knee")
+
+
+def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: str) -> Measured | Untestable:
+    """Measure every trace; take the worst of the latency goals, as the paper does not say which ones it asked for."""
+    if points.empty or points["alpha"].nunique() < 3:
+        return Untestable(f"needs NestDNN at three alphas and the status quo: {FIG10}")
+    import pandas as pd
+
+    rows = [
+        {"workload": place[0], "seed": place[2], "value": measure(part.sort_values("alpha"))}
+        for place, part in points.groupby(CELL)
+    ]
+    cells = pd.DataFrame(rows).dropna()
+    if cells.empty:
+        return Untestable(f"no frontier has {what}: it does not reach so far")
+    found = lowest(cells, chosen_after=False)
+    if isinstance(found, Untestable):
+        return found
+    means = ", ".join(f"{name} {value:.3g}" for name, value in cells.groupby("workload")["value"].mean().items())
+    without = len(rows) - len(cells)
+    note = f"the lowest of {means}" + (f"; {without} traces without" if without else "")
+    return Measured(found.value, found.low, found.high, found.n, note.replace("-0", "\u22120"))
+
+
+# The optimum, and time ------------------------------------------------------------------------------------------------
+
+
+def gap_to_optimum(tables: Tables) -> Measured | Untestable:
+    """Subtract the least cost of every window from what NestDNN's schedule costs, over all alphas and objectives."""
+    import pandas as pd
+
+    gaps, notes = [], []
+    for name, best in greedy_and_exact(tables).items():
+        member = slot(tables, name, "scheduling")
+        found = costs(tables, {name: member.alpha, best: member.alpha}, member.objective)
+        gap = 100 * (found[name] - found[best])
+        gaps.append(gap)
+        notes.append(f"{name} {gap.mean():.2g}")
+    if not gaps:
+        return Untestable(f"needs NestDNN and the exact schedule at the same alpha: {OPTIMUM}")
+    note = "; ".join(notes) if len(notes) <= 8 else f"{len(notes)} schedulers"
+    return over_seeds(pd.concat(gaps).rename("value").reset_index(), note)
+
+
+def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
+    """Subtract what lookahead costs from what the best of the steepest walks does, however fine its grid."""
+    greedy = {name: one for name, one in members(tables, "scheduling", NestDnn).items() if one.objective == "total"}
+    ours = [name for name, one in greedy.items() if one.method == "lookahead" and not one.cached]
+    theirs = [name for name, one in greedy.items() if one.method == "steepest" and not one.cached]
+    if not ours or not theirs:
+        return Untestable(f"needs lookahead and steepest without a kept plan: {OPTIMUM}")
+    alpha = greedy[ours[0]].alpha
+    found = 100 * costs(tables, dict.fromkeys([ours[0], *theirs], alpha))
+    best = min(theirs, key=lambda name: float(found[name].mean()))
+    took = _decision_s(tables)
+    note = ", ".join(f"{name} {1000 * took[name].mean():.2g} ms" for name in (ours[0], *theirs))
+    return over_seeds((found[best] - found[ours[0]]).rename("value").reset_index(), f"a decision takes {note}")
+
+
+def time_saved(tables: Tables) -> Measured | Untestable:
+    """Tell which share of the time of its decisions a scheduler saves by keeping an unfinished plan."""
+    greedy = members(tables, "scheduling", NestDnn)
+    pairs = [
+        (name, other)
+        for name, one in greedy.items()
+        for other, two in greedy.items()
+        if one.cached and not two.cached and {**vars(one), "cached": False} == vars(two) and one.method == "steepest"
+    ]
+    if not pairs:
+        return Untestable(f"needs the paper's greedy with and without a kept plan: {OPTIMUM}")
+    kept, anew = (_decision_s(tables)[name] for name in pairs[0])
+    return over_seeds((1 - kept / anew).rename("value").reset_index(), f"of {1000 * anew.mean():.2g} ms")
+
+
+def _decision_s(tables: Tables) -> dict[str, Series]:
+    """Average how long each system's decisions took on this machine, seed by seed."""
+    once = allocations(tables).drop_duplicates(["cell", "device", "time_s"])
+    return {name: part.groupby("seed")["host_schedule_seconds"].mean() for name, part in once.groupby("system")}
+
+
+def _at_equal(objective: str, column: str, level: float, wanted: str) -> Callable[[Tables], Measured | Untestable]:
+    return partial(at_equal, objective=objective, column=column, level=level, wanted=wanted)
+
+
+def _knee(objective: str, wanted: str) -> Callable[[Tables], Measured | Untestable]:
+    return partial(at_knee, objective=objective, wanted=wanted)
+
+
+CLAIMS = (
+    Claim(
+        id="N-6",
+        source="NestDNN, Tables 4 and 5",
+        sentence="nested networks drop nothing on the way up and load nothing on the way down",
+        paper=0.0,
+        unit="bytes",
+        rule="exact",
+        measure=nested_switches,
+    ),
+    Claim(
+        id="N-8",
+        source="NestDNN, Figure 8: 602.1 J (VC) to 4.0 J (VS)",
+        sentence="a thousand switches among nested networks draw less",
+        paper=4.0,
+        unit="J",
+        rule="sign",
+        measure=switching_energy,
+    ),
+    Claim(
+        id="N-9",
+        source="NestDNN, Figure 9: 9.8, 12.7, 18.6, 24.5 and 34.3 % with two to six",
+        sentence="as many applications run at a time as in the paper",
+        paper=0.0,
+        unit=POINTS,
+        rule="abs<=1.5",
+        measure=concurrency,
+    ),
+    Claim(
+        id="N-10",
+        source="NestDNN, Figure 9: about 16.7 % each",
+        sentence="every application runs as often as any other",
+        paper=0.0,
+        unit=POINTS,
+        rule="abs<=1.5",
+        measure=even_shares,
+    ),
+    Claim(
+        id="N-11",
+        source="NestDNN, Figure 10: 2.0 times",
+        sentence="MinTotalCost answers faster than the status quo at its accuracy",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_at_equal("total", "gain", 0.0, "speedup"),
+    ),
+    Claim(
+        id="N-12",
+        source="NestDNN, Figure 10: +4.1 points",
+        sentence="MinTotalCost answers better than the status quo at its frame rate",
+        paper=0.041,
+        unit="of the answers",
+        rule="sign",
+        measure=_at_equal("total", "speedup", 1.0, "gain"),
+    ),
+    Claim(
+        id="N-13",
+        source="NestDNN, Figure 10: 1.5 times",
+        sentence="MinTotalCost answers faster than the status quo at the knee",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_knee("total", "speedup"),
+    ),
+    Claim(
+        id="N-13b",
+        source="NestDNN, Figure 10: +2.6 points",
+        sentence="MinTotalCost answers better than the status quo at the knee",
+        paper=0.026,
+        unit="of the answers",
+        rule="sign",
+        measure=_knee("total", "gain"),
+    ),
+    Claim(
+        id="N-14",
+        source="NestDNN, Figure 10: 1.9 times",
+        sentence="MinMaxCost answers faster than the status quo at its accuracy",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_at_equal("max", "gain", 0.0, "speedup"),
+    ),
+    Claim(
+        id="N-14b",
+        source="NestDNN, Figure 10: +4.2 points",
+        sentence="MinMaxCost answers better than the status quo at its frame rate",
+        paper=0.042,
+        unit="of the answers",
+        rule="sign",
+        measure=_at_equal("max", "speedup", 1.0, "gain"),
+    ),
+    Claim(
+        id="N-14c",
+        source="NestDNN, Figure 10: 1.5 times",
+        sentence="MinMaxCost answers faster than the status quo at the knee",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_knee("max", "speedup"),
+    ),
+    Claim(
+        id="N-14d",
+        source="NestDNN, Figure 10: +2.1 points",
+        sentence="MinMaxCost answers better than the status quo at the knee",
+        paper=0.021,
+        unit="of the answers",
+        rule="sign",
+        measure=_knee("max", "gain"),
+    ),
+    Claim(
+        id="N-15",
+        source="NestDNN, Figure 11: 1.7 times",
+        sentence="MinTotalCost draws less for a frame than the status quo at the knee",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_knee("total", "energy_ratio"),
+    ),
+    Claim(
+        id="N-15b",
+        source="NestDNN, Figure 11: 1.5 times",
+        sentence="MinMaxCost draws less for a frame than the status quo at the knee",
+        paper=1.0,
+        unit="times",
+        rule="ge",
+        measure=_knee("max", "energy_ratio"),
+    ),
+    Claim(
+        id="N-16",
+        source="NestDNN: not quantified",
+        sentence="what greedy schedules cost above the optimum",
+        paper=None,
+        unit=POINTS,
+        rule="info",
+        measure=gap_to_optimum,
+    ),
+    Claim(
+        id="N-17",
+        source="NestDNN, Section 3.3: 70 % of the allocations",
+        sentence="keeping an unfinished plan saves time",
+        paper=0.7,
+        unit="of the time",
+        rule="sign",
+        measure=time_saved,
+    ),
+    Claim(
+        id="NEST-1",
+        source="driftlab: blocks of units, and dividing anew",
+        sentence="lookahead is nearer to the optimum than the steepest walk, also on a finer grid",
+        paper=0.0,
+        unit=POINTS,
+        rule="ge",
+        measure=nearer_by_looking_ahead,
+    ),
+)

@@ -1,0 +1,171 @@
+"""What claims about a shared device compare: networks by size, allocations window by window, frontiers along alpha."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.core.metrics import interval
+from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.claims.cells import CELL, done, slot
+from driftlab.platform.results.read import Tables
+from driftlab.platform.scaling.fixed import Fixed
+from driftlab.platform.scaling.independent import Independent
+from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.nestdnn import NestDnn
+from driftlab.platform.scheduling.status_quo import StatusQuo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WINDOW = [*CELL, "device", "time_s"]
+ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
+
+
+def members(tables: Tables, family: str, kind: Any) -> dict[str, Any]:
+    """Make the members of one kind that the systems of a run have in a slot, by system."""
+    made = {name: slot(tables, name, family) for name in done(tables)["system"].unique()}
+    return {name: member for name, member in made.items() if isinstance(member, kind)}
+
+
+def networks(tables: Tables) -> pd.DataFrame:
+    """List what every application could run, once for each system: the same in every cell of a workload and device."""
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "workload"]], on="cell")
+    return rows.drop_duplicates(["system", "workload", "app", "variant"])
+
+
+def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
+    """List the networks of the first system whose scaling is of a kind, if it prunes all layers alike."""
+    found = [name for name, member in members(tables, "scaling", kind).items() if getattr(member, "only", None) is None]
+    rows = networks(tables)
+    return rows[rows["system"].isin(found[:1])]
+
+
+def nested_and_independent(tables: Tables) -> pd.DataFrame:
+    """Put the networks of the same application and width side by side: `_nested` and `_alone`."""
+    key = ["workload", "app", "macs"]
+    return of_kind(tables, Nested).merge(of_kind(tables, Independent), on=key, suffixes=("_nested", "_alone"))
+
+
+def whole(tables: Tables) -> pd.DataFrame:
+    """List the network of each application as it was before it was scaled."""
+    return of_kind(tables, Fixed)
+
+
+def over_apps(values: pd.Series, note: str = "") -> Measured | Untestable:
+    """Average over applications, each of which has its own classes and its own seed."""
+    found = interval(values)
+    if found is None or found.n < 2:
+        return Untestable("needs two applications or more")
+    return Measured.of(found, f"{note}, over {found.n} applications" if note else f"over {found.n} applications")
+
+
+def allocations(tables: Tables) -> pd.DataFrame:
+    """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
+    rows = tables.frame("shares").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["share"] > 0, 0.0))
+
+
+def switches(tables: Tables) -> pd.DataFrame:
+    """List the windows in which an application goes on with another network: `before` and `variant`."""
+    place = ["cell", "device", "app"]
+    rows = allocations(tables).sort_values([*place, "time_s"])
+    last = rows.groupby(place)[["variant", "time_s", "window_s"]].shift()
+    on = (last["time_s"] + last["window_s"] - rows["time_s"]).abs() < 1e-6
+    changed = on & rows["variant"].notna() & last["variant"].notna() & (rows["variant"] != last["variant"])
+    return rows.assign(before=last["variant"])[changed]
+
+
+def cost(rows: pd.DataFrame, alpha: float) -> pd.Series:
+    """Work out Eq. 2 for each share, but for the accuracy goal, which is the same for whatever is compared."""
+    late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
+    return alpha * late_s - rows["accuracy"].fillna(0.0)
+
+
+def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
+    """Tell what each window costs under each system with its alpha: one column per system; windows that all have."""
+    rows = allocations(tables)
+    found = {}
+    for name, alpha in systems.items():
+        own = rows[rows["system"] == name]
+        by_window = own.assign(cost=cost(own, alpha)).groupby(WINDOW)["cost"]
+        found[name] = by_window.max() if objective == "max" else by_window.sum()
+    import pandas as pd
+
+    return pd.DataFrame(found).dropna()
+
+
+def greedy_and_exact(tables: Tables) -> dict[str, str]:
+    """Pair every greedy NestDNN system with the exact one of the same objective, alpha and networks."""
+    greedy, exact = (members(tables, "scheduling", kind) for kind in (NestDnn, Exact))
+    scaling = {name: slot(tables, name, "scaling") for name in [*greedy, *exact]}
+    return {
+        name: other
+        for name, mine in greedy.items()
+        for other, theirs in exact.items()
+        if (mine.objective, mine.alpha, scaling[name]) == (theirs.objective, theirs.alpha, scaling[other])
+    }
+
+
+def frontier(tables: Tables, objective: str, kind: Any = NestDnn) -> pd.DataFrame:
+    """Compare the systems of an objective with the status quo, application second by application second.
+
+    A row per setting, seed and alpha: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
+    waits has no frames and no accuracy.
+    """
+    import pandas as pd
+
+    asked = {name: member for name, member in members(tables, "scheduling", kind).items() if _is(member, objective)}
+    base = next(iter(members(tables, "scheduling", StatusQuo)), None)
+    rows, found = allocations(tables), []
+    key = [*WINDOW, "app"]
+    for name, member in asked.items() if base else ():
+        both = rows[rows["system"] == name].merge(rows[rows["system"] == base], on=key, suffixes=("", "_base"))
+        for place, part in both.groupby(CELL):
+            ratio, runs = part["rate"] / part["rate_base"], part[part["share"] > 0]
+            found.append(
+                {
+                    **dict(zip(CELL, place, strict=True)),
+                    "system": name,
+                    "alpha": member.alpha,
+                    "gain": runs["accuracy"].mean() - part["accuracy_base"].mean(),
+                    "speedup": ratio.mean(),
+                    "energy_ratio": _per_frame_j(part, "_base") / _per_frame_j(runs, ""),
+                }
+            )
+    columns = [*CELL, "system", "alpha", "gain", "speedup", "energy_ratio"]
+    return pd.DataFrame(found, columns=columns).sort_values([*CELL, "alpha"])
+
+
+def _is(member: Any, objective: str) -> bool:
+    usual = getattr(member, "method", "lookahead") == "lookahead" and getattr(member, "cached", True)
+    return member.objective == objective and usual
+
+
+def _per_frame_j(rows: pd.DataFrame, suffix: str) -> float:
+    frames = np.minimum(rows["fps"], rows[f"rate{suffix}"]) * rows["window_s"]
+    return float(rows[f"energy_j{suffix}"].sum() / frames.sum())
+
+
+def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
+    """Interpolate linearly along a frontier to where a column has a level; NaN where it never has."""
+    x, y = points[column].to_numpy(), points[wanted].to_numpy()
+    found = []
+    for k in range(len(x) - 1):
+        low, high = sorted((x[k], x[k + 1]))
+        if low - ENDS <= level <= high + ENDS:
+            along = 0.0 if high - low < ENDS else (level - x[k]) / (x[k + 1] - x[k])
+            found.append(y[k] + along * (y[k + 1] - y[k]))
+    return max(found, default=float("nan"))
+
+
+def knee(points: pd.DataFrame) -> pd.Series:
+    """Take the point that is farthest above the line between the ends of a frontier, on axes of equal length."""
+    scaled = points[["speedup", "gain"]] - points[["speedup", "gain"]].min()
+    scaled = scaled / scaled.max().where(scaled.max() > 0, 1.0)
+    ends = scaled.loc[[scaled["speedup"].idxmin(), scaled["speedup"].idxmax()]]
+    (x0, y0), (x1, y1) = ends.to_numpy()
+    above = (scaled["gain"] - y0) * (x1 - x0) - (scaled["speedup"] - x0) * (y1 - y0)
+    return points.loc[above.idxmax()]
