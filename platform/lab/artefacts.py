@@ -73,8 +73,8 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
     for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
         facts, network = session.result(job).facts, recipe.network
         networks[name] = Network(network.network, facts.profile, facts.digest, job)
-        several = f", {len(facts.profile)} by {recipe.scaling}" if len(facts.profile) > 1 else ""
-        progress.built(f"{network.network} {network.height}x{network.width}{several}", done, len(recipes))
+        family = f", {len(facts.profile)} by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
+        progress.built(f"{network.network} {network.height}x{network.width}{family}", done, len(recipes))
     return networks
 
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from driftlab.platform.core.records import Weights
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import StudentSpec
-from driftlab.platform.scaling.base import Budget
 
 
 def family_of(spec: StudentSpec, weights: Weights) -> Any:
     """Restore what its scaling member built, on the device where it will run."""
     model = build(spec.network, spec.classes, seed=0).eval().to(spec.torch_device)
     return spec.scaling.make().restore(model, weights, (spec.height, spec.width))
-
-
-def make(spec: StudentSpec, weights: Weights) -> nn.Module:
-    """Make the network that runs as long as nobody has chosen another."""
-    network: nn.Module = spec.scaling.make().select(family_of(spec, weights), Budget())
-    return network

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from driftlab.platform.models import delta, vector, zoo
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.streaming.base import Answer
 
 Mask = npt.NDArray[np.bool_]
@@ -26,18 +28,27 @@ class Trainer:
 
     def __init__(self, spec: StudentSpec, weights: Weights) -> None:
         self._spec, self._task = spec, zoo.task_of(spec.network)
-        self._model = student.make(spec, weights)
-        self._adaptation = spec.adaptation.make()
-        self._state = self._adaptation.prepare(self._model)
-        self._layout = vector.layout_of(self._model)
-        self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
-        self._lost: vector.Vector | None = None  # by the codec of the last update
+        self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
+        self._family = student.family_of(spec, weights)
+        self._state: Any = None  # of the adaptation
+        self._run(Budget())
+        self._alone = False  # whether the next update must build on no other
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
         self._newest = self._labels  # the last that came, even when the buffer holds it no longer
+
+    def switch(self, variant: int) -> Reply:
+        """Train another network of the family, with what this one has learned, as the application now runs it.
+
+        The device may have switched before it had every update. So the next one carries every weight.
+        """
+        self._family = self._scaling.absorb(self._family, self._model)
+        self._run(Budget(variant=variant))
+        self._alone = True
+        return Reply()
 
     def store(self, frames: Frames, labels: Answers, stamp_s: float | None = None) -> Reply:
         """Put labelled frames into the buffer, and tell how much the labels changed from each to the next.
@@ -103,6 +114,14 @@ class Trainer:
         )
         return Reply(facts, payload=update.data)
 
+    def _run(self, budget: Budget) -> None:
+        """Take a network of the family; what was known of the path of another one's weights is forgotten."""
+        self._model = self._scaling.select(self._family, budget)
+        self._state = self._adaptation.prepare(self._model)
+        self._layout = vector.layout_of(self._model)
+        self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
+        self._lost: vector.Vector | None = None  # by the codec of the last update
+
     def _usable_s(self) -> float | None:
         """Tell when the newest sample with a label that counts was taken."""
         counts = self._task.usable(self._labels, self._spec.classes)
@@ -114,15 +133,17 @@ class Trainer:
 
     def _pack(self, answer: Answer, changed: Mask | None) -> delta.Encoded:
         """Encode the change, and go on from exactly the weights that the device will have."""
+        alone = answer.dense or self._alone
         change = delta.Change(
             before=self._vector,
             after=vector.read(self._model),
-            changed=None if answer.dense else changed,
+            changed=None if alone else changed,
             version=self._version + 1,
-            base=None if answer.dense else self._version,
+            base=None if alone else self._version,
         )
         form = delta.Format(answer.wire.values, answer.wire.mask)
         update = delta.encode(change, self._layout, form, self._lost if answer.wire.feedback else None)
         vector.write(self._model, update.vector)
         self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
+        self._alone = False
         return update

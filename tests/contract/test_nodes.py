@@ -126,6 +126,8 @@ def scripts(folder: Path) -> list[Script]:
                 stored(2),
                 ("train", (Answer(None, Phase(3), oldest_s=1.0),)),
                 ("train", (Answer(None, Phase(2, stop_score=0.99), dense=True),)),
+                ("switch", (0,)),
+                ("train", (Answer(None, Phase(2)),)),
                 ("train", (Answer(None, Phase(2), oldest_s=99.0),)),
                 ("resend", ()),
             ),

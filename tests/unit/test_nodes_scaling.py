@@ -1,0 +1,152 @@
+"""A family on its way: built once and kept, run by an application, trained on by its trainer, switched by both."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.datasets.frames import Frames
+from driftlab.errors import RequestError
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Reply
+from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, obtain_family
+from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.builder import Builder
+from driftlab.platform.nodes.specs import AppSpec, StudentSpec
+from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.streaming.base import Answer
+from driftlab.platform.world import hardware
+
+HEIGHT, WIDTH, CLASSES = 24, 32, 8
+NETWORK = Recipe("half", height=HEIGHT, width=WIDTH, steps=2)
+NESTED = Member(
+    "scaling",
+    "nested",
+    (("keep", [0.75, 0.5]), ("accuracy_loss", 1.0), ("prune_epochs", 0), ("grow_epochs", 1), ("ranked_on", 16)),
+)
+RECIPE = FamilyRecipe(NETWORK, NESTED)
+
+
+@cache
+def built() -> Reply:
+    return Builder().build(RECIPE)
+
+
+def student(adaptation: str) -> StudentSpec:
+    return StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", adaptation), NESTED, seed=0)
+
+
+def nodes() -> tuple[Application, Trainer]:
+    machine = hardware.find("laptop")
+    cost = built().facts.profile[-1].cost
+    application = Application(AppSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    return application, Trainer(student("distill"), built().payload)
+
+
+def frames(start_s: float) -> Frames:
+    rng = np.random.default_rng(round(start_s))
+    labels = rng.integers(0, CLASSES, (3, HEIGHT, WIDTH), dtype=np.uint8)
+    images = rng.integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Frames(start_s + np.arange(3.0), images, np.zeros(3, np.int32), labels)
+
+
+def update_of(trainer: Trainer, start_s: float) -> bytes:
+    seen = frames(start_s)
+    trainer.store(seen, seen.labels)
+    payload: bytes = trainer.train(Answer(None, Phase(3))).payload
+    return payload
+
+
+def same(application: Application, trainer: Trainer) -> bool:
+    return application._versions[-1].vector.tobytes() == trainer._vector.tobytes()
+
+
+def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
+    profile = built().facts.profile
+    assert [one.name for one in profile] == ["1/2", "2/2"]
+    assert profile[0].memory_bytes < profile[1].memory_bytes and profile[0].cost.macs < profile[1].cost.macs
+    assert all(isinstance(array, np.ndarray) for array in built().payload.values())
+
+
+def test_a_family_is_built_once(monkeypatch, caplog):
+    built()
+    monkeypatch.setattr("driftlab.platform.models.pretrain.grow", lambda *_: pytest.fail("built again"))
+    with caplog.at_level(logging.INFO):
+        again = obtain_family(RECIPE)
+    assert {name: array.tobytes() for name, array in again.items()} == {
+        name: array.tobytes() for name, array in built().payload.items()
+    }
+    assert not caplog.records
+
+
+def test_everything_that_a_family_depends_on_decides_where_it_is_kept(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(OWN)
+    member = Member("scaling", f"{mine}:Mine")
+    others = [
+        FamilyRecipe(dataclasses.replace(NETWORK, steps=3), NESTED),
+        FamilyRecipe(NETWORK, Member("scaling", "nested")),
+        FamilyRecipe(NETWORK, Member("scaling", "usnet")),
+        FamilyRecipe(NETWORK, NESTED, version=2),
+        FamilyRecipe(NETWORK, member),
+    ]
+    keys = {recipe.key() for recipe in [RECIPE, *others]}
+    assert len(keys) == 6
+    assert FamilyRecipe(NETWORK, Member("scaling", "nested", (("ranking", "trr"),))).key() == others[1].key()
+    mine.write_text(OWN + "\n# another version\n")
+    assert FamilyRecipe(NETWORK, member).key() not in keys
+
+
+OWN = """
+from dataclasses import dataclass
+from driftlab.platform.scaling.fixed import Fixed
+
+@dataclass(frozen=True)
+class Mine(Fixed):
+    pass
+"""
+
+
+def test_an_application_runs_the_network_that_it_is_told_to():
+    application, _ = nodes()
+    costs = [one.cost for one in built().facts.profile]
+    for number, which in enumerate((0, 1, 0)):
+        application.switch(which)
+        assert application._cost == costs[which]
+        facts: Any = application.watch(frames(10.0 * number), None, 1.0).facts
+        assert facts.processed == 3
+    with pytest.raises(RequestError, match="networks 0 to 1"):
+        application.switch(2)
+
+
+def test_both_ends_switch_and_agree_again():
+    application, trainer = nodes()
+    assert same(application, trainer)
+    assert application.apply(update_of(trainer, 0.0), 3.0).facts.accepted
+    assert same(application, trainer)
+    late = update_of(trainer, 10.0)
+    application.switch(0)
+    trainer.switch(0)
+    refused = application.apply(late, 13.0).facts
+    assert not refused.accepted and "layout" in refused.reason
+    assert application.apply(update_of(trainer, 20.0), 23.0).facts.accepted  # it builds on nothing
+    assert same(application, trainer)
+    assert application.apply(update_of(trainer, 30.0), 33.0).facts.accepted
+    assert same(application, trainer)
+
+
+def test_what_was_learned_stays_when_another_network_runs_in_between():
+    application, trainer = nodes()
+    application.switch(1)
+    trainer.switch(1)
+    application.apply(update_of(trainer, 0.0), 3.0)
+    learned = application._versions[-1].vector
+    application.switch(0)
+    application.switch(1)
+    assert application._versions[-1].vector.tobytes() == learned.tobytes()
