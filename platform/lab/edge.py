@@ -49,6 +49,8 @@ class Edge:
     device_state: Any  # and as the device last heard of it
     turn: simpy.Resource  # one visit of a device at a time, however many GPUs there are
     has_trainer: bool = False
+    runs: int | None = None  # which of its networks the device runs, where a scheduler has chosen
+    trains: int | None = None  # and which of them the trainer works on
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     waiting: list[Upload] = field(default_factory=list)  # for the next visit, which takes them all
     in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it

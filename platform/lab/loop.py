@@ -97,13 +97,16 @@ class Loop:
         grants = host.grant(self.scheduling, start_s, window_s)
         for grant in grants:
             self.ledger.row("shares", **share_row(grant, start_s, window_s))
-        return [grant for grant in grants if grant.share] if self.setting.live else []
+        awake = [grant for grant in grants if grant.share] if self.setting.live else []
+        for grant in awake:
+            if grant.switched:
+                self.session.call(grant.edge.node("application"), "switch", grant.variant)
+                grant.edge.runs = grant.variant
+        return awake
 
     def _infer(self, grant: Grant, capturing: Job, captured: Captured) -> Job:
         """Start the model over a window; a stream without truth is compared with the teacher's labels."""
         edge = grant.edge
-        if grant.switched:
-            self.session.call(edge.node("application"), "switch", grant.variant)
         truth = None if captured.has_truth else self.session.call(_teacher(edge.app), "label", capturing)
         return self.session.call(edge.node("application"), "watch", capturing, truth, grant.share)
 
@@ -205,6 +208,7 @@ class Loop:
         edge = visit.edge
         if not edge.has_trainer:
             self._place_trainer(edge)
+        self._follow(edge)
         storing, teacher = [], _teacher(edge.app)
         for upload in visit.uploads:
             labelling = self.session.call(teacher, "label", upload.packing)
@@ -279,6 +283,7 @@ class Loop:
         """Send every weight as the server has it between two phases, with the plan that holds by now."""
         with edge.turn.request() as turn:
             yield turn
+            self._follow(edge)
             packing = self.session.call(edge.node("trainer"), "resend")
             visit = Visit(edge, state=edge.server_state, trained=self.session.result(packing).facts)
         yield from self._update(visit, packing)
@@ -343,6 +348,12 @@ class Loop:
         spec = self._student(edge, self.cell.system.adaptation)
         self.session.place(edge.node("trainer"), spec, edge.setting.student.weights)
         edge.has_trainer = True
+
+    def _follow(self, edge: Edge) -> None:
+        """Have the trainer work on the network that the device runs."""
+        if edge.trains != edge.runs:
+            self.session.call(edge.node("trainer"), "switch", edge.runs)
+            edge.trains = edge.runs
 
     def _student(self, edge: Edge, adaptation: Member) -> StudentSpec:
         return StudentSpec(

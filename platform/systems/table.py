@@ -59,6 +59,14 @@ _ROWS = (
         scheduling=Member("scheduling", "status_quo"),
     ),
     System(
+        "ams+nested",
+        "Updates streamed into networks inside one another, of which the scheduler chooses one for every window.",
+        streaming=Member("streaming", "ams"),
+        adaptation=Member("adaptation", "distill"),
+        scaling=Member("scaling", "nested"),
+        scheduling=Member("scheduling", "nestdnn"),
+    ),
+    System(
         "best_static",
         "One model trained on the whole stream before it begins: the best choice that never changes.",
         streaming=Member("streaming", "foresight", (("span", "stream"), ("iterations", 300))),
