@@ -376,7 +376,7 @@ class TestRates:
         still = self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))
         found = measured(ams_rates.slows_down_on_a_still_scene(still))
         assert found.value == pytest.approx(5.0)
-        assert "from 20 s on, in 3 of 3" in found.note
+        assert "in 3 of 3 streams, from 20 s on" in found.note
         assert word("AMS-18", still) == "reproduced"
 
     def test_only_a_scene_that_stands_still_can_tell(self):

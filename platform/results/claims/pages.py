@@ -58,10 +58,16 @@ def written(text: str, runs: Stored) -> str:
 def _table(families: Sequence[str], experiments: Sequence[str], runs: Stored) -> str:
     asked = {name: runs[name] for name in experiments if name in runs}
     claims = [claim for claim in every_claim().values() if claim.id.rpartition("-")[0] in families]
-    claims.sort(key=lambda claim: (families.index(claim.id.rpartition("-")[0]), int(claim.id.rpartition("-")[2])))
+    claims.sort(key=lambda claim: _place(claim.id, families))
     rows = [_row(claim, asked) for claim in claims]
     origins = [_origin(name, run) for name, run in asked.items()]
     return "\n".join([HEAD, *rows, "", *(origins or ["No run is stored yet."]), ""])
+
+
+def _place(name: str, families: Sequence[str]) -> tuple[int, int, str]:
+    """Order claims as papers do: N-13b between N-13 and N-14."""
+    family, _, number = name.rpartition("-")
+    return families.index(family), int(number.rstrip("abcd")), number
 
 
 def _row(claim: Claim, runs: Stored) -> str:
