@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import Claim, Measured, Untestable
 from driftlab.platform.results.claims.sharing import (
-    members,
+    memory_of_all,
     nested_and_independent,
-    networks,
     of_kind,
     over_apps,
+    pruned_alone,
     whole,
 )
 from driftlab.platform.results.read import Tables
@@ -38,17 +38,6 @@ def residual_beats_norm(tables: Tables) -> Measured | Untestable:
     if "random" in found:
         note += f"; over a random choice {(found['trr'] - found['random']).mean():+.3f}".replace("-", "\u2212")
     return over_apps(gains.groupby(["workload", "app"]).mean(), note)
-
-
-def pruned_alone(tables: Tables) -> pd.DataFrame:
-    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`."""
-    kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
-    kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
-    rows = networks(tables)
-    rows = rows[rows["system"].isin(list(kinds))]
-    shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
-    ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
-    return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
 
 
 def descendants_are_better(tables: Tables) -> Measured | Untestable:
@@ -88,8 +77,7 @@ def memory_saved(tables: Tables) -> Measured | Untestable:
     nested, alone = of_kind(tables, Nested), of_kind(tables, Independent)
     if nested.empty or alone.empty:
         return Untestable(f"needs nested and independent networks: {TABLE3}")
-    app = ["workload", "app"]
-    largest, together = nested.groupby(app)["memory_bytes"].max(), alone.groupby(app)["memory_bytes"].sum()
+    largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
     note = f"{largest.sum() / 1e6:.3g} MB for {together.sum() / 1e6:.3g} MB"
     return over_apps((1 - largest / together).dropna(), note)
 

@@ -16,6 +16,7 @@ from driftlab.platform.results.claims.sharing import (
     greedy_and_exact,
     knee,
     members,
+    on_traces,
     switches,
 )
 from driftlab.platform.results.read import Tables
@@ -120,20 +121,15 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     """Measure every trace; take the worst of the latency goals, as the paper does not say which ones it asked for."""
     if points.empty or points["alpha"].nunique() < 3:
         return Untestable(f"needs NestDNN at three alphas and the status quo: {FIG10}")
-    import pandas as pd
-
-    rows = [
-        {"workload": place[0], "seed": place[2], "value": measure(part.sort_values("alpha"))}
-        for place, part in points.groupby(CELL)
-    ]
-    cells = pd.DataFrame(rows).dropna()
+    traces = on_traces(points, measure)
+    cells = traces.dropna()
     if cells.empty:
         return Untestable(f"no frontier has {what}: it does not reach so far")
     found = lowest(cells, chosen_after=False)
     if isinstance(found, Untestable):
         return found
     means = ", ".join(f"{name} {value:.3g}" for name, value in cells.groupby("workload")["value"].mean().items())
-    without = len(rows) - len(cells)
+    without = len(traces) - len(cells)
     note = f"the lowest of {means}" + (f"; {without} traces without" if without else "")
     return Measured(found.value, found.low, found.high, found.n, note.replace("-0", "\u22120"))
 

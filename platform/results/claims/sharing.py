@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +55,23 @@ def nested_and_independent(tables: Tables) -> pd.DataFrame:
 def whole(tables: Tables) -> pd.DataFrame:
     """List the network of each application as it was before it was scaled."""
     return of_kind(tables, Fixed)
+
+
+def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
+    """Tell what all networks of an application need together: of nested ones the largest holds the others."""
+    sizes = rows.groupby(["workload", "app"])["memory_bytes"]
+    return sizes.max() if nested else sizes.sum()
+
+
+def pruned_alone(tables: Tables) -> pd.DataFrame:
+    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`."""
+    kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
+    kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
+    rows = networks(tables)
+    rows = rows[rows["system"].isin(list(kinds))]
+    shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
+    ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
+    return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
 
 
 def over_apps(values: pd.Series, note: str = "") -> Measured | Untestable:
@@ -109,44 +129,67 @@ def greedy_and_exact(tables: Tables) -> dict[str, str]:
     }
 
 
-def frontier(tables: Tables, objective: str, kind: Any = NestDnn) -> pd.DataFrame:
-    """Compare the systems of an objective with the status quo, application second by application second.
+def swept(tables: Tables) -> list[dict[str, float]]:
+    """Group the systems that differ in nothing but how they weigh lateness: each with its alpha, from the smallest."""
+    groups: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, member in members(tables, "scheduling", NestDnn | Exact).items():
+        others = replace(member, alpha=0.0), slot(tables, name, "scaling")
+        groups[repr(others)][name] = member.alpha
+    return [dict(sorted(group.items(), key=lambda item: item[1])) for group in groups.values()]
 
-    A row per setting, seed and alpha: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
+
+def frontier(tables: Tables, objective: str) -> pd.DataFrame:
+    """Compare NestDNN's systems of an objective with the status quo: a row per setting, seed and `alpha`."""
+    greedy = members(tables, "scheduling", NestDnn)
+    lines = [line for line in swept(tables) if (first := greedy.get(next(iter(line)))) and _is(first, objective)]
+    line = max(lines, key=len, default={})
+    points = beside_status_quo(tables, line)
+    return points.assign(alpha=points["system"].map(line)).sort_values([*CELL, "alpha"])
+
+
+def _is(member: NestDnn, objective: str) -> bool:
+    return member.objective == objective and member.method == "lookahead" and member.cached
+
+
+def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
+    """Compare systems with the status quo, application second by application second.
+
+    A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
     waits has no frames and no accuracy.
     """
     import pandas as pd
 
-    asked = {name: member for name, member in members(tables, "scheduling", kind).items() if _is(member, objective)}
     base = next(iter(members(tables, "scheduling", StatusQuo)), None)
     rows, found = allocations(tables), []
-    key = [*WINDOW, "app"]
-    for name, member in asked.items() if base else ():
-        both = rows[rows["system"] == name].merge(rows[rows["system"] == base], on=key, suffixes=("", "_base"))
+    for name in systems if base else ():
+        both = rows[rows["system"] == name].merge(
+            rows[rows["system"] == base], on=[*WINDOW, "app"], suffixes=("", "_base")
+        )
         for place, part in both.groupby(CELL):
             ratio, runs = part["rate"] / part["rate_base"], part[part["share"] > 0]
             found.append(
                 {
                     **dict(zip(CELL, place, strict=True)),
                     "system": name,
-                    "alpha": member.alpha,
                     "gain": runs["accuracy"].mean() - part["accuracy_base"].mean(),
                     "speedup": ratio.mean(),
                     "energy_ratio": _per_frame_j(part, "_base") / _per_frame_j(runs, ""),
                 }
             )
-    columns = [*CELL, "system", "alpha", "gain", "speedup", "energy_ratio"]
-    return pd.DataFrame(found, columns=columns).sort_values([*CELL, "alpha"])
-
-
-def _is(member: Any, objective: str) -> bool:
-    usual = getattr(member, "method", "lookahead") == "lookahead" and getattr(member, "cached", True)
-    return member.objective == objective and usual
+    return pd.DataFrame(found, columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
 
 
 def _per_frame_j(rows: pd.DataFrame, suffix: str) -> float:
     frames = np.minimum(rows["fps"], rows[f"rate{suffix}"]) * rows["window_s"]
     return float(rows[f"energy_j{suffix}"].sum() / frames.sum())
+
+
+def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:
+    """Measure the frontier of every trace, from the smallest alpha on: a `value` for each setting and seed."""
+    import pandas as pd
+
+    found = [(*place, measure(part.sort_values("alpha"))) for place, part in points.groupby(CELL)]
+    return pd.DataFrame(found, columns=[*CELL, "value"])
 
 
 def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
