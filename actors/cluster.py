@@ -37,6 +37,7 @@ HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every 
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # 3 % faster
 ALLOWED = (
     "Give HOST:PORT of the head's GCS (6379 unless it was started otherwise) or 'auto' on a machine of the cluster, "
     "or leave --address out to run on this machine alone. A cluster with authentication also needs RAY_AUTH_MODE=token "
@@ -133,7 +134,8 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Start a Ray of our own, behind its own token; who wants its dashboard finds the token in the usual file."""
     token_file = Path("~/.ray/auth_token").expanduser()
     own = not config.dashboard and not token_file.exists()
-    _set_defaults(QUIET | ({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {}))
+    _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
+    _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
     on_term = signal.getsignal(signal.SIGTERM)
