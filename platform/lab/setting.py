@@ -29,7 +29,7 @@ class Network:
     @property
     def first(self) -> int:
         """Say which of them runs as long as nobody has chosen another."""
-        return most_accurate(self.profile)
+        return most_accurate([one.accuracy for one in self.profile])
 
     @property
     def cost(self) -> ModelCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,10 +24,8 @@ Size = tuple[int, int]  # height and width of a frame
 class Budget:
     """What one application may use in a window; None means that nothing limits it."""
 
-    latency_s: float | None = None
     memory_bytes: int | None = None
-    energy_j: float | None = None
-    variant: int | None = None  # the network that was already chosen; the limits then say nothing more
+    variant: int | None = None  # the network that was already chosen; the limit then says nothing more
 
 
 @dataclass(frozen=True)
@@ -95,25 +93,10 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
     )
 
 
-def within(variants: Sequence[Variant], budget: Budget) -> int:
-    """Find the most accurate network that keeps to the limits, the smaller of equals; where none does, the smallest."""
-    if budget.variant is not None:
-        return checked(budget.variant, len(variants))
-
-    def keeps(one: Variant) -> bool:
-        limits = (budget.latency_s, budget.memory_bytes, budget.energy_j)
-        needs = (one.latency_s, one.memory_bytes, one.energy_j)
-        return all(
-            limit is None or (need is not None and need <= limit) for limit, need in zip(limits, needs, strict=True)
-        )
-
-    return most_accurate(variants, [which for which, one in enumerate(variants) if keeps(one)])
-
-
-def most_accurate(known: Sequence[Variant | Profile], among: Sequence[int] | None = None) -> int:
+def most_accurate(accuracies: Sequence[float | None], among: Iterable[int] | None = None) -> int:
     """Find the best of some networks, or of all, the smaller of equals; of none the smallest there is."""
-    good = range(len(known)) if among is None else among
-    return max(good, key=lambda which: (known[which].accuracy or 0.0, -which), default=0)
+    good = range(len(accuracies)) if among is None else among
+    return max(good, key=lambda which: (accuracies[which] or 0.0, -which), default=0)
 
 
 def checked(which: int, count: int) -> int:

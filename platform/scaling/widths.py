@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from driftlab.errors import RequestError
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked, most_accurate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,14 +59,9 @@ def chosen(family: Family, budget: Budget) -> int:
     """Take the network that the budget names, or the most accurate one that fits into memory."""
     if budget.variant is not None:
         return checked(budget.variant, len(family))
-    if budget.latency_s is not None or budget.energy_j is not None:
-        raise RequestError(
-            "A limit on latency or energy is one on a machine: find the network by `within(variants_on(...), budget)` "
-            "and name it as the budget's variant."
-        )
     limit = budget.memory_bytes
     good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
-    return max(good, key=lambda which: (family.accuracies[which], -which), default=0)
+    return most_accurate(family.accuracies, good)
 
 
 def keep_faults(keep: Keep) -> list[str]:

@@ -217,5 +217,3 @@ def test_a_budget_names_the_network_or_limits_its_memory(built):
     assert layout_of(MEMBER.select(family, Budget())) == layout_of(dense(family, best))
     with pytest.raises(RequestError, match="networks 0 to 2"):
         MEMBER.select(family, Budget(variant=3))
-    with pytest.raises(RequestError, match="on a machine"):
-        MEMBER.select(family, Budget(latency_s=0.1))

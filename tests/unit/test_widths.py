@@ -15,7 +15,7 @@ from driftlab.platform.models.family import dense
 from driftlab.platform.models.schooling import Course, grade
 from driftlab.platform.models.surgery import cut, groups
 from driftlab.platform.scaling import slimming
-from driftlab.platform.scaling.base import Budget, variants_on, within
+from driftlab.platform.scaling.base import most_accurate, variants_on
 from driftlab.platform.scaling.growing import Ground, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.usnet import UsNet
@@ -127,16 +127,18 @@ def test_what_switches_move_adds_up(seed):
     assert sum(alone_up) == pytest.approx(0.4 * sum(sizes))
 
 
-def test_limits_choose_the_most_accurate_network_that_keeps_to_them():
+def test_a_larger_network_takes_longer_and_draws_more():
     here = ground()
     member = UsNet(keep=factory.KEEP, epochs=0)
     profile = member.profile(member.build(here.model, here.data), factory.SIZE)
     known = variants_on(hardware.find("phone-lo"), profile)
-    assert [one.latency_s for one in known] == sorted(one.latency_s for one in known)
-    assert [one.energy_j for one in known] == sorted(one.energy_j for one in known)
-    variants = tuple(Variant(str(k), 0.5 + k / 10, 100 * (k + 1), 0.1 * (k + 1), 1.0 + k) for k in range(3))
-    assert within(variants, Budget()) == 2
-    assert within(variants, Budget(latency_s=0.25)) == 1
-    assert within(variants, Budget(memory_bytes=250, energy_j=1.5)) == 0
-    assert within(variants, Budget(memory_bytes=1)) == 0
-    assert within(variants, Budget(memory_bytes=1, variant=2)) == 2
+    assert [one.latency_s for one in known] == sorted({one.latency_s for one in known})
+    assert [one.energy_j for one in known] == sorted({one.energy_j for one in known})
+
+
+def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
+    accuracies = (0.5, 0.7, 0.7, 0.6)
+    assert most_accurate(accuracies) == 1
+    assert most_accurate(accuracies, [0, 2, 3]) == 2
+    assert most_accurate(accuracies, []) == 0
+    assert most_accurate((None, None)) == 0
