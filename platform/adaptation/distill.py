@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.models import masks
 from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
 
@@ -73,8 +74,7 @@ class Distill(Adaptation):
             "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
             "epsilon": (0 < self.epsilon < math.inf, "positive"),
         }
-        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
-        return [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+        return faults_in(self, ranges)
 
     @property
     def phase_iterations(self) -> int:

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Independent(OfWidths):
             "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
             "batch": (self.batch >= 2, "at least 2"),
         }
-        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
-        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+        return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.models.family import gather

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class Nested(OfWidths):
             "grow_rate": (0 < self.grow_rate <= 10, "in (0, 10]"),
             "batch": (self.batch >= 2, "at least 2"),
         }
-        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
-        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+        return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.models.schooling import alone

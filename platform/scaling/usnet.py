@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class UsNet(OfWidths):
             "batch": (self.batch >= 2, "at least 2"),
             "calibration": (self.calibration >= 1, "at least 1"),
         }
-        wrong = [(name, want) for name, (good, want) in ranges.items() if not good]
-        return keep_faults(self.keep) + [f"'{name}' is {getattr(self, name)}, must be {want}" for name, want in wrong]
+        return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.models.family import gather

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
 from driftlab.platform.scheduling.costs import tabulate
@@ -20,8 +21,9 @@ class Exact(Scheduling):
     units: int = 100
 
     def faults(self) -> list[str]:
-        wrong = [] if 0 <= self.alpha <= 1 else [f"'alpha' is {self.alpha}, must be in [0, 1]"]
-        return wrong + ([] if self.units >= 1 else [f"'units' is {self.units}, must be at least 1"])
+        """Name every parameter outside its range."""
+        ranges = {"alpha": (0 <= self.alpha <= 1, "in [0, 1]"), "units": (self.units >= 1, "at least 1")}
+        return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
         who, notes = admit(window, self.units)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
@@ -44,10 +45,14 @@ class NestDnn(Scheduling):
     renew: int = 10  # times that a plan serves before one is made from scratch
 
     def faults(self) -> list[str]:
-        in_one = {"alpha": self.alpha, "kept": self.kept}
-        wrong = [f"'{name}' is {value}, must be in [0, 1]" for name, value in in_one.items() if not 0 <= value <= 1]
-        above = {"units": self.units, "renew": self.renew}
-        return wrong + [f"'{name}' is {value}, must be at least 1" for name, value in above.items() if value < 1]
+        """Name every parameter outside its range."""
+        ranges = {
+            "alpha": (0 <= self.alpha <= 1, "in [0, 1]"),
+            "kept": (0 <= self.kept <= 1, "in [0, 1]"),
+            "units": (self.units >= 1, "at least 1"),
+            "renew": (self.renew >= 1, "at least 1"),
+        }
+        return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
         """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next event."""

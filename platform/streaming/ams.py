@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Stamp, Streaming, Wire
@@ -42,17 +43,17 @@ class Ams(Streaming):
     brings_labels = True
 
     def faults(self) -> list[str]:
-        positive = {"interval_s": self.interval_s, "horizon_s": self.horizon_s, "low_fps": self.low_fps}
-        wrong = [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
-        if not self.high_fps >= self.low_fps:
-            wrong.append(f"'high_fps' is {self.high_fps}, must not be below low_fps = {self.low_fps}")
-        if not self.longest >= 1:
-            wrong.append(f"'longest' is {self.longest}, must be at least 1")
-        if not self.first_train_s >= 0:
-            wrong.append(f"'first_train_s' is {self.first_train_s}, must not be below 0")
-        if not 1 <= self.scale <= LARGEST:
-            wrong.append(f"'scale' is {self.scale}, must be a whole number from 1 to {LARGEST}")
-        return wrong
+        """Name every parameter outside its range."""
+        ranges = {
+            "interval_s": (self.interval_s > 0, "above 0"),
+            "horizon_s": (self.horizon_s > 0, "above 0"),
+            "low_fps": (self.low_fps > 0, "above 0"),
+            "high_fps": (self.high_fps >= self.low_fps, f"at least low_fps = {self.low_fps}"),
+            "longest": (self.longest >= 1, "at least 1"),
+            "first_train_s": (self.first_train_s >= 0, "at least 0"),
+            "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
+        }
+        return faults_in(self, ranges)
 
     def start(self, session: Session) -> Rates:
         return Rates(self.high_fps, self.interval_s)

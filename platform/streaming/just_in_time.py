@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
 from driftlab.platform.streaming.sampling import newest
@@ -30,12 +31,12 @@ class JustInTime(Streaming):
     brings_labels = True
 
     def faults(self) -> list[str]:
-        wrong = []
-        if not 0 < self.shortest_s <= self.longest_s:
-            wrong.append(f"'shortest_s' is {self.shortest_s}, must be in (0, longest_s = {self.longest_s}]")
-        if self.most_steps < 1:
-            wrong.append(f"'most_steps' is {self.most_steps}, must be at least 1")
-        return wrong
+        """Name every parameter outside its range."""
+        ranges = {
+            "shortest_s": (0 < self.shortest_s <= self.longest_s, f"in (0, longest_s = {self.longest_s}]"),
+            "most_steps": (self.most_steps >= 1, "at least 1"),
+        }
+        return faults_in(self, ranges)
 
     def start(self, session: Session) -> float:
         """Begin with the shortest interval; it is the whole state."""

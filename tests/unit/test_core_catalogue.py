@@ -83,6 +83,30 @@ def test_a_member_says_what_it_cannot_be():
     assert parameter_faults(Sample, {"count": -1}) == ["'count' is -1, must be above 0"]
 
 
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (
+            Member("streaming", "ams", (("low_fps", 2), ("scale", 0))),
+            "'high_fps' is 1.0, must be at least low_fps = 2.0; 'scale' is 0, must be a whole number from 1 to",
+        ),
+        (Member("streaming", "just_in_time", (("shortest_s", 9),)), "'shortest_s' is 9.0, must be in (0, longest_s = "),
+        (Member("adaptation", "distill", (("fraction", float("nan")),)), "'fraction' is nan, must be in (0, 1]"),
+        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "'keep' is (2.0,), must be one or more shares"),
+        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "that fall; 'batch' is 1, must be at least 2"),
+        (Member("scaling", "independent", (("epochs", -1),)), "'epochs' is -1, must be at least 0"),
+        (Member("scaling", "usnet", (("calibration", 0),)), "'calibration' is 0, must be at least 1"),
+        (Member("scheduling", "nestdnn", (("kept", 2.0),)), "'kept' is 2.0, must be in [0, 1]"),
+        (Member("scheduling", "exact", (("alpha", -1), ("units", 0))), "in [0, 1]; 'units' is 0, must be at least 1"),
+    ],
+    ids=str,
+)
+def test_members_name_every_parameter_that_is_out_of_range(member, said):
+    with pytest.raises(RequestError) as caught:
+        member.make()
+    assert said in str(caught.value)
+
+
 def test_parameters_are_names_types_and_defaults():
     assert parameters(Sample)["rate"] == (float, 1.0)
     assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap"]
