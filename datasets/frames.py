@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.errors import RequestError
+
 Times = npt.NDArray[np.float64]
 Index = int | slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 IGNORE = 255  # a label that counts neither in a loss nor in a score
@@ -72,6 +74,16 @@ class Stream(Protocol):
     def changes_s(self) -> tuple[float, ...]:
         """Times at which the scene changes, for the marks in a plot."""
         ...
+
+
+def frame_number(stream: Stream, time_s: float) -> int:
+    """Number the frame shown at a time: frame k is from k / fps on, and none at or after the stream's end."""
+    if not 0 <= time_s < stream.duration_s:
+        raise RequestError(
+            f"Stream '{stream.name}' has no frame at {time_s:g} s: "
+            f"it runs from 0 to {stream.duration_s:g} s, the end excluded."
+        )
+    return math.floor(time_s * stream.fps + 1e-6)
 
 
 def frame_times(stream: Stream, start_s: float, stop_s: float) -> Times:

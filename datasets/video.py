@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from driftlab.datasets.frames import IGNORE, Frames, Times
+from driftlab.datasets.frames import IGNORE, Frames, Times, frame_number
 from driftlab.datasets.streets.presets import CLASSES
-from driftlab.errors import DataError, RequestError
+from driftlab.errors import DataError
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -101,12 +100,7 @@ class VideoStream:
         return Frames(times_s=times, images=images, scenes=np.zeros(len(times), np.int32), labels=labels)
 
     def _number_at(self, time_s: float) -> int:
-        if not 0 <= time_s < self.duration_s:
-            raise RequestError(
-                f"Stream '{self.name}' has no frame at {time_s:g} s: "
-                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
-            )
-        shown_s = math.floor(time_s * self.fps + 1e-6) / self.fps
+        shown_s = frame_number(self, time_s) / self.fps
         return max(0, bisect_right(self._index.starts_s, shown_s + 1e-6) - 1)
 
     def _open(self) -> InputContainer:

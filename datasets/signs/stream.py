@@ -14,32 +14,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.frames import Frames, Times, frame_number
+from driftlab.datasets.procedural import Procedural, ProceduralRequest, keep
 from driftlab.datasets.script import draw_script
 from driftlab.datasets.signs.alphabet import Floats, kinds_of, names_of
 from driftlab.datasets.signs.draw import Views, draw
 from driftlab.datasets.signs.presets import PRESETS
 from driftlab.datasets.signs.views import draw_grain, draw_views
-from driftlab.errors import RequestError
 
 Pixels = npt.NDArray[np.uint8]
 _STRAY = 0.06  # how far a sign's colour strays from its scene's
-_LOOKS_KEPT = 2  # a thousand streams live in one process
 
 
 @dataclass(frozen=True)
-class SignsRequest:
-    """Everything a frame depends on besides its time."""
+class SignsRequest(ProceduralRequest):
+    """A world of signs, how many kinds there are and how hard they are to tell apart."""
 
-    preset: str
-    seed: int
-    height: int
-    width: int
-    fps: float
-    duration_s: float
     classes: float = 8.0
     difficulty: float = 2.0
-    pace: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,45 +43,20 @@ class Look:
     gain: float
 
 
-class SignsStream:
-    """Signs passing by, one at a time: frame k is a pure function of the request and k."""
+class SignsStream(Procedural[SignsRequest]):
+    """Signs passing by, one at a time."""
+
+    family = "signs"
 
     def __init__(self, request: SignsRequest) -> None:
-        self._request = request
         self._preset = PRESETS[request.preset]
+        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
         self._kinds = kinds_of(int(request.classes))
-        self._script = draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace)
         self._looks: OrderedDict[int, Look] = OrderedDict()
-
-    def __reduce__(self) -> tuple[type[SignsStream], tuple[SignsRequest]]:
-        return type(self), (self._request,)
-
-    @property
-    def name(self) -> str:
-        return f"signs/{self._request.preset}"
-
-    @property
-    def fps(self) -> float:
-        return self._request.fps
-
-    @property
-    def duration_s(self) -> float:
-        return self._request.duration_s
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._request.height, self._request.width
 
     @property
     def classes(self) -> tuple[str, ...]:
         return names_of(len(self._kinds))
-
-    @property
-    def has_truth(self) -> bool:
-        return True
-
-    def changes_s(self) -> tuple[float, ...]:
-        return self._script.changes_s(self.duration_s)
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
         """Draw the frames shown at these times; frame k is shown from k / fps on."""
@@ -101,12 +68,7 @@ class SignsStream:
         return Frames(times_s=times, images=images, scenes=scenes, classes=classes)
 
     def _frame(self, time_s: float) -> tuple[Pixels, int, int]:
-        if not 0 <= time_s < self.duration_s:
-            raise RequestError(
-                f"Stream '{self.name}' has no frame at {time_s:g} s: "
-                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
-            )
-        index = math.floor(time_s * self.fps + 1e-6)
+        index = frame_number(self, time_s)
         shown_s = index / self.fps
         scene = self._script.scene_at(shown_s)
         kind, views = self._view(scene, shown_s)
@@ -156,11 +118,7 @@ class SignsStream:
         return replace(before, colours=mixed, gain=(1 - weight) * before.gain + weight * after.gain)
 
     def _drawn_look(self, number: int) -> Look:
-        if number not in self._looks:
-            self._looks[number] = self._draw_look(number)
-            if len(self._looks) > _LOOKS_KEPT:
-                self._looks.popitem(last=False)
-        return self._looks[number]
+        return keep(self._looks, number, lambda: self._draw_look(number))
 
     def _draw_look(self, number: int) -> Look:
         rng = np.random.default_rng([self._request.seed, 12, number])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.frames import Frames, Times
+from driftlab.datasets.frames import Frames, Times, frame_number
+from driftlab.datasets.procedural import Procedural, ProceduralRequest, keep
 from driftlab.datasets.script import draw_script
 from driftlab.datasets.streets.look import Floats, Look, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
@@ -19,69 +19,34 @@ from driftlab.datasets.streets.presets import CLASSES, PRESETS
 from driftlab.datasets.streets.render import Camera, Canvas
 from driftlab.datasets.streets.scene import Scene, draw_scene
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.errors import RequestError
 
-Drawn = TypeVar("Drawn")
 Pixels = npt.NDArray[np.uint8]
 _UNIFORM_TO_STD = math.sqrt(12)  # uniform grain is drawn four times as fast as normal grain
-_SCENES_KEPT = 2  # a thousand streams live in one process
 
 
 @dataclass(frozen=True)
-class StreetRequest:
-    """Everything a frame depends on besides its time."""
+class StreetRequest(ProceduralRequest):
+    """A street, and how crowded and how noisy it is."""
 
-    preset: str
-    seed: int
-    height: int
-    width: int
-    fps: float
-    duration_s: float
-    pace: float = 1.0
     crowd: float = 1.0
     noise: float = 1.0
 
 
-class StreetStream:
-    """A procedural street: frame k is a pure function of the request and k."""
+class StreetStream(Procedural[StreetRequest]):
+    """A procedural street."""
+
+    family = "streets"
 
     def __init__(self, request: StreetRequest) -> None:
-        self._request = request
         self._preset = PRESETS[request.preset]
-        self._script = draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace)
+        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
         self._travel = draw_travel(self._preset, request.seed)
         self._scenes: OrderedDict[int, Scene] = OrderedDict()
         self._looks: OrderedDict[int, Look] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type[StreetStream], tuple[StreetRequest]]:
-        return type(self), (self._request,)
-
-    @property
-    def name(self) -> str:
-        return f"streets/{self._request.preset}"
-
-    @property
-    def fps(self) -> float:
-        return self._request.fps
-
-    @property
-    def duration_s(self) -> float:
-        return self._request.duration_s
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._request.height, self._request.width
-
     @property
     def classes(self) -> tuple[str, ...]:
         return CLASSES
-
-    @property
-    def has_truth(self) -> bool:
-        return True
-
-    def changes_s(self) -> tuple[float, ...]:
-        return self._script.changes_s(self.duration_s)
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
         """Render the frames shown at these times; frame k is shown from k / fps on."""
@@ -97,12 +62,7 @@ class StreetStream:
         return Frames(times_s=times, images=images, scenes=scenes, labels=labels, boxes=tuple(boxes))
 
     def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
-        if not 0 <= time_s < self.duration_s:
-            raise RequestError(
-                f"Stream '{self.name}' has no frame at {time_s:g} s: "
-                f"it runs from 0 to {self.duration_s:g} s, the end excluded."
-            )
-        index = math.floor(time_s * self.fps + 1e-6)
+        index = frame_number(self, time_s)
         shown_s = index / self.fps
         number = self._script.scene_at(shown_s)
         scene = self._scene(number)
@@ -119,7 +79,7 @@ class StreetStream:
 
     def _scene(self, number: int) -> Scene:
         request = self._request
-        return _keep(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
+        return keep(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
 
     def _look(self, scene: Scene, time_s: float) -> Look:
         """Give the scene's own look, or a mixture of the two that a drifting one is between."""
@@ -130,7 +90,7 @@ class StreetStream:
 
     def _drawn_look(self, number: int) -> Look:
         seeds = [self._request.seed, 12, number]
-        return _keep(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
+        return keep(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
 
     def _camera(self, scene: Scene, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
         height, width = self.size
@@ -153,12 +113,3 @@ class StreetStream:
             along_m=along_m,
             walls_m=(-half_m - scene.terrain_m[0], half_m + scene.terrain_m[1]),
         )
-
-
-def _keep(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
-    """Draw what is not kept, and forget what was drawn longest ago."""
-    if number not in kept:
-        kept[number] = draw()
-        if len(kept) > _SCENES_KEPT:
-            kept.popitem(last=False)
-    return kept[number]
