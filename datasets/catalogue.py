@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
@@ -13,6 +14,7 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
+Asked = TypeVar("Asked")
 VIDEO_PREFIX = "video:"
 SMALLEST_PX, LARGEST_PX = 16, 4096
 FASTEST_FPS = 240.0
@@ -58,25 +60,20 @@ class Workload:
 def _open_street(request: Request) -> Stream:
     from driftlab.datasets.streets.stream import StreetRequest, StreetStream
 
-    return StreetStream(
-        StreetRequest(
-            preset=request.name.removeprefix("streets/"),
-            seed=request.seed,
-            height=request.height,
-            width=request.width,
-            fps=request.fps,
-            duration_s=request.duration_s,
-            **request.params,
-        )
-    )
+    return _procedural(request, StreetRequest, StreetStream)
 
 
 def _open_signs(request: Request) -> Stream:
     from driftlab.datasets.signs.stream import SignsRequest, SignsStream
 
-    return SignsStream(
-        SignsRequest(
-            preset=request.name.removeprefix("signs/"),
+    return _procedural(request, SignsRequest, SignsStream)
+
+
+def _procedural(request: Request, asked: Callable[..., Asked], stream: Callable[[Asked], Stream]) -> Stream:
+    """Open a stream that is drawn; after the slash of its name stands its preset."""
+    return stream(
+        asked(
+            preset=request.name.partition("/")[2],
             seed=request.seed,
             height=request.height,
             width=request.width,
