@@ -49,6 +49,10 @@ class EdgeSpec:
     def duration_s(self) -> float:
         return self.tenants[0].stream.duration_s
 
+    def name_of(self, tenant: Tenant) -> str:
+        """Say how an application's nodes are called: by the device, and where that has several by both."""
+        return self.name if len(self.tenants) == 1 else f"{self.name}/{tenant.app.name}"
+
     def present(self, time_s: float) -> tuple[App, ...]:
         """Tell which applications run at a time, and what they wish then."""
         return running(self.events, time_s) if self.events else tuple(tenant.app for tenant in self.tenants)

@@ -66,8 +66,7 @@ class Edge:
 
     @property
     def name(self) -> str:
-        """How its nodes are called: by the device, and where that has several applications by both."""
-        return self.device if len(self.spec.tenants) == 1 else f"{self.device}/{self.app}"
+        return self.spec.name_of(self.tenant)
 
     def node(self, kind: Kind) -> NodeId:
         return NodeId(kind, self.name)

@@ -323,9 +323,7 @@ class Loop:
     def _edge(self, spec: EdgeSpec, tenant: Tenant, up: Link, down: Link, damaged: float) -> Edge:
         plan = Plan(tenant.stream.fps, tenant.stream.duration_s)
         state = self.streaming.start(plan)
-        alone = len(spec.tenants) == 1
-        named = (spec.name,) if alone else (spec.name, tenant.app.name)
-        faults = {way: rng_for(self.cell.seed, "damage", *named, way) for way in get_args(Direction)}
+        faults = {way: rng_for(self.cell.seed, "damage", spec.name_of(tenant), way) for way in get_args(Direction)}
         needs, turn = self.setting.apps[tenant.app.name], simpy.Resource(self.clock)
         return Edge(spec, tenant, needs, plan, up, down, faults, damaged, state, state, turn)
 

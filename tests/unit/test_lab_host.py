@@ -138,6 +138,13 @@ class TestCells:
         assert [tenant.app.name for tenant in device.tenants] == ["scene", "cars"]
         assert device.tenants[0].stream == device.tenants[1].stream
 
+    def test_an_application_is_called_by_its_device_and_beside_others_by_both(self):
+        (cell,) = cells_of(parse(several()))
+        (device,) = cell.devices
+        assert [device.name_of(tenant) for tenant in device.tenants] == ["device-0000/scene", "device-0000/cars"]
+        alone = replace(device, tenants=device.tenants[:1])
+        assert alone.name_of(alone.tenants[0]) == "device-0000"
+
     def test_visitors_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
         churn = {"tick_s": 1.0, "least": 1, "start": 0.4, "stop": 0.4}
         document = several(churn=churn) | {"systems": ["ams", "no_custom"], "seeds": [0, 1]}
