@@ -77,7 +77,6 @@ class Uploaded:
     frames: int
     bytes: int  # what the link carries
     gross_bytes: int  # with what the encoder says about itself, which is not sent
-    raw_bytes: int  # before compression
     newest_s: float
     host_seconds: float  # to pack them
     refused: str = ""  # why the server cannot read what the link will make of them

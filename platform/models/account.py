@@ -23,7 +23,6 @@ FREE = (
     nn.LayerNorm,
     nn.Embedding,
 )  # have parameters and by convention no multiply-accumulates
-ADAM_STATES = 2  # running means of the gradient and of its square
 
 
 def account(model: nn.Module, height: int, width: int) -> ModelCost:
@@ -54,26 +53,6 @@ def account(model: nn.Module, height: int, width: int) -> ModelCost:
         activation_bytes=sum(layer.output_bytes for layer in layers),
         layers=tuple(layers),
     )
-
-
-def training_memory_bytes(model: nn.Module, batch: int, height: int, width: int) -> int:
-    """Count what a training step with Adam holds: tensors kept for the backward pass, gradients, optimiser state.
-
-    Weights that the backward pass needs are among the kept tensors; a storage that several share counts once.
-    """
-    ghost = copy.deepcopy(model).to("meta").train()
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage.nbytes()  # meta tensors have no address; the graph keeps the storage alive
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made = ghost(torch.empty(batch, 3, height, width, device="meta"))
-    del made
-    trainable = sum(p.numel() * p.itemsize for p in model.parameters() if p.requires_grad)
-    return sum(kept.values()) + (1 + ADAM_STATES) * trainable
 
 
 def _layer(name: str, module: nn.Module, given: Any, made: Any) -> LayerCost:

@@ -62,7 +62,6 @@ class Device:
             frames=len(frames),
             bytes=packed.net_bytes,
             gross_bytes=packed.gross_bytes,
-            raw_bytes=shown.nbytes,
             newest_s=float(frames.times_s[-1]),
             host_seconds=time.perf_counter() - started,
         )

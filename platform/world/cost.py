@@ -8,12 +8,11 @@ from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.world.hardware import Hardware
 
 PASSES = 3  # forward, gradients by inputs, gradients by weights: about the same work each
-MOST_LOAD = 0.95  # beyond this a loaded machine would never finish
 
 
-def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0, load: float = 0.0) -> float:
-    """Time one forward pass, with a share of the machine and others keeping it busy for a part of the time."""
-    return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / (share * (1 - min(load, MOST_LOAD)))
+def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0) -> float:
+    """Time one forward pass, with a share of the machine."""
+    return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
 
 
 def training_s(cost: ModelCost, hardware: Hardware, *, iterations: int, batch: int) -> float:
@@ -21,22 +20,17 @@ def training_s(cost: ModelCost, hardware: Hardware, *, iterations: int, batch: i
     return iterations * PASSES * inference_s(cost, hardware, batch=batch)
 
 
-def inference_j(cost: ModelCost, hardware: Hardware, *, batch: int = 1, paged_bytes: int = 0) -> float:
-    """Count what the work of one forward pass draws, and what paging weights in adds."""
+def inference_j(cost: ModelCost, hardware: Hardware) -> float:
+    """Count what the work of one forward pass draws."""
     energy = hardware.energy
-    moved = sum(_bytes(layer, batch) for layer in _layers(cost))
+    moved = sum(_bytes(layer, batch=1) for layer in _layers(cost))
     byte_pj = energy.cached * energy.cache_pj_per_byte + (1 - energy.cached) * energy.dram_pj_per_byte
-    return (batch * cost.macs * energy.mac_pj + moved * byte_pj) * 1e-12 + paged_bytes * energy.page_mj_per_mb * 1e-9
+    return (cost.macs * energy.mac_pj + moved * byte_pj) * 1e-12
 
 
 def memory_bytes(cost: ModelCost) -> int:
     """Count what a network holds while it runs: one copy of its weights works while the other is patched."""
     return 2 * cost.weight_bytes + cost.activation_bytes
-
-
-def power_j(hardware: Hardware, *, busy_s: float, idle_s: float) -> float:
-    """Count what a whole machine draws at its plug."""
-    return hardware.busy_w * busy_s + hardware.idle_w * idle_s
 
 
 def _layer_s(layer: LayerCost, hardware: Hardware, batch: int) -> float:

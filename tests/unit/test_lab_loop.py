@@ -113,7 +113,7 @@ SCRIPT: dict[str, Callable[..., Any]] = {
 
 
 def uploaded(frames: int, newest_s: float, damage: Any = None, size: int = UP_BYTES) -> Uploaded:
-    return Uploaded(frames, size, size + 700, 5 * size, newest_s, 0.25, "torn" if damage else "")
+    return Uploaded(frames, size, size + 700, newest_s, 0.25, "torn" if damage else "")
 
 
 def stored(sent: Uploaded, **changes: Any) -> Stored:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from driftlab.platform.models.account import account, training_memory_bytes
+from driftlab.platform.models.account import account
 from driftlab.platform.models.zoo import build
 
 
@@ -77,7 +77,6 @@ def test_counting_neither_computes_nor_changes_the_model(example):
     example.train()
     statistics = example[1].running_mean.clone()
     account(example, 16, 16)
-    training_memory_bytes(example, 4, 16, 16)
     assert example.training
     assert torch.equal(example[1].running_mean, statistics)
     assert not example[0]._forward_hooks
@@ -105,32 +104,3 @@ def test_parameters_that_count_nothing_are_reported(caplog, example):
     assert "MultiheadAttention attend has 36 parameters" in told
     assert "Attention (root) has 3 parameters" in told
     assert "LayerNorm" not in told
-
-
-def test_training_memory_is_what_backward_keeps_with_gradients_and_adams_means():
-    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.ReLU())
-    kept = 2 * (3 + 4) * 30 * 4 + 12 * 4  # the convolution's input and weight, the cut-off's output
-    assert training_memory_bytes(model, 2, 5, 6) == kept + 3 * 12 * 4
-    model[0].weight.requires_grad = False
-    assert training_memory_bytes(model, 2, 5, 6) == 0
-
-
-def test_a_storage_that_two_layers_keep_counts_once():
-    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(120, 2, bias=False))
-    kept = 4 * ((3 + 4) * 30 + 12 + 240)  # the cut-off's output is also, seen flat, the linear layer's input
-    assert training_memory_bytes(model, 1, 5, 6) == kept + 3 * 4 * (12 + 240)
-
-
-def test_training_memory_without_numbers_equals_that_with_numbers():
-    model = build("tiny", 5, seed=0).train()
-    kept = {}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made = model(torch.zeros(2, 3, 32, 48))
-    assert made.requires_grad
-    trainable = 3 * 4 * sum(parameter.numel() for parameter in model.parameters())
-    assert training_memory_bytes(model, 2, 32, 48) == sum(kept.values()) + trainable

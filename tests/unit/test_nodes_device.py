@@ -47,8 +47,8 @@ def test_an_upload_holds_what_the_codec_leaves_and_the_truth(codec):
     assert np.array_equal(reply.payload.labels, seen.labels)
     assert reply.payload.times_s.tolist() == list(times_s)
     facts = reply.facts
-    assert (facts.frames, facts.newest_s, facts.raw_bytes) == (3, 7.6, 3 * 32 * 48 * 3)
-    assert 0 < facts.bytes < facts.raw_bytes
+    assert (facts.frames, facts.newest_s) == (3, 7.6)
+    assert 0 < facts.bytes < reply.payload.images.nbytes
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
@@ -69,7 +69,6 @@ def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the
     seen = stream().at(times_s)
     assert large.payload.images.shape == seen.images.shape
     assert np.array_equal(large.payload.labels, seen.labels)
-    assert large.facts.raw_bytes == 4 * small.facts.raw_bytes
     assert large.facts.bytes > 2 * small.facts.bytes
     apart = np.abs(large.payload.images.astype(int) - seen.images).mean()
     others = np.abs(large.payload.images[::-1].astype(int) - seen.images).mean()

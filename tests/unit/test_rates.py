@@ -49,14 +49,6 @@ def test_phi_leaves_out_what_either_side_does_not_know():
 
 
 def test_phi_of_the_other_tasks():
-    rng = np.random.default_rng(0)
-    p, q = rng.dirichlet(np.ones(4), 2)
-    one, other = np.eye(4)[:2]
-    for score in (phi.soft_classification, phi.soft_segmentation):
-        assert score(p, p) == pytest.approx(0, abs=1e-12)
-        assert score(one, other) == pytest.approx(1)
-        assert score(p, q) == pytest.approx(score(q, p))
-        assert 0 < score(p, q) < 1
     assert phi.classification(2, 2) == 0
     assert phi.classification(2, 1) == 1
     boxes = np.array([[6, 0, 0, 10, 10], [7, 20, 0, 30, 10]], dtype=np.float32)
@@ -64,8 +56,6 @@ def test_phi_of_the_other_tasks():
     assert phi.detection(boxes, boxes[:1]) == pytest.approx(1 / 3) == phi.detection(boxes[:1], boxes)
     assert phi.detection(boxes, boxes[:0]) == 1
     assert phi.detection(boxes[:0], boxes[:0]) == 0
-    assert phi.regression(np.array([1.0, 2.0]), np.array([1.0, 3.0]), scale=5.0) == pytest.approx(0.1)
-    assert phi.regression(np.array([0.0]), np.array([99.0]), scale=5.0) == 1
 
 
 @pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])

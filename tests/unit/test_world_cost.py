@@ -1,4 +1,4 @@
-"""Time and energy against closed forms; machines and loads that make no sense are refused."""
+"""Time and energy against closed forms; machines that make no sense are refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import LayerCost, ModelCost
-from driftlab.platform.world.cost import inference_j, inference_s, power_j, training_s
+from driftlab.platform.world.cost import inference_j, inference_s, training_s
 from driftlab.platform.world.hardware import CROWDHMT, HARDWARE, PHYSICAL, Hardware, find, from_mapping
-from driftlab.platform.world.load import Load
 
 BOARD = Hardware("board", 1e9, 1e8, 1e-3, 10**9, 2.0, 5.0)
 COMPUTING = LayerCost(
@@ -24,11 +23,8 @@ def test_each_layer_takes_its_overhead_and_the_slower_of_computing_and_moving():
     assert inference_s(COST, BOARD) == pytest.approx((1e-3 + 8e-3) + (1e-3 + 4e-3))
 
 
-def test_share_and_load_stretch_time_and_load_stops_at_95_percent():
-    alone = inference_s(COST, BOARD)
-    assert inference_s(COST, BOARD, share=0.25) == pytest.approx(4 * alone)
-    assert inference_s(COST, BOARD, load=0.5) == pytest.approx(2 * alone)
-    assert inference_s(COST, BOARD, share=0.5, load=0.99) == pytest.approx(40 * alone)
+def test_a_share_of_the_machine_stretches_time():
+    assert inference_s(COST, BOARD, share=0.25) == pytest.approx(4 * inference_s(COST, BOARD))
 
 
 def test_a_batch_repeats_inputs_and_outputs_and_reads_weights_once():
@@ -53,12 +49,6 @@ def test_energy_presets_follow_their_formula():
     assert inference_j(COST, crowdhmt) == pytest.approx((8e6 * 5000 + moved * (0.5 * 0.05 + 0.5 * 100)) * 1e-12)
     cached = Hardware("m", 1, 1, 0, 1, 0, 0, replace(PHYSICAL, cached=0.9))
     assert inference_j(COST, cached) == pytest.approx((8e6 * 4.6 + moved * (0.9 * 1.25 + 0.1 * 160)) * 1e-12)
-    paged = inference_j(COST, physical, paged_bytes=2_000_000) - inference_j(COST, physical)
-    assert paged == pytest.approx(2 * 6.4e-3)
-
-
-def test_power_adds_busy_and_idle_time():
-    assert power_j(BOARD, busy_s=3, idle_s=10) == 3 * 5.0 + 10 * 2.0
 
 
 def test_presets_are_complete_and_ordered_from_phone_to_server():
@@ -92,15 +82,3 @@ def test_a_described_machine_is_read_or_refused_with_all_faults():
         from_mapping({**described, "memory_bytes": 0, "idle_w": 2, "busy_w": 5})
     with pytest.raises(RequestError, match="busy_w"):
         from_mapping({**described, "idle_w": 6, "busy_w": 5})
-
-
-def test_a_load_changes_at_its_times():
-    load = Load((0.1, 0.6, 0.2), from_s=(10.0, 20.0))
-    assert [load.at(time_s) for time_s in (0, 9.99, 10, 19.99, 20, 1e9)] == [0.1, 0.1, 0.6, 0.6, 0.2, 0.2]
-    assert Load((0.3,)).at(5) == 0.3
-
-
-@pytest.mark.parametrize(("values", "from_s"), [((0.1,), (1.0,)), ((0.1, 1.0), (1.0,)), ((0.1, 0.2, 0.3), (2.0, 2.0))])
-def test_a_load_that_makes_no_sense_is_refused(values, from_s):
-    with pytest.raises(ValueError, match=r"load|times"):
-        Load(values, from_s)
