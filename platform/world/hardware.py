@@ -6,7 +6,7 @@ A network's time on a machine is, layer by layer, an overhead plus the slower of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
@@ -92,5 +92,10 @@ def find(name: str) -> Hardware:
 
 
 def from_mapping(given: Mapping[str, Any]) -> Hardware:
-    """Read a machine that a user describes."""
+    """Read a machine that a user describes; what its work draws may be one of ENERGIES, by name."""
+    energy = given.get("energy")
+    if isinstance(energy, str):
+        if energy not in ENERGIES:
+            raise unknown_name("energy", energy, ENERGIES)
+        given = {**given, "energy": asdict(ENERGIES[energy])}
     return parse(Hardware, "hardware", given)

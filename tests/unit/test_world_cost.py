@@ -63,6 +63,16 @@ def test_presets_are_complete_and_ordered_from_phone_to_server():
         find("jetson-nxx")
 
 
+def test_what_work_draws_has_a_name_or_numbers():
+    described = {"name": "board", "macs_per_s": 1e9, "bytes_per_s": 1e8, "overhead_s": 0.001, "memory_bytes": 10**9}
+    described |= {"idle_w": 2, "busy_w": 5}
+    assert from_mapping({**described, "energy": "crowdhmt"}) == replace(BOARD, energy=CROWDHMT)
+    own = {"mac_pj": 1, "cache_pj_per_byte": 2, "dram_pj_per_byte": 3}
+    assert from_mapping({**described, "energy": own}).energy.dram_pj_per_byte == 3
+    with pytest.raises(RequestError, match=r"Unknown energy 'fysical'. Did you mean 'physical'\?"):
+        from_mapping({**described, "energy": "fysical"})
+
+
 def test_a_described_machine_is_read_or_refused_with_all_faults():
     described = {"name": "board", "macs_per_s": "1e9", "bytes_per_s": 1e8, "overhead_s": 0.001, "memory_bytes": 10**9}
     assert from_mapping({**described, "idle_w": 2, "busy_w": 5}) == BOARD
