@@ -23,6 +23,7 @@ COLOURS = ("#2660c4", "#c4491b", "#15795a", "#7a46bd", "#96700a", "#b52d5c", "#1
 GREYS = {"do_nothing": "#80868f", "best_static": "#6b7179", "oracle": "#565b63"}
 DASHES: Mapping[str, Any] = {"do_nothing": (0, (1, 1.6)), "best_static": (0, (6, 2, 1, 2)), "oracle": (0, (5, 2))}
 POINTS = 240  # a line on a page shows no more than this many
+PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 MARKS = 60  # and more scene changes than this would hide it
 
 
@@ -181,9 +182,9 @@ def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     axis.grid(visible=False)
 
 
-def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style) -> None:
-    """Draw `mean` over a column, in its order: a dot and a bar for the 95 % interval each, joined by a line."""
-    points = points.sort_values(x)
+def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: bool = False) -> None:
+    """Draw `mean` over a column: a dot and a bar for the 95 % interval each, joined in their order or, usually, its."""
+    points = points if ordered else points.sort_values(x)
     known = points.dropna(subset=["low", "high"])
     axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
     axis.plot(points[x], points["mean"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
@@ -247,6 +248,17 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(axis="y", labelcolor=INK)
     axis.xaxis.label.set(color=QUIET, fontsize=9.5)
     axis.yaxis.label.set(color=QUIET, fontsize=9.5)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Write a difference with its sign, as type has it."""
+    return f"{value:+.{digits}f}".replace("-", "\u2212")
+
+
+def scaled(most: float, unit: str) -> tuple[float, str]:
+    """Choose in which multiple of a unit values up to so much are read easily: how many it is, and its name."""
+    found = next(((size, prefix) for size, prefix in PREFIXES if most >= size), (1.0, ""))
+    return found[0], found[1] + unit
 
 
 def short(value: float) -> str:

@@ -16,14 +16,23 @@ READS |= {"matplotlib.pyplot", "pandas", "numpy", "IPython.display", "io", "os",
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
+    "nestdnn": 9,  # networks of two applications, accuracy and energy, three timelines, what is loaded and dropped
 }
 
 
-def load_factory():
-    spec = importlib.util.spec_from_file_location("results_factory", ROOT / "tests/unit/results_factory.py")
+def load_factory(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests/unit" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def make_run(notebook, folder):
+    """Make a run that has what the notebook is about."""
+    if notebook == "nestdnn":
+        return load_factory("sharing_factory").make_run(folder)
+    factory = load_factory("results_factory")
+    return factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
 
 
 @pytest.mark.slow
@@ -32,7 +41,7 @@ def test_a_notebook_runs_and_draws(path, tmp_path, monkeypatch):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    run = load_factory().make_run(tmp_path / "run", systems=("no_custom", "one_time", "ams"), duration_s=60.0)
+    run = make_run(path.stem, tmp_path / "run")
     monkeypatch.setenv("DRIFTLAB_RUN", str(run))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     notebook = jupytext.read(path)

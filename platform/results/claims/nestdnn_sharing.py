@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.claims.base import Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import CELL, lowest, over_seeds, slot
+from driftlab.platform.results.claims.cells import lowest, over_seeds, slot
 from driftlab.platform.results.claims.sharing import (
     allocations,
     costs,
@@ -17,6 +17,7 @@ from driftlab.platform.results.claims.sharing import (
     knee,
     members,
     on_traces,
+    once,
     switches,
 )
 from driftlab.platform.results.read import Tables
@@ -91,9 +92,7 @@ def even_shares(tables: Tables) -> Measured | Untestable:
 
 def visitors(tables: Tables) -> DataFrame:
     """List who is there window by window, once for each trace, on devices that six applications come to."""
-    rows = allocations(tables)
-    first = rows.drop_duplicates(CELL)[[*CELL, "system"]]
-    rows = rows.merge(first, on=[*CELL, "system"])
+    rows = once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1

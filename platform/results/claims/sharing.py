@@ -88,6 +88,12 @@ def allocations(tables: Tables) -> pd.DataFrame:
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["share"] > 0, 0.0))
 
 
+def once(tables: Tables) -> pd.DataFrame:
+    """List who is there window by window, once for each trace: all systems of a setting and seed see the same one."""
+    rows = allocations(tables)
+    return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
+
+
 def switches(tables: Tables) -> pd.DataFrame:
     """List the windows in which an application goes on with another network: `before` and `variant`."""
     place = ["cell", "device", "app"]
@@ -160,11 +166,10 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     import pandas as pd
 
     base = next(iter(members(tables, "scheduling", StatusQuo)), None)
-    rows, found = allocations(tables), []
+    rows = allocations(tables)
+    plain, found = rows[rows["system"] == base], []
     for name in systems if base else ():
-        both = rows[rows["system"] == name].merge(
-            rows[rows["system"] == base], on=[*WINDOW, "app"], suffixes=("", "_base")
-        )
+        both = rows[rows["system"] == name].merge(plain, on=[*WINDOW, "app"], suffixes=("", "_base"))
         for place, part in both.groupby(CELL):
             ratio, runs = part["rate"] / part["rate_base"], part[part["share"] > 0]
             found.append(
@@ -180,8 +185,9 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
 
 
 def _per_frame_j(rows: pd.DataFrame, suffix: str) -> float:
-    frames = np.minimum(rows["fps"], rows[f"rate{suffix}"]) * rows["window_s"]
-    return float(rows[f"energy_j{suffix}"].sum() / frames.sum())
+    frames = float((np.minimum(rows["fps"], rows[f"rate{suffix}"]) * rows["window_s"]).sum())
+    drawn_j = float(rows[f"energy_j{suffix}"].sum(min_count=1))  # not modelled is not nothing
+    return drawn_j / frames if frames and drawn_j else float("nan")
 
 
 def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:

@@ -22,9 +22,9 @@ BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 
 def show(view: View) -> Shown | None:
     """Draw each setting on the same scale, so that panels can be compared."""
-    if view.runs.empty:
-        return None
     frames = view.tables.frame("frames")
+    if frames.empty:
+        return None
     low, high = frames["score_window"].min(), frames["score_window"].max()
     if math.isnan(low):
         return Shown(BLIND)

@@ -6,6 +6,8 @@ plain matplotlib axes, so that the report and a notebook have the same picture.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims.cells import slot
+from driftlab.platform.results.claims.sharing import swept
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables
 
@@ -39,6 +42,17 @@ class View:
         """Make the members that the systems of this run have in a slot, as far as they are of one kind."""
         made = {name: slot(self.tables, name, family) for name in self.looks if name in set(self.runs["system"])}
         return {name: member for name, member in made.items() if isinstance(member, kind)}
+
+    def one_of_each(self) -> list[str]:
+        """Take a system for each pair of scheduler and networks; of those that differ in alpha alone the most usual."""
+        lines = {name: line for line in swept(self.tables) for name in line}
+        scalings = self.members("scaling")
+        found: dict[Any, str] = {}
+        for name, member in self.members("scheduling").items():
+            line = lines.get(name, {name: 0.0})
+            usual = min(line, key=lambda other: abs(line[other] - type(member).alpha)) if len(line) > 1 else name
+            found.setdefault((type(member), repr(scalings[name])), usual)
+        return list(found.values())
 
     def settings(self) -> list[str]:
         """Name the settings in the order of the tables."""
@@ -104,6 +118,12 @@ def _name(system: Any) -> str:
     return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
 
 
+def common(names: Sequence[str]) -> str:
+    """Name a group by what its names begin with."""
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
+
+
 def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
     """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
     import pandas as pd
@@ -115,4 +135,5 @@ def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
         mean = interval(part[value])
         if mean is not None:
             found.append((*key, *mean))
-    return pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
+    table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
+    return table.astype(dict.fromkeys(("mean", "low", "high"), float))

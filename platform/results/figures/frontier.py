@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, common, means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,16 +56,10 @@ def sweeps(view: View) -> dict[str, dict[str, str]]:
     for group in groups.values():
         varied = sorted({key for key in next(iter(group.values())) if len({each[key] for each in group.values()}) > 1})
         if len(varied) == 1:
-            found[_common(list(group))] = {name: f"{each[varied[0]]:g}" for name, each in group.items()}
+            found[common(list(group))] = {name: f"{each[varied[0]]:g}" for name, each in group.items()}
         else:
             found |= {name: {name: ""} for name in group}
     return dict(sorted(found.items(), key=lambda line: len(line[1]) == 1))  # lines first
-
-
-def _common(names: list[str]) -> str:
-    """Name a group by what its names begin with."""
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same).rstrip("-_ ") or names[0]
 
 
 def _bounds(view: View) -> list[str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from driftlab.platform.results.figures import (
     accuracy,
+    capacity,
     clients,
     frontier,
     gains,
     horizon,
+    paging,
+    pruning,
     rates,
     strategies,
     streets,
+    timeline,
+    tradeoff,
     traffic,
 )
 
@@ -19,6 +24,11 @@ FIGURES = (
     strategies.FIGURE,
     horizon.FIGURE,
     clients.FIGURE,
+    pruning.FIGURE,
+    capacity.FIGURE,
+    tradeoff.FIGURE,
+    timeline.FIGURE,
+    paging.FIGURE,
     streets.FIGURE,
     accuracy.FIGURE,
     rates.FIGURE,

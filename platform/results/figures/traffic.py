@@ -23,7 +23,8 @@ def show(view: View) -> Shown | None:
         height = FRAME + ROW * len(looks)
         if runs["score"].notna().any():
             panels.append(Panel(f"{setting}: score", partial(plots.scores, runs=runs, looks=looks), height))
-        panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, looks=looks), height))
+        if (runs[["downlink_kbps", "uplink_kbps"]] > 0).any(axis=None):
+            panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, looks=looks), height))
     return Shown(NOTE, panels) if panels else None
 
 

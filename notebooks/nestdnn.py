@@ -1,0 +1,103 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The figures of NestDNN
+#
+# *NestDNN* (Fang et al., MobiCom 2018) makes one network of several capacities and shares a device among applications.
+# Its figures and tables have an experiment each, and each draws itself from the tables of a run that varies what it is
+# about; one run can have several. The report of a run holds the same pictures.
+#
+# Run an experiment first, such as `driftlab run nestdnn-fig10`, and open this notebook beside the folder `runs/`.
+
+# %%
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown, display
+
+import driftlab
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures import base, table
+
+# The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
+newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
+RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+
+# %%
+run = driftlab.open_run(RUN)
+view = base.view_of(run)
+view.runs[["setting", "system", "seed", "scaling", "scheduling"]]
+
+
+# %%
+def show(name: str) -> None:
+    """Draw one figure of the run, if the run varies what the figure is about."""
+    (figure,) = (figure for figure in table.FIGURES if figure.name == name)
+    shown = figure.show(view)
+    if shown is None:
+        print(f"This run does not vary what '{figure.title}' is about.")
+        return
+    for panel in shown.panels:
+        canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
+        panel.draw(axis)
+        axis.set_title(panel.title, loc="left")
+        plots.legend(canvas, shown.legend)
+        plt.show()
+    for grid in shown.grids:
+        rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}
+        display(pd.DataFrame.from_dict(rows, orient="index", columns=grid.columns).rename_axis(grid.title))
+    display(Markdown(shown.note))
+
+
+# %% [markdown]
+# ## Figure 3: pruning one layer (`nestdnn-fig3`)
+#
+# In the paper half of the filters of the last layer can go without a loss where the triplet response residual ranks
+# them, and at a loss of 14 points where the L1 norm does.
+
+# %%
+show("pruning")
+
+# %% [markdown]
+# ## Figures 6 and 7, Table 3: accuracy over size (`nestdnn-fig6`)
+#
+# In the paper nested networks answer better than independent ones of their size, by 5 points on average and by 6.7
+# where they are small, and all sizes together need half of the memory.
+
+# %%
+show("capacity")
+
+# %% [markdown]
+# ## Figures 10 and 11: accuracy against frame rate, and energy (`nestdnn-fig10`)
+#
+# The paper answers twice as fast at the accuracy of the status quo, by 4 points better at its frame rate, and draws 1.5
+# to 1.7 times less energy at the knee.
+
+# %%
+show("tradeoff")
+
+# %% [markdown]
+# ## Figure 9: who runs when (`nestdnn-fig9`, and every run in which applications come and go)
+#
+# In the paper six applications run at a time more often than five, five more often than four, and so on.
+
+# %%
+show("timeline")
+
+# %% [markdown]
+# ## Figure 8, Tables 4 and 5: loading and dropping networks (`nestdnn-fig8`)
+#
+# In the paper nested networks drop nothing on the way up and load nothing on the way down.
+
+# %%
+show("paging")

@@ -1,0 +1,127 @@
+"""What every network of an application is good for and what it needs: Figures 6 and 7, Table 3 of the NestDNN paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.sharing import memory_of_all, networks, whole
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Accuracy on held-out data over what a network holds in memory while it runs, for each application. The first "
+    "table has means over applications, from the smallest network on, strong the best of a column; below them what a "
+    "network computes of what the {reference} network does. Of networks inside one another only the largest must be "
+    "kept, of others all."
+)
+MOST = 6  # applications that a reader can still compare
+HEIGHT = 200
+
+
+def show(view: View) -> Shown | None:
+    """Draw the applications that have several networks; two ways to make the same ones are two lines."""
+    if view.tables.frame("variants").empty:
+        return None
+    found = _families(view)
+    sized = found.dropna(subset=["accuracy"])
+    sized = sized[sized.groupby(["family", "place"])["variant"].transform("size") > 1]
+    if sized.empty:
+        return None
+    looks = plots.series(dict.fromkeys(sized.sort_values("order", kind="stable")["family"]))
+    unit = plots.scaled(float(sized["memory_bytes"].max()), "B")
+    panels = [
+        Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)
+        for place in list(dict.fromkeys(sized["place"]))[:MOST]
+    ]
+    grown = whole(view.tables)
+    grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]
+    return Shown(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
+
+
+def _families(view: View) -> pd.DataFrame:
+    """List the networks that each way of scaling makes: its name is the `family`, an application is a `place`."""
+    members = {name: one for name, one in view.members("scaling").items() if getattr(one, "only", None) is None}
+    first = {repr(one): name for name, one in reversed(members.items())}
+    kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
+    words = {name: kinds[name].partition("(")[0] for name in first.values()}
+    names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}
+    rows = networks(view.tables)
+    rows = rows[rows["system"].isin(list(names))]
+    order = rows["system"].map({name: k for k, name in enumerate(view.looks)})
+    rows = rows.assign(family=rows["system"].map(names), order=order).sort_values(["order", "workload", "variant"])
+    each = rows.groupby(["family", "app", "variant"])[["memory_bytes", "accuracy"]].nunique()
+    alike = bool((each <= 1).all(axis=None))
+    rows = rows.assign(place=rows["app"] if alike else rows["workload"] + " · " + rows["app"])
+    return rows.drop_duplicates(["family", "place", "variant"])
+
+
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, unit: tuple[float, str]) -> None:
+    for name, look in looks.items():
+        own = points[points["family"] == name].sort_values("memory_bytes")
+        size = own["memory_bytes"] / unit[0]
+        axis.plot(size, own["accuracy"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+    plots.scale(axis)
+    axis.set_xlabel(f"memory, {unit[1]}")
+    axis.set_ylabel("accuracy")
+    axis.margins(y=0.1)
+    plots.tidy(axis)
+
+
+def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.Looks) -> Grid:
+    """Average over applications what the smallest networks reach, the second smallest, and so on."""
+    app = ["workload", "app"]
+    largest = (sized if grown.empty else grown).groupby(app)["macs"].max().rename("most")
+    shares = sized.join(largest, on=app)
+    found = shares.assign(work=shares["macs"] / shares["most"]).groupby(["family", "variant"])[["accuracy", "work"]]
+    wide = found.mean().unstack()
+    best = wide["accuracy"].max()
+    rows = {
+        name: [
+            _entry(wide["accuracy"].loc[name, rank], wide["work"].loc[name, rank], best[rank]) for rank in best.index
+        ]
+        for name in looks
+    }
+    return Grid("accuracy, %", [f"network {rank + 1}" for rank in best.index], rows)
+
+
+def _entry(accuracy: float, work: float, best: float) -> Entry:
+    if accuracy != accuracy:
+        return Entry("–")
+    return Entry(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
+
+
+def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
+    """Compare what must be kept to have every size, where some networks lie inside one another and others do not."""
+    nested = {name: member.nested for name, member in view.members("scaling").items()}
+    kept = {
+        name: memory_of_all(part, nested=nested[part["system"].iloc[0]])
+        for name, part in sized.groupby("family", sort=False)
+    }
+    apart = [name for name, part in sized.groupby("family", sort=False) if not nested[part["system"].iloc[0]]]
+    if not apart or len(apart) == len(kept):
+        return []
+    import pandas as pd
+
+    places = sized.drop_duplicates(["workload", "app"]).set_index(["workload", "app"])["place"]
+    wide = pd.DataFrame(kept).rename_axis(["workload", "app"]).join(places).set_index("place").loc[places]
+    wide.loc["all"] = wide.sum(min_count=len(wide))
+    rows = {
+        str(place): [_size(row[name], None if name in apart else row[apart[0]], unit[0]) for name in kept]
+        for place, row in wide.iterrows()
+    }
+    return [Grid(f"memory of all sizes, {unit[1]}", list(kept), rows)]
+
+
+def _size(held: float, against: float | None, unit: float) -> Entry:
+    if held != held:
+        return Entry("–")
+    note = "" if against is None or against != against else f"{plots.signed(100 * (held / against - 1), 0)} %"
+    return Entry(f"{held / unit:.1f}", note)
+
+
+FIGURE = Figure("capacity", "Accuracy over size", show)

@@ -1,0 +1,118 @@
+"""What switching between networks moves and draws: Figure 8, Tables 4 and 5 of the NestDNN paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.sharing import allocations, switches
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Weights that a device has loaded and dropped since the session began, those of applications that start among "
+    "them; then what loading has drawn after so many switches from network to network. The table has what one switch "
+    "moves, up to a larger network and down to a smaller one, and what a thousand draw, with half of the 95 % "
+    "interval. Means over devices and seeds."
+)
+SIDES = {"paged_in_bytes": "loaded", "paged_out_bytes": "dropped"}
+Curves = dict[str, "pd.Series"]  # by system; over time, or over the number of switches
+
+
+def show(view: View) -> Shown | None:
+    """Draw a few systems that differ in their scheduler or their networks, where any of them switches."""
+    systems = view.one_of_each()
+    changed = _of(view, switches(view.tables), systems)
+    if changed.empty:
+        return None
+    rows = _of(view, allocations(view.tables), systems)
+    looks = {name: view.looks[name] for name in systems if name in set(rows["system"])}
+    panels = [
+        panel
+        for setting, here in rows.groupby("setting")
+        for panel in _panels(str(setting), here, changed[changed["setting"] == setting], looks)
+    ]
+    return Shown(NOTE, panels, [_grid(changed, rows, looks)], looks)
+
+
+def _of(view: View, rows: pd.DataFrame, systems: list[str]) -> pd.DataFrame:
+    return rows[rows["system"].isin(systems)].merge(view.runs[["cell", "setting", "devices"]], on="cell")
+
+
+def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plots.Looks) -> list[Panel]:
+    """Draw both directions on one scale, and energy where it is known."""
+    moved = {word: _moved(rows, side) for side, word in SIDES.items()}
+    most = max(float(curve.max()) for curves in moved.values() for curve in curves.values())
+    panels = [
+        Panel(f"{setting}: {word}", partial(_draw, curves=curves, looks=looks, most=most, unit="B", x="time, s"))
+        for word, curves in moved.items()
+    ]
+    drawn = {str(name): _drawn(own) for name, own in changed.groupby("system")}
+    most = max((float(curve.max()) for curve in drawn.values()), default=0.0)
+    if most > 0:
+        more = partial(_draw, curves=drawn, looks=looks, most=most, unit="J", x="switches")
+        panels.append(Panel(f"{setting}: energy of switching", more))
+    return panels
+
+
+def _moved(rows: pd.DataFrame, side: str) -> Curves:
+    """Add up what each system has moved so far on a device."""
+    each = rows.assign(moved=rows[side] / rows["devices"]).groupby(["system", "time_s", "seed"])["moved"].sum()
+    return {
+        str(name): own.droplevel("system").unstack(fill_value=0.0).cumsum().mean(axis="columns")
+        for name, own in each.groupby("system")
+    }
+
+
+def _drawn(changed: pd.DataFrame) -> pd.Series:
+    """Add up what a trace's first switches have drawn, as far as all traces have so many."""
+    ordered = changed.sort_values(["time_s", "app"])
+    traces = ordered.groupby(["cell", "device"])["paging_j"]
+    sums = traces.cumsum().groupby(traces.cumcount() + 1)
+    return sums.mean()[sums.size() == sums.size().max()]
+
+
+def _draw(axis: Axes, curves: Curves, looks: plots.Looks, most: float, unit: str, x: str) -> None:
+    factor, name = plots.scaled(most, unit)
+    for system, curve in curves.items():
+        thin = curve.iloc[:: max(1, len(curve) // plots.POINTS)]
+        look = looks[system]
+        axis.plot(thin.index, thin / factor, color=look.colour, linestyle=look.dash, linewidth=1.7)
+    axis.set_ylim(0, 1.04 * most / factor)
+    axis.set_xlabel(x)
+    axis.set_ylabel(name)
+    axis.margins(x=0.01)
+    plots.tidy(axis)
+
+
+def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid:
+    """Tell how often a device switches in a session, and what a switch moves."""
+    factor, name = plots.scaled(float(changed[list(SIDES)].to_numpy().max()), "B")
+    devices = rows[["system", "cell", "device"]].drop_duplicates().groupby("system").size()
+    often = (changed.groupby("system").size() / devices).fillna(0.0)
+    way = (changed["variant"] > changed["before"]).map({True: "up", False: "down"}).rename("way")
+    moved = (changed.groupby(["system", way])[list(SIDES)].mean() / factor).stack().to_dict()
+    drawn = means(changed.assign(drawn_j=1000 * changed["paging_j"]), ["system"], "drawn_j").set_index("system")
+    kinds = [(way, side) for way in ("up", "down") for side in SIDES]
+    rows_of = {
+        system: [
+            Entry(plots.short(often[system])),
+            *(Entry(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
+            _drawn_entry(drawn.loc[system]) if system in drawn.index else Entry("–"),
+        ]
+        for system in looks
+    }
+    columns = ["switches", *(f"{way}: {SIDES[side]}, {name}" for way, side in kinds), "J per 1 000"]
+    return Grid("switching", columns, rows_of)
+
+
+def _drawn_entry(found: pd.Series) -> Entry:
+    half = found["mean"] - found["low"]
+    return Entry(f"{found['mean']:.3g}", "" if half != half else f"± {half:.2g}")
+
+
+FIGURE = Figure("paging", "Loading and dropping networks", show)

@@ -1,0 +1,135 @@
+"""Who runs what when: the applications of one device, each in its lane."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.sharing import allocations, once
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "One device, the lowest seed, the first {most:g} seconds at most. As high as a bar is, so large is the share of "
+    "the device; the stronger its colour, the larger the network that runs on it. Where there is no bar the "
+    "application is not there; where there is a dotted line it waits."
+)
+MOST_S = 120.0
+SYSTEMS = 3
+LANE, FRAME = 34, 62  # pixels per application, and around them
+FILL = 0.86  # of a lane, by the whole device
+FAINTEST = 0.22
+
+
+def show(view: View) -> Shown | None:
+    """Draw a panel for each setting and a few systems, where applications share a device or change their networks."""
+    rows = allocations(view.tables)
+    rows = rows.merge(view.runs[["cell", "setting"]], on="cell")
+    several = rows.groupby(["cell", "device"]).agg(apps=("app", "nunique"), times=("time_s", "nunique"))
+    several = several[several["times"] > 1]
+    changing = rows.groupby(["cell", "device", "app"])["variant"].nunique()
+    if not (several["apps"] > 1).any() and not (changing > 1).any():
+        return None
+    sizes = view.tables.frame("variants").groupby(["cell", "device", "app"], sort=False).size()
+    panels = [
+        _panel(f"{setting}: {system}", _stays(_one_device(own)), sizes)
+        for setting, here in rows.groupby("setting")
+        for system in view.one_of_each()[:SYSTEMS]
+        if len(own := here[here["system"] == system])
+    ]
+    return Shown(NOTE.format(most=MOST_S), panels, _grids(view))
+
+
+def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
+    own = rows[rows["seed"] == rows["seed"].min()]
+    own = own[own["device"] == own["device"].min()]
+    return own[own["time_s"] < MOST_S]
+
+
+def _stays(rows: pd.DataFrame) -> pd.DataFrame:
+    """Join windows that follow one another with the same network on the same share."""
+    rows = rows.sort_values(["app", "time_s"]).assign(end_s=rows["time_s"] + rows["window_s"])
+    last = rows.shift()
+    goes_on = rows["app"].eq(last["app"]) & (rows["time_s"] - last["end_s"]).abs().lt(1e-6)
+    goes_on &= rows["share"].eq(last["share"]) & rows["variant"].fillna(-1).eq(last["variant"].fillna(-1))
+    by_stay = rows.groupby((~goes_on).cumsum())
+    found = by_stay[["cell", "device", "app", "time_s", "share", "variant"]].first()
+    return found.assign(end_s=by_stay["end_s"].last())
+
+
+def _panel(title: str, stays: pd.DataFrame, sizes: pd.Series) -> Panel:
+    here = set(stays["app"])
+    apps = [app for app in dict.fromkeys([*sizes.index.get_level_values("app"), *sorted(here)]) if app in here]
+    return Panel(title, partial(_draw, stays=stays, apps=apps, sizes=sizes), FRAME + LANE * len(apps))
+
+
+def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) -> None:
+    most = 1
+    for lane, app in enumerate(apps):
+        own = stays[stays["app"] == app]
+        foot = len(apps) - 1 - lane
+        first = own.iloc[0]
+        networks = int(sizes.get((first["cell"], first["device"], app), 1))
+        most = max(most, networks)
+        for stay in own.itertuples():
+            if stay.share == 0:
+                axis.hlines(foot, stay.time_s, stay.end_s, color=plots.QUIET, linestyle=":", linewidth=1.6)
+                continue
+            strength = 1.0 if stay.variant != stay.variant else _strength(int(stay.variant), networks)
+            axis.bar(
+                stay.time_s,
+                FILL * stay.share,
+                stay.end_s - stay.time_s,
+                bottom=foot,
+                align="edge",
+                color=plots.COLOURS[0],
+                alpha=strength,
+                linewidth=0,
+            )
+    plots.tidy(axis)
+    axis.grid(visible=False)
+    axis.hlines(range(len(apps)), *axis.get_xlim(), color=plots.RULE, linewidth=0.7, zorder=0)
+    axis.set_yticks([foot + FILL / 4 for foot in range(len(apps))], apps[::-1])
+    axis.set_ylim(-0.02, len(apps))
+    axis.margins(x=0)
+    axis.set_xlabel("time, s")
+    if most > 1:
+        _key(axis, most)
+
+
+def _strength(variant: int, networks: int) -> float:
+    """Tell how strong the colour of a network is: the largest has all of it."""
+    return FAINTEST + (1 - FAINTEST) * (variant + 1) / networks if networks > 1 else 1.0
+
+
+def _key(axis: Axes, networks: int) -> None:
+    """Show the colours from the smallest network to the largest, above the lanes."""
+    above: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
+    words: dict[str, Any] = {**above, "y": 1.05, "ha": "right", "va": "center", "fontsize": 8.5, "color": plots.QUIET}
+    axis.text(x=1.0, s="largest", **words)
+    for k in range(networks):
+        shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, networks), "markeredgewidth": 0}
+        axis.plot([0.855 - 0.035 * (networks - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
+    axis.text(x=0.83 - 0.035 * (networks - 1), s="smallest network", **words)
+
+
+def _grids(view: View) -> list[Grid]:
+    """Count how many applications are there at a time, and how much of the time is whose, where that changes."""
+    rows = once(view.tables)
+    at_a_time = rows.groupby(["cell", "device", "time_s"]).size()
+    if at_a_time.nunique() < 2:
+        return []
+    counts, parts = (each.value_counts(normalize=True).sort_index() for each in (at_a_time, rows["app"]))
+    return [_shares("applications at a time", counts), _shares("application", parts)]
+
+
+def _shares(title: str, shares: pd.Series) -> Grid:
+    row = [Entry(f"{100 * share:.1f} %") for share in shares]
+    return Grid(title, [str(name) for name in shares.index], {"share of the time": row})
+
+
+FIGURE = Figure("timeline", "Who runs when", show)

@@ -1,0 +1,182 @@
+"""Accuracy against frame rate as lateness weighs more, and what a frame draws: Figures 10 and 11 of NestDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.cells import CELL
+from driftlab.platform.results.claims.sharing import beside_status_quo, crossing, knee, on_traces, swept
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, common, means
+from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.status_quo import StatusQuo
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Accuracy over what the status quo reaches, and frames over those it has time for: further up and further right "
+    "is better, and the status quo is the dot where the rules cross. A line joins systems that differ in alpha, which "
+    "stands beside each point; the dashed one is the exact optimum of what they minimise. Energy is what a frame "
+    "draws under the status quo over what it draws here. The table reads off where a line meets the status quo, and "
+    "its knee. Means over traces; below a value half of its 95 % interval, and how many traces have one, where not "
+    "all do."
+)
+FEWEST = 3  # points that make a line
+CLOSE = 0.07  # of an axis; points that are nearer than this share a label
+OBJECTIVES: Mapping[str, str] = {"total": "MinTotalCost", "max": "MinMaxCost"}
+OPTIMUM = plots.Style(plots.GREYS["oracle"], plots.DASHES["oracle"])
+TIMES, POINTS = "×", "points"
+READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
+    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, wanted="speedup")),
+    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, wanted="gain")),
+    "knee: rate": (TIMES, lambda points: float(knee(points)["speedup"])),
+    "knee: accuracy": (POINTS, lambda points: float(knee(points)["gain"])),
+    "knee: energy": (TIMES, lambda points: float(knee(points)["energy_ratio"])),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Systems that differ in alpha alone, from the smallest on."""
+
+    alphas: Mapping[str, float]
+    objective: str
+    exact: bool
+
+
+def show(view: View) -> Shown | None:
+    """Draw a panel for each setting and objective, and one of energy for each setting, where alpha varies."""
+    lines = _lines(view)
+    joined = [name for line in lines.values() for name in line.alphas]
+    others = [name for name, one in view.members("scheduling").items() if not isinstance(one, StatusQuo)]
+    points = beside_status_quo(view.tables, dict.fromkeys([*joined, *others]) if lines else ())
+    if points.empty:
+        return None
+    points = points.merge(view.runs[[*CELL, "system", "setting"]], on=[*CELL, "system"])
+    found = _averaged(points)
+    alone = [name for name in others if name not in joined and name in set(found["system"])]
+    looks = plots.series([*(name for name, line in lines.items() if not line.exact), *alone])
+    looks |= {name: OPTIMUM for name, line in lines.items() if line.exact}
+    panels = [
+        Panel(f"{setting}: {OBJECTIVES.get(objective, objective)}", partial(_draw, found=here, lines=own, looks=looks))
+        for setting, here in found.groupby("setting")
+        for objective, own in _by_objective(lines).items()
+    ]
+    panels += [
+        Panel(f"{setting}: energy of a frame", partial(_draw_energy, found=here, lines=lines, looks=looks))
+        for setting, here in found.dropna(subset=["energy_ratio"]).groupby("setting")
+    ]
+    grids = [_grid(str(setting), here, lines) for setting, here in points.groupby("setting")]
+    return Shown(NOTE, panels, grids, looks)
+
+
+def _lines(view: View) -> dict[str, Line]:
+    """Name what is swept by what the names of its systems have in common; bounds come last."""
+    members = view.members("scheduling")
+    found = {}
+    for line in swept(view.tables):
+        first = members[next(iter(line))]
+        if len(line) >= FEWEST:
+            found[common(list(line))] = Line(line, first.objective, isinstance(first, Exact))
+    order = list(members)
+    return dict(sorted(found.items(), key=lambda item: (item[1].exact, order.index(next(iter(item[1].alphas))))))
+
+
+def _by_objective(lines: Mapping[str, Line]) -> dict[str, dict[str, Line]]:
+    return {
+        objective: {name: line for name, line in lines.items() if line.objective == objective}
+        for objective in dict.fromkeys(line.objective for line in lines.values())
+    }
+
+
+def _averaged(points: pd.DataFrame) -> pd.DataFrame:
+    """Average over traces: a row per setting and system, with the interval of what is gained, in points."""
+    by = ["setting", "system"]
+    gains = means(points.assign(points=100 * points["gain"]), by, "points")
+    return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
+
+
+def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plots.Looks) -> None:
+    axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
+    axis.axvline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
+    axis.plot([1], [0], "o", color=plots.GREYS["do_nothing"], markersize=6)
+    rows = found.set_index("system")
+    swept_up = {name for line in lines.values() for name in line.alphas}
+    for name, line in lines.items():
+        own = rows.reindex([system for system in line.alphas if system in rows.index])
+        plots.trend(axis, own, "speedup", looks[name], ordered=True)
+    for name in rows.index.intersection(list(looks)).difference(list(swept_up)):
+        plots.trend(axis, rows.loc[[name]], "speedup", looks[name])
+    axis.margins(x=0.14, y=0.16)
+    for k, line in enumerate(line for line in lines.values() if not line.exact):
+        _label(axis, rows, line, above=k % 2 == 0)
+    axis.set_xlabel("frames there is time for, status quo = 1")
+    axis.set_ylabel("accuracy gained, points")
+    plots.tidy(axis)
+
+
+def _label(axis: Axes, rows: pd.DataFrame, line: Line, *, above: bool) -> None:
+    """Write alpha beside the points; those that lie on one another have their first and their last."""
+    (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
+    groups: list[list[tuple[float, float, float]]] = []
+    for name, alpha in line.alphas.items():
+        if name not in rows.index:
+            continue
+        x, y = float(rows.loc[name, "speedup"]), float(rows.loc[name, "mean"])
+        near = groups and abs(x - groups[-1][0][1]) < CLOSE * (right - left)
+        if near and abs(y - groups[-1][0][2]) < CLOSE * (top - bottom):
+            groups[-1].append((alpha, x, y))
+        else:
+            groups.append([(alpha, x, y)])
+    for group in groups:
+        ends = dict.fromkeys(f"{point[0]:g}" for point in (group[0], group[-1]))
+        plots.beside(axis, "–".join(ends), *group[0][1:], above=above)
+
+
+def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plots.Looks) -> None:
+    axis.axhline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
+    rows = found.set_index("system")["energy_ratio"]
+    shown = {name: line for name, line in lines.items() if not line.exact}
+    for name, line in shown.items():
+        own = {alpha: rows[system] for system, alpha in line.alphas.items() if system in rows.index and alpha > 0}
+        axis.plot(
+            list(own), list(own.values()), "o", color=looks[name].colour, linestyle="-", linewidth=1.5, markersize=4.5
+        )
+    swept_up = {name for line in lines.values() for name in line.alphas}
+    for name in rows.index.intersection(list(looks)).difference(list(swept_up)):
+        axis.axhline(rows[name], color=looks[name].colour, linewidth=1.2)
+    plots.scale(axis, sorted({alpha for line in shown.values() for alpha in line.alphas.values() if alpha > 0}))
+    axis.margins(y=0.1)
+    axis.set_xlabel("alpha")
+    axis.set_ylabel("status quo’s over this")
+    plots.tidy(axis)
+
+
+def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, Line]) -> Grid:
+    """Read off each line what the paper tells of its own."""
+    rows: dict[str, Sequence[Entry]] = {}
+    for name, line in lines.items():
+        own = points[points["system"].isin(list(line.alphas))]
+        own = own.assign(alpha=own["system"].map(dict(line.alphas)))
+        rows[name] = [_entry(on_traces(own, measure), unit) for unit, measure in READ_OFF.values()]
+    return Grid(setting, list(READ_OFF), rows)
+
+
+def _entry(traces: pd.DataFrame, unit: str) -> Entry:
+    scaled = traces.assign(value=traces["value"] * (100 if unit == POINTS else 1), all="all")
+    found = means(scaled, ["all"], "value")
+    if found.empty:
+        return Entry("–")
+    mean, low, seeds = found.loc[0, ["mean", "low", "n"]]
+    half = "" if low != low else f"± {mean - low:.2g}"
+    missing = "" if traces["value"].notna().all() else f"{seeds:.0f} of {len(traces)} traces"
+    text = f"{mean:.2f} ×" if unit == TIMES else plots.signed(mean)
+    return Entry(text, ", ".join(part for part in (half, missing) if part))
+
+
+FIGURE = Figure("tradeoff", "Accuracy against frame rate", show)
