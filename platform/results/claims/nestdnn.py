@@ -6,7 +6,8 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import difference
 from driftlab.platform.results.claims.sharing import (
     memory_of_all,
     nested_and_independent,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIG3, FIG6, FIG7, TABLE3, TABLES45 = (f"run nestdnn-{name}" for name in ("fig3", "fig6", "fig7", "table3", "tables45"))
+COMPOSED = "run ams-nested"
 ACCURACY = "of the answers"
 
 
@@ -98,6 +100,21 @@ def what_nested_load(tables: Tables) -> Measured | Untestable:
     return Measured(sum(ratios) / len(ratios), n=len(ratios), note="" if exact else note)
 
 
+def learning_helps(tables: Tables) -> Measured | Untestable:
+    """Subtract the score of nested networks that do not learn from that of those that AMS teaches."""
+    return _composed(tables, "nestdnn")
+
+
+def smaller_ones_help(tables: Tables) -> Measured | Untestable:
+    """Subtract the score of AMS into one whole network from that of AMS into nested ones."""
+    return _composed(tables, "ams")
+
+
+def _composed(tables: Tables, other: str) -> Measured | Untestable:
+    found = difference(tables, "ams+nested", other)
+    return Untestable(f"needs 'ams+nested' and '{other}': {COMPOSED}") if isinstance(found, Untestable) else found
+
+
 def _mean_up(rows: pd.DataFrame, *, nested: bool) -> tuple[float, float]:
     """Average what all switches to a larger network move in and out."""
     known = [Variant(one.network, one.accuracy, one.memory_bytes, one.latency_ms / 1000) for one in rows.itertuples()]
@@ -163,5 +180,23 @@ CLAIMS = (
         unit="times",
         rule="exact",
         measure=what_nested_load,
+    ),
+    Claim(
+        id="NEST-2",
+        source="driftlab: AMS into nested networks",
+        sentence="on a shared device whose world drifts, nested networks that AMS teaches beat those that do not learn",
+        paper=0.0,
+        unit=DIFFERENCE,
+        rule="ge",
+        measure=learning_helps,
+    ),
+    Claim(
+        id="NEST-3",
+        source="driftlab: AMS into nested networks",
+        sentence="on a shared device whose world drifts, AMS into nested networks beats AMS into a whole one",
+        paper=0.0,
+        unit=DIFFERENCE,
+        rule="ge",
+        measure=smaller_ones_help,
     ),
 )
