@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from driftlab.platform.results.claims import nestdnn, nestdnn_sharing, sharing
-from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.claims.base import Measured, Untestable, judge
 from driftlab.platform.results.read import Tables
 from driftlab.platform.results.schema import TABLES
 
@@ -22,7 +22,30 @@ SYSTEMS: list[dict[str, Any]] = [
     {"name": "base", "scaling": {"name": "independent"}, "scheduling": {"name": "status_quo"}},
     {"name": "best", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "exact", "alpha": 0.1}},
     {"name": "whole", "scaling": {"name": "fixed"}, "scheduling": {"name": "status_quo"}},
-]
+    *(
+        {"name": f"{name}-{alpha}", "scaling": {"name": "nested", "keep": KEEP},
+         "scheduling": {"name": "nestdnn", "alpha": alpha, **more}}
+        for name, more in {"max": {"objective": "max"}, "literal": {"method": "literal"}}.items()
+        for alpha in (0.01, 0.1, 0.3, 1.0)
+    ),
+    *(
+        {"name": name, "scaling": {"name": "nested", "keep": KEEP},
+         "scheduling": {"name": "nestdnn", "alpha": 0.1, "method": name.partition("-")[0], **more}}
+        for name, more in {
+            "lookahead-anew": {"cached": False},
+            "steepest": {},
+            "steepest-anew": {"cached": False},
+            "steepest-fine": {"cached": False, "units": 200},
+        }.items()
+    ),
+    *(
+        {"name": f"{ranking}-{layer}",
+         "scaling": {"name": "nested", "keep": (1.0, 0.5, 0.25), "only": layer, "ranking": ranking, "prune_epochs": 0,
+                     "grow_epochs": epochs}}
+        for ranking in ("trr", "l1", "random")
+        for layer, epochs in ((0, 0), (1, 0), (2, 1))
+    ),
+]  # fmt: skip
 
 
 class Made(Tables):
@@ -34,12 +57,12 @@ class Made(Tables):
             self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
 
 
-def run_row(system: str, seed: int = 0) -> dict[str, Any]:
-    cell = f"{system}/w/one/seed-{seed}"
-    return {"cell": cell, "system": system, "workload": "w", "fleet": "one", "seed": seed, "status": "done"}
+def run_row(system: str, seed: int = 0, workload: str = "w") -> dict[str, Any]:
+    cell = f"{system}/{workload}/one/seed-{seed}"
+    return {"cell": cell, "system": system, "workload": workload, "fleet": "one", "seed": seed, "status": "done"}
 
 
-def built(**accuracies: dict[str, list[float]]) -> Made:
+def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
     """Give systems a family for each application; sizes and work grow by one from network to network."""
     rows = [
         {"cell": run_row(system)["cell"], "device": "d", "app": app, "variant": k, "network": str(k), "accuracy": a,
@@ -48,68 +71,192 @@ def built(**accuracies: dict[str, list[float]]) -> Made:
         for app, found in apps.items()
         for k, a in enumerate(found)
     ]  # fmt: skip
+    rows = [row | change.get(row["cell"].partition("/")[0], dict)(row) for row in rows]
     return Made(runs=[run_row(system) for system in accuracies], variants=rows)
 
 
-def share(system: str, seed: int, time_s: float, **more: Any) -> dict[str, Any]:
-    usual = {"app": "a", "share": 0.5, "variant": 0, "accuracy": 0.5, "latency_ms": 100.0, "fps": 30.0, "window_s": 1.0}
+def share(system: str, seed: int, time_s: float, workload: str = "w", **more: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "app": "a",
+        "share": 0.5,
+        "variant": 0,
+        "accuracy": 0.5,
+        "latency_ms": 100.0,
+        "fps": 30.0,
+        "window_s": 1.0,
+    }
     usual |= {"latency_goal_ms": 50.0, "paged_in_bytes": 0, "paged_out_bytes": 0, "energy_j": 1.0, "paging_j": 0.0}
-    return {"cell": run_row(system, seed)["cell"], "device": "d", "time_s": time_s, **usual, **more}
+    return {"cell": run_row(system, seed, workload)["cell"], "device": "d", "time_s": time_s, **usual, **more}
 
 
-def value(found: Measured | Untestable) -> float:
+def shared(rows: list[dict[str, Any]]) -> Made:
+    """Make a run of shares, with the cells that they are of."""
+    cells = {row["cell"]: row["cell"].split("/") for row in rows}
+    runs = [run_row(system, int(seed[5:]), workload) for system, workload, _, seed in cells.values()]
+    return Made(runs=runs, shares=rows)
+
+
+WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
+CLAIMS = {claim.id: claim for claim in (*nestdnn.CLAIMS, *nestdnn_sharing.CLAIMS)}
+
+
+def claim(name: str, tables: Made) -> Measured:
+    found = CLAIMS[name].measure(tables)
     assert isinstance(found, Measured), found
-    return found.value
+    return found
 
 
-FAMILIES = built(
-    ours={"a": [0.5, 0.6, 0.7, 0.8], "b": [0.5, 0.6, 0.7, 0.8]},
-    base={"a": [0.4, 0.5, 0.7, 0.8], "b": [0.3, 0.4, 0.7, 0.8]},
-    whole={"a": [0.9], "b": [0.9]},
-)
+def value(name: str, tables: Made) -> float:
+    return claim(name, tables).value
+
+
+def word(name: str, tables: Made) -> str:
+    return judge(CLAIMS[name], CLAIMS[name].measure(tables)).word
+
+
+FAMILIES: dict[str, dict[str, list[float]]] = {
+    "ours": {"a": [0.5, 0.6, 0.7, 0.8], "b": [0.5, 0.6, 0.7, 0.8]},
+    "base": {"a": [0.4, 0.52, 0.69, 0.8], "b": [0.3, 0.4, 0.7, 0.8]},
+    "whole": {"a": [0.9], "b": [0.9]},
+}
+
+
+# --- networks
+
+
+def pruned(**accuracies: list[float]) -> Made:
+    """Say what `ranking_layer` leaves of an application's accuracy; the largest network is whole."""
+    return built(
+        {name.replace("_", "-"): {"a": found, "b": [x - 0.1 for x in found]} for name, found in accuracies.items()}
+    )
+
+
+def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_trained_again():
+    tables = pruned(
+        trr_0=[0.3, 0.7, 0.9], l1_0=[0.2, 0.5, 0.1], random_0=[0.1, 0.3, 0.9],
+        trr_1=[0.2, 0.6, 0.9], l1_1=[0.3, 0.6, 0.9], random_1=[0.2, 0.6, 0.9],
+        trr_2=[0.9, 0.9, 0.9], l1_2=[0.0, 0.0, 0.0],
+    )  # fmt: skip
+    found = claim("N-1", tables)
+    assert found.value == pytest.approx((0.1 + 0.2 - 0.1 + 0.0) / 4)
+    assert found.note == "at least as good at 75% of 8 points; over a random choice +0.150, over 2 applications"
+    assert isinstance(CLAIMS["N-1"].measure(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
+
+
+def test_shares_kept_go_with_the_networks_from_the_smallest_on():
+    found = nestdnn.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
+    assert found[found["app"] == "a"][["share", "accuracy"]].to_numpy().tolist() == [[0.25, 0.3], [0.5, 0.7], [1, 0.9]]
 
 
 def test_networks_of_one_size_are_compared_and_small_ones_apart_from_large_ones():
-    assert value(nestdnn.descendants_are_better(FAMILIES)) == pytest.approx(0.075)  # 0.05 for a, 0.1 for b
-    assert value(nestdnn.small_ones_gain_more(FAMILIES)) == pytest.approx(0.15)
-
-
-def test_memory_is_that_of_the_largest_against_the_sum():
-    assert value(nestdnn.memory_saved(FAMILIES)) == pytest.approx(1 - 40 / 100)
-    assert value(nestdnn.what_nested_load(FAMILIES)) == pytest.approx(1.0)
+    tables = built(FAMILIES)
+    assert value("N-2", tables) == pytest.approx((0.0475 + 0.1) / 2)
+    assert value("N-3", tables) == pytest.approx((0.085 + 0.2) / 2)
+    assert claim("N-3", tables).note.startswith("+0.145 against +0.003")
 
 
 def test_work_is_compared_with_the_whole_network():
-    assert value(nestdnn.fewer_operations(FAMILIES)) == 0.0  # the whole one has 100, no descendant has less
+    found = claim("N-4", built(FAMILIES, whole=lambda row: {"macs": 300}))
+    assert (found.value, found.n, found.note) == (0.5, 8, "33% to 133% of the whole")
+
+
+def test_memory_is_that_of_the_largest_against_the_sum():
+    found = claim(
+        "N-5", built(FAMILIES, ours=lambda row: {"memory_bytes": row["memory_bytes"] + 2 * (row["app"] == "b")})
+    )
+    assert found.value == pytest.approx(1 - (40 + 42) / 200)
+    assert found.note == "8.2e-05 MB for 0.0002 MB, over 2 applications"
+
+
+def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():
+    assert value("N-7", built(FAMILIES)) == pytest.approx(1.0)
+    assert word("N-7", built(FAMILIES)) == "reproduced"
+    tables = built(
+        FAMILIES, ours=lambda row: {"memory_bytes": row["memory_bytes"] * (5 if row["app"] == "a" else 4) // 10}
+    )
+    found = claim("N-7", tables)
+    assert (found.value, found.n) == (pytest.approx((2.0 + 2.5) / 2), 2)
+    assert found.note == "2 to 2.5 over 2 applications"
 
 
 def test_without_networks_nothing_can_be_said():
-    for claim in (*nestdnn.CLAIMS, *nestdnn_sharing.CLAIMS):
-        assert isinstance(claim.measure(Made()), Untestable), claim.id
+    for name, one in CLAIMS.items():
+        assert isinstance(one.measure(Made()), Untestable), name
 
 
-def frontier() -> Made:
-    """Make three alphas: a better one that is slower, one in the middle, and a faster one that is worse."""
-    looks = {"good": (0.7, 200.0), "ours": (0.65, 100.0), "fast": (0.4, 50.0), "base": (0.5, 100.0)}
-    rows = [
-        share(system, seed, time_s, accuracy=accuracy, latency_ms=latency_ms)
-        for system, (accuracy, latency_ms) in looks.items()
+# --- the frontier
+
+LOOKS: dict[str, tuple[float, float, float]] = {  # accuracy, time of a frame in ms, energy of what there is time for
+    "base": (0.5, 100.0, 1.0),  # 10 frames
+    "good": (0.7, 200.0, 1.0), "ours": (0.65, 80.0, 0.55), "fast": (0.4, 50.0, 1.0),  # 5, 12.5 and 20; 11 are shown
+    "max-0.01": (0.8, 200.0, 1.0), "max-0.1": (0.72, 50.0, 0.22), "max-1.0": (0.45, 25.0, 1.0),
+}  # fmt: skip
+FRONTIER = {
+    "N-11": 1.25 + 0.75 * 0.6,
+    "N-12": 0.2 - 0.05 * 2 / 3,
+    "N-13": 1.25,
+    "N-13b": 0.15,
+    "N-14": 2 + 2 * 0.22 / 0.27,
+    "N-14b": 0.3 - 0.08 / 3,
+    "N-14c": 2.0,
+    "N-14d": 0.22,
+    "N-15": 2.0,  # 0.1 J a frame against 0.55 J for 11
+    "N-15b": 5.0,
+}
+
+
+def along(looks: dict[str, tuple[float, float, float]], workload: str = "w") -> list[dict[str, Any]]:
+    return [
+        share(system, seed, time_s, workload, accuracy=accuracy, latency_ms=latency_ms, energy_j=energy_j, fps=11.0)
+        for system, (accuracy, latency_ms, energy_j) in looks.items()
         for seed in SEEDS
         for time_s in (0.0, 1.0)
     ]
-    return Made(runs=[run_row(system, seed) for system in looks for seed in SEEDS], shares=rows)
 
 
-def test_a_frontier_is_interpolated_where_it_meets_the_status_quo():
-    tables = frontier()
-    assert value(nestdnn_sharing.at_equal(tables, "total", "gain", 0.0, "speedup")) == pytest.approx(1.6)
-    assert value(nestdnn_sharing.at_equal(tables, "total", "speedup", 1.0, "gain")) == pytest.approx(0.15)
-    assert isinstance(nestdnn_sharing.at_equal(tables, "max", "gain", 0.0, "speedup"), Untestable)
+@pytest.mark.parametrize(("name", "expected"), FRONTIER.items())
+def test_a_frontier_is_met_at_its_knee_or_where_it_equals_the_status_quo(name: str, expected: float):
+    tables = shared(along(LOOKS))
+    assert value(name, tables) == pytest.approx(expected)
+    assert word(name, tables) == "reproduced"
 
 
-def test_the_knee_is_farthest_above_the_line_between_the_ends():
-    assert value(nestdnn_sharing.at_knee(frontier(), "total", "speedup")) == pytest.approx(1.0)
-    assert value(nestdnn_sharing.at_knee(frontier(), "total", "gain")) == pytest.approx(0.15)
+@pytest.mark.parametrize("name", FRONTIER)
+def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
+    below = {"": (0.6, 200.0, 1.0), "middle": (0.48, 100 / 0.9, 1.0), "end": (0.0, 100 / 1.1, 1.0)}
+    order = [["good", "ours", "fast"], ["max-0.01", "max-0.1", "max-1.0"]]
+    looks = {system: look for systems in order for system, look in zip(systems, below.values(), strict=True)}
+    assert word(name, shared(along({"base": LOOKS["base"], **looks}))) == "not reproduced"
+
+
+def test_one_objective_says_nothing_of_the_other():
+    rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
+    for name in FRONTIER:
+        assert isinstance(CLAIMS[name].measure(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
+
+
+def test_a_frontier_is_of_the_schedulers_in_use_alone():
+    longer = along({f"literal-{alpha}": (0.0, 1.0, 1.0) for alpha in (0.01, 0.1, 0.3, 1.0)})
+    assert value("N-13", shared([*along(LOOKS), *longer])) == pytest.approx(FRONTIER["N-13"])
+
+
+def test_of_several_goals_the_worst_counts_and_traces_without_a_crossing_are_told():
+    better = {**LOOKS, "ours": (0.68, 80.0, 0.55)}
+    above = "fast/v/one/seed-2"  # more accurate than the status quo to the end of the frontier
+    never = [row | {"accuracy": 0.6} if row["cell"] == above else row for row in along(better, "v")]
+    found = claim("N-12", shared([*along(LOOKS), *along(better, "v")]))
+    assert found.value == pytest.approx(FRONTIER["N-12"])
+    assert found.note == "the lowest of v 0.187, w 0.167"
+    assert claim("N-11", shared([*along(LOOKS), *never])).note.endswith("; 1 traces without")
+
+
+def test_who_waits_has_no_frames_and_no_accuracy():
+    later: dict[str, dict[str, Any]] = {"ours": WAITS, "base": {"energy_j": 3.0}}
+    rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(LOOKS)]
+    (found,) = sharing.frontier(shared(rows), "total").query("system == 'ours' and seed == 0").to_dict("records")
+    assert found["gain"] == pytest.approx(0.15)
+    assert found["speedup"] == pytest.approx(1.25 / 2)
+    assert found["energy_ratio"] == pytest.approx(0.2 / 0.05)
 
 
 def test_a_level_that_is_not_reached_is_not_made_up():
@@ -118,12 +265,60 @@ def test_a_level_that_is_not_reached_is_not_made_up():
     assert sharing.crossing(points, "gain", 0.15, "speedup") == pytest.approx(1.75)
 
 
-def test_the_gap_to_the_optimum_counts_accuracy_and_lateness():
+# --- the optimum, and time
+
+
+def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use():
     rows = []
     for seed in SEEDS:
         rows += [share("ours", seed, 0.0, latency_ms=150.0), share("best", seed, 0.0, accuracy=0.52, latency_ms=50.0)]
-    tables = Made(runs=[run_row(name, seed) for name in ("ours", "best") for seed in SEEDS], shares=rows)
-    assert value(nestdnn_sharing.gap_to_optimum(tables)) == pytest.approx(100 * (0.02 + 0.1 * 0.1))
+        rows += [share(name, seed, 0.0, accuracy=0.02, latency_ms=50.0) for name in ("literal-0.1", "lookahead-anew")]
+    found = claim("N-16", shared(rows))
+    assert found.value == pytest.approx(100 * (0.02 + 0.1 * 0.1))
+    assert found.note == "ours 3; not counted: literal-0.1 50, lookahead-anew 50"
+
+
+def test_the_highest_cost_of_a_window_is_what_the_other_objective_costs():
+    rows = [
+        share("ours", 0, 0.0, app=app, accuracy=accuracy, latency_ms=50.0) for app, accuracy in (("a", 0.2), ("b", 0.9))
+    ]
+    found = {objective: sharing.costs(shared(rows), {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
+    assert found["total"].tolist() == pytest.approx([-1.1])
+    assert found["max"].tolist() == pytest.approx([-0.2])
+
+
+def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():
+    accuracies = {"ours": 0.9, "lookahead-anew": 0.6, "steepest-anew": 0.5, "steepest-fine": 0.55, "steepest": 0.9}
+    rows = [
+        share(name, seed, 0.0, accuracy=accuracy, host_schedule_seconds=0.001 * (k + 1))
+        for k, (name, accuracy) in enumerate(accuracies.items())
+        for seed in SEEDS
+    ]
+    found = claim("NEST-1", shared(rows))
+    assert found.value == pytest.approx(5.0)
+    assert found.note == "a decision takes lookahead-anew 2 ms, steepest-anew 3 ms, steepest-fine 4 ms"
+    assert word("NEST-1", shared(rows)) == "reproduced"
+
+
+def test_time_saved_is_counted_once_for_a_window():
+    rows = [
+        share(system, seed, time_s, app=app, host_schedule_seconds=seconds)
+        for system, times in {
+            "ours": (0.9, 0.9),
+            "lookahead-anew": (1.0, 1.0),
+            "steepest": (0.3, 0.5),
+            "steepest-anew": (1.0, 1.0),
+        }.items()
+        for seed in SEEDS
+        for time_s, seconds, apps in ((0.0, times[0], "a"), (1.0, times[1], "abc"))
+        for app in apps
+    ]
+    found = claim("N-17", shared(rows))
+    assert found.value == pytest.approx(0.6)
+    assert found.note == "of 1e+03 ms"
+
+
+# --- switches, and who comes and goes
 
 
 def test_only_going_on_with_another_network_is_a_switch():
@@ -132,6 +327,39 @@ def test_only_going_on_with_another_network_is_a_switch():
         share("ours", 0, time_s, variant=variant, paged_in_bytes=into, paged_out_bytes=out)
         for time_s, variant, into, out in went
     ]
-    tables = Made(runs=[run_row("ours")], shares=shares)
-    assert sharing.switches(tables)["time_s"].tolist() == [2.0, 3.0]
-    assert value(nestdnn_sharing.nested_switches(tables)) == 0.0
+    assert sharing.switches(shared(shares))["time_s"].tolist() == [2.0, 3.0]
+    assert value("N-6", shared(shares)) == 0.0
+    shares += [
+        share("base", 0, time_s, variant=k, paged_in_bytes=9, paged_out_bytes=9) for k, time_s in enumerate((0.0, 1.0))
+    ]
+    assert value("N-6", shared(shares)) == 0.0  # independent networks drop and load as they must
+    wrong = [row | {"paged_in_bytes": 4, "paged_out_bytes": 3} for row in shares]
+    assert claim("N-6", shared(wrong)) == Measured(4 + 3, n=2, note="1 up and 1 down")
+
+
+def test_a_thousand_switches_of_either_kind_are_compared():
+    drawn = {"ours": 0.002, "base": 0.005}
+    rows = [
+        share(system, seed, float(k), variant=k % 2, paging_j=joules * (1 + seed) * (99 if k == 0 else 1))
+        for system, joules in drawn.items()
+        for seed in SEEDS
+        for k in range(3)
+    ]
+    found = claim("N-8", shared(rows))
+    assert found.value == pytest.approx(1000 * 0.003 * 2)
+    assert found.note == "4 J against 10 J"
+
+
+def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
+    return [share(system, 0, float(k), device=device, app=app) for k, n in enumerate(counts) for app in "abcdef"[:n]]
+
+
+def test_who_comes_and_goes_is_counted_once_for_a_trace():
+    counts = [6, 5, 4, 3, 2, 6, 5, 4, 6, 5]
+    tables = shared([*visits("ours", "d", counts), *visits("fast", "d", [2, 6]), *visits("ours", "e", [6] * 9)])
+    found = claim("N-9", tables)
+    assert (found.value, found.n) == (pytest.approx(30 - 24.5), 10)
+    assert found.note == "2: 10.0 %, 3: 10.0 %, 4: 20.0 %, 5: 30.0 %, 6: 30.0 %"
+    even = claim("N-10", tables)
+    assert (even.value, even.n) == (pytest.approx(100 / 6 - 300 / 46), 46)
+    assert even.note == "6.5 to 21.7 %"

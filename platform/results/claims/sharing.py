@@ -94,6 +94,11 @@ def once(tables: Tables) -> pd.DataFrame:
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
 
+def decisions(tables: Tables) -> pd.DataFrame:
+    """List every window of every device once: a scheduler decides on all of its applications together."""
+    return allocations(tables).drop_duplicates(["cell", "device", "time_s"])
+
+
 def switches(tables: Tables) -> pd.DataFrame:
     """List the windows in which an application goes on with another network: `before` and `variant`."""
     place = ["cell", "device", "app"]
@@ -147,14 +152,19 @@ def swept(tables: Tables) -> list[dict[str, float]]:
 def frontier(tables: Tables, objective: str) -> pd.DataFrame:
     """Compare NestDNN's systems of an objective with the status quo: a row per setting, seed and `alpha`."""
     greedy = members(tables, "scheduling", NestDnn)
-    lines = [line for line in swept(tables) if (first := greedy.get(next(iter(line)))) and _is(first, objective)]
+    lines = [
+        line
+        for line in swept(tables)
+        if (one := greedy.get(next(iter(line)))) and one.objective == objective and in_use(one)
+    ]
     line = max(lines, key=len, default={})
     points = beside_status_quo(tables, line)
     return points.assign(alpha=points["system"].map(line)).sort_values([*CELL, "alpha"])
 
 
-def _is(member: NestDnn, objective: str) -> bool:
-    return member.objective == objective and member.method == "lookahead" and member.cached
+def in_use(member: NestDnn) -> bool:
+    """Tell whether a scheduler walks and remembers as it does unless told otherwise; other ways are comparisons."""
+    return member.method == "lookahead" and member.cached
 
 
 def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
