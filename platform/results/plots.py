@@ -204,10 +204,11 @@ def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
     axis.set_ylim(0, 1)
 
 
-def beside(axis: Axes, text: str, x: float, y: float, *, above: bool) -> None:
-    """Write a word beside a point."""
-    place = (0, 6 if above else -13)
-    axis.annotate(text, (x, y), place, textcoords="offset points", ha="center", fontsize=8, color=INK)
+def beside(axis: Axes, text: str, x: float, y: float, *, above: bool, right: bool = False) -> None:
+    """Write a word beside a point; on the right of it where its bar is in the way."""
+    place = (4 if right else 0, 6 if above else -13)
+    ha = "left" if right else "center"
+    axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
 
 
 def legend(figure: Figure, looks: Looks) -> None:

@@ -23,7 +23,7 @@ factory = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(factory)
 
 OURS = (pruning, capacity, tradeoff, timeline, paging)
-SEEN = ("capacity", "tradeoff", "timeline", "paging")
+SEEN = ("tradeoff", "paging", "capacity", "timeline")
 
 
 def show(figure: Any, tables: Any) -> Shown:
@@ -310,7 +310,7 @@ def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
     assert [panel.title for panel in shown.panels] == ["two: status_quo", "two: total-0.1", "two: exact-0.1"]
     axis = drawn(shown.panels[1])
     whole, half = timeline.FILL, timeline.FILL / 2
-    middle = timeline.FAINTEST + (1 - timeline.FAINTEST) * 2 / 3
+    middle = timeline.FAINTEST + (1 - timeline.FAINTEST) / 2
     expected = [(0, 2, 1, whole, 1.0), (2, 5, 1, half, middle), (5, 6, 1, whole, 1.0), (2, 5, 0, half, middle)]
     assert bars(axis) == [pytest.approx(bar) for bar in expected]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "a"]

@@ -173,31 +173,23 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
     waits has no frames and no accuracy.
     """
-    import pandas as pd
-
     base = next(iter(members(tables, "scheduling", StatusQuo)), None)
     rows = allocations(tables)
-    plain, found = rows[rows["system"] == base], []
-    for name in systems if base else ():
-        both = rows[rows["system"] == name].merge(plain, on=[*WINDOW, "app"], suffixes=("", "_base"))
-        for place, part in both.groupby(CELL):
-            ratio, runs = part["rate"] / part["rate_base"], part[part["share"] > 0]
-            found.append(
-                {
-                    **dict(zip(CELL, place, strict=True)),
-                    "system": name,
-                    "gain": runs["accuracy"].mean() - part["accuracy_base"].mean(),
-                    "speedup": ratio.mean(),
-                    "energy_ratio": _per_frame_j(part, "_base") / _per_frame_j(runs, ""),
-                }
-            )
-    return pd.DataFrame(found, columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
-
-
-def _per_frame_j(rows: pd.DataFrame, suffix: str) -> float:
-    frames = float((np.minimum(rows["fps"], rows[f"rate{suffix}"]) * rows["window_s"]).sum())
-    drawn_j = float(rows[f"energy_j{suffix}"].sum(min_count=1))  # not modelled is not nothing
-    return drawn_j / frames if frames and drawn_j else float("nan")
+    plain = rows[rows["system"] == base]
+    both = rows[rows["system"].isin(list(systems))].merge(plain, on=[*WINDOW, "app"], suffixes=("", "_base"))
+    if both.empty:
+        return both.reindex(columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
+    by_trace = both.assign(
+        answered=both["accuracy"].where(both["share"] > 0),
+        speedup=both["rate"] / both["rate_base"],
+        frames=np.minimum(both["fps"], both["rate"]) * both["window_s"],
+        frames_base=np.minimum(both["fps"], both["rate_base"]) * both["window_s"],
+    ).groupby([*CELL, "system"])
+    found = by_trace[["answered", "accuracy_base", "speedup"]].mean()
+    sums = by_trace[["energy_j", "energy_j_base", "frames", "frames_base"]].sum(min_count=1)
+    ratio = (sums["energy_j_base"] / sums["frames_base"]) / (sums["energy_j"] / sums["frames"])
+    found = found.assign(gain=found["answered"] - found["accuracy_base"], energy_ratio=ratio)
+    return found[["gain", "speedup", "energy_ratio"]].reset_index()
 
 
 def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "One device, the lowest seed, the first {most:g} seconds at most. As high as a bar is, so large is the share of "
-    "the device; the stronger its colour, the larger the network that runs on it. Where there is no bar the "
-    "application is not there; where there is a dotted line it waits."
+    "One device, the lowest seed, the first {most:g} seconds at most. As high as a bar is, so large is its share of "
+    "the device, {highest:.0f} % at the highest; the stronger the colour, the larger the network that runs on it. "
+    "Where there is no bar the application is not there; where there is a dotted line it waits."
 )
 MOST_S = 120.0
 SYSTEMS = 3
 LANE, FRAME = 34, 62  # pixels per application, and around them
-FILL = 0.86  # of a lane, by the whole device
-FAINTEST = 0.22
+FILL = 0.8  # of a lane, by the largest share
+FAINTEST = 0.28
 
 
 def show(view: View) -> Shown | None:
@@ -35,13 +35,15 @@ def show(view: View) -> Shown | None:
     if not (several["apps"] > 1).any() and not (changing > 1).any():
         return None
     sizes = view.tables.frame("variants").groupby(["cell", "device", "app"], sort=False).size()
-    panels = [
-        _panel(f"{setting}: {system}", _stays(_one_device(own)), sizes)
+    stays = {
+        f"{setting}: {system}": _stays(_one_device(own))
         for setting, here in rows.groupby("setting")
         for system in view.one_of_each()[:SYSTEMS]
         if len(own := here[here["system"] == system])
-    ]
-    return Shown(NOTE.format(most=MOST_S), panels, _grids(view))
+    }
+    highest = max(float(each["share"].max()) for each in stays.values()) or 1.0
+    panels = [_panel(title, each.assign(height=each["share"] / highest), sizes) for title, each in stays.items()]
+    return Shown(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
 
 
 def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
@@ -82,7 +84,7 @@ def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) ->
             strength = 1.0 if stay.variant != stay.variant else _strength(int(stay.variant), networks)
             axis.bar(
                 stay.time_s,
-                FILL * stay.share,
+                FILL * stay.height,
                 stay.end_s - stay.time_s,
                 bottom=foot,
                 align="edge",
@@ -92,10 +94,10 @@ def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) ->
             )
     plots.tidy(axis)
     axis.grid(visible=False)
+    axis.set_xlim(float(stays["time_s"].min()), float(stays["end_s"].max()))
     axis.hlines(range(len(apps)), *axis.get_xlim(), color=plots.RULE, linewidth=0.7, zorder=0)
     axis.set_yticks([foot + FILL / 4 for foot in range(len(apps))], apps[::-1])
     axis.set_ylim(-0.02, len(apps))
-    axis.margins(x=0)
     axis.set_xlabel("time, s")
     if most > 1:
         _key(axis, most)
@@ -103,7 +105,7 @@ def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) ->
 
 def _strength(variant: int, networks: int) -> float:
     """Tell how strong the colour of a network is: the largest has all of it."""
-    return FAINTEST + (1 - FAINTEST) * (variant + 1) / networks if networks > 1 else 1.0
+    return FAINTEST + (1 - FAINTEST) * variant / (networks - 1) if networks > 1 else 1.0
 
 
 def _key(axis: Axes, networks: int) -> None:
@@ -113,8 +115,8 @@ def _key(axis: Axes, networks: int) -> None:
     axis.text(x=1.0, s="largest", **words)
     for k in range(networks):
         shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, networks), "markeredgewidth": 0}
-        axis.plot([0.855 - 0.035 * (networks - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
-    axis.text(x=0.83 - 0.035 * (networks - 1), s="smallest network", **words)
+        axis.plot([0.87 - 0.035 * (networks - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
+    axis.text(x=0.85 - 0.035 * (networks - 1), s="smallest network", **words)
 
 
 def _grids(view: View) -> list[Grid]:

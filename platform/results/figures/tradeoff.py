@@ -108,8 +108,11 @@ def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plo
     rows = found.set_index("system")
     swept_up = {name for line in lines.values() for name in line.alphas}
     for name, line in lines.items():
-        own = rows.reindex([system for system in line.alphas if system in rows.index])
-        plots.trend(axis, own, "speedup", looks[name], ordered=True)
+        own, look = rows.reindex([system for system in line.alphas if system in rows.index]), looks[name]
+        if line.exact:  # thin and on top, so that a line that reaches it is seen below
+            axis.plot(own["speedup"], own["mean"], color=look.colour, linestyle=look.dash, linewidth=1.1, zorder=3)
+        else:
+            plots.trend(axis, own, "speedup", look, ordered=True)
     for name in rows.index.intersection(list(looks)).difference(list(swept_up)):
         plots.trend(axis, rows.loc[[name]], "speedup", looks[name])
     axis.margins(x=0.14, y=0.16)
@@ -135,7 +138,7 @@ def _label(axis: Axes, rows: pd.DataFrame, line: Line, *, above: bool) -> None:
             groups.append([(alpha, x, y)])
     for group in groups:
         ends = dict.fromkeys(f"{point[0]:g}" for point in (group[0], group[-1]))
-        plots.beside(axis, "–".join(ends), *group[0][1:], above=above)
+        plots.beside(axis, "–".join(ends), *group[0][1:], above=above, right=True)
 
 
 def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plots.Looks) -> None:
@@ -153,7 +156,7 @@ def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], loo
     plots.scale(axis, sorted({alpha for line in shown.values() for alpha in line.alphas.values() if alpha > 0}))
     axis.margins(y=0.1)
     axis.set_xlabel("alpha")
-    axis.set_ylabel("status quo’s over this")
+    axis.set_ylabel("energy, status quo ÷ this")
     plots.tidy(axis)
 
 
