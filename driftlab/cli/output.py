@@ -1,12 +1,16 @@
-"""What the commands print: one JSON document, or columns that line up."""
+"""What the commands print: one JSON document, columns that line up, or a table as wide as the terminal."""
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
+
+WIDTH = 100  # where there is no terminal
 
 
 def say(text: str = "") -> None:
@@ -30,3 +34,21 @@ def print_columns(rows: Iterable[Sequence[object]], *, indent: str = "") -> None
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         typer.echo((indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip())
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Iterable[str] = ()) -> None:
+    """Print rows of long texts, broken to the width of the terminal; columns that stay `whole` are broken last."""
+    from rich.box import MARKDOWN
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table, kept = Table(box=MARKDOWN, show_edge=False, pad_edge=False), set(whole)
+    for name in head:
+        table.add_column(name, no_wrap=name in kept, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    Console(file=(written := io.StringIO()), width=width, color_system=None).print(table)
+    for line in written.getvalue().splitlines():
+        typer.echo(line.rstrip())

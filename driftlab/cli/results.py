@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftlab.cli.output import print_json, remark, say
+from driftlab.cli.output import print_json, print_table, remark, say
 from driftlab.errors import RequestError
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
@@ -40,7 +40,7 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
-    from driftlab.platform.results.claims.base import as_records, as_text, evaluate
+    from driftlab.platform.results.claims.base import COLUMNS, as_records, as_rows, evaluate, untestable
     from driftlab.platform.results.read import open_run
 
     folder = run or _newest_run(Path("runs"))
@@ -52,7 +52,10 @@ def claims(
         print_json({"run": folder, **origin, "claims": as_records(verdicts)})
     else:
         remark(f"Judged by {folder}")
-        say(as_text(verdicts))
+        if told := [verdict for verdict in verdicts if verdict.measured]:
+            print_table(COLUMNS, as_rows(told), whole=("paper", "ours"))
+            say()
+        print_table(("not testable here", "why"), untestable(verdicts).items())
 
 
 def _newest_run(folder: Path) -> Path:

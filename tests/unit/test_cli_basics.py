@@ -193,6 +193,21 @@ def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
     assert Path(named["run"]).name == "a"
 
 
+@pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
+def test_claims_are_as_wide_as_the_terminal_and_those_of_other_experiments_are_told_together(
+    made: Path, monkeypatch, columns: str, widest: int
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "__stdout__", None)  # what the tests run in may be a terminal
+    lines = call("claims", str(made / "runs/a")).stdout.splitlines()
+    assert widest - 8 < max(map(len, lines)) <= widest
+    assert [name.strip() for name in next(line for line in lines if "why" in line).split("|")] == [
+        "not testable here",
+        "why",
+    ]
+    assert any(line.startswith("DELTA-1, DELTA-2 ") for line in lines)
+
+
 def test_no_run_to_judge_is_a_wrong_request(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(call("claims").exception, RequestError)

@@ -14,10 +14,11 @@ from driftlab.platform.results.claims.base import (
     Measured,
     Untestable,
     as_records,
-    as_text,
+    as_rows,
     evaluate,
     every_claim,
     judge,
+    untestable,
 )
 from driftlab.platform.results.read import open_run
 
@@ -99,9 +100,9 @@ def test_rendering_and_choice(tmp_path):
     assert (first["id"], first["verdict"], first["ours"]) == ("ONCE-2", "not testable here", None)
     assert (second["id"], second["verdict"], second["n"]) == ("ONCE-1", "not testable here", 0)
     assert "more seeds" in second["note"]
-    head, *rows = as_text(verdicts).splitlines()
-    assert [cell.strip() for cell in head.split("|")] == ["claim", "paper", "ours", "95 % CI", "verdict"]
-    assert len(rows) == 2
+    assert as_rows(verdicts)[0][1:4] == ("−" + "0.113", "–", "–")
+    assert list(untestable(verdicts).values()) == [verdict.note for verdict in verdicts]
+    assert untestable([*verdicts, *verdicts[:1]]) == {"ONCE-2, ONCE-2": first["note"], "ONCE-1": second["note"]}
     with pytest.raises(RequestError, match="ONCE-1"):
         evaluate(run, ["ONCE-l"])
 

@@ -142,8 +142,11 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     ]
 
 
+COLUMNS = ("claim", "paper", "ours", "95 % CI", "verdict")
+
+
 def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]:
-    """Write verdicts as the columns claim, paper, ours, 95 % CI, verdict; a dash where there is no number."""
+    """Write verdicts in columns; a dash where there is no number."""
     return [
         (
             f"{verdict.claim.id}: {verdict.claim.sentence}",
@@ -156,13 +159,13 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]
     ]
 
 
-def as_text(verdicts: Sequence[Verdict]) -> str:
-    """Write verdicts as the lines of a table, ready for a terminal."""
-    rows = [("claim", "paper", "ours", "95 % CI", "verdict"), *as_rows(verdicts)]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join(
-        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+def untestable(verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Map claims that the tables say nothing about to the reason, which several may share."""
+    reasons: dict[str, str] = {}
+    for verdict in verdicts:
+        if verdict.measured is None:
+            reasons[verdict.note] = ", ".join(filter(None, (reasons.get(verdict.note), verdict.claim.id)))
+    return {names: reason for reason, names in reasons.items()}
 
 
 def of_paper(claim: Claim) -> str:
