@@ -117,7 +117,7 @@ class Trained:
     values: int  # how many coordinates the update carries
     loss_first: float | None
     loss_last: float | None
-    score: float | None  # mIoU on what was trained on, where the phase asked for it
+    score: float | None  # on what was trained on, where the phase asked for it
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
     clamped: int = 0  # values too large for how the update writes them

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Windowed mean IoU, averaged over devices; a thin line per seed, a strong one for their mean. A vertical rule "
+    "Windowed {}, averaged over devices; a thin line per seed, a strong one for their mean. A vertical rule "
     "marks a change of scene, a short one at the foot a change in some of the streams only."
 )
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
@@ -34,7 +34,7 @@ def show(view: View) -> Shown | None:
         for setting in view.settings()
         if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["score_window"].notna().any()
     ]
-    return Shown(NOTE, panels, legend=view.looks)
+    return Shown(NOTE.format(plots.measure(view.runs)), panels, legend=view.looks)
 
 
 def _draw(axis: Axes, view: View, setting: str, frames: pd.DataFrame, limits: tuple[float, float]) -> None:

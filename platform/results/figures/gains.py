@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each frame’s mean IoU minus that of the same frame under the system that does nothing. A curve tells on which "
+    "Each frame’s {} minus that of the same frame under the system that does nothing. A curve tells on which "
     "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
     "the share of frames on the right of it, as means over seeds."
 )
@@ -26,9 +26,8 @@ def show(view: View) -> Shown | None:
     if gains.empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(gains["system"])}
-    panel = Panel(
-        "gain of a frame, all settings", partial(_draw, gains=gains, looks=looks, measure=plots.measure(view.runs))
-    )
+    measure = plots.measure(view.runs)
+    panel = Panel("gain of a frame, all settings", partial(_draw, gains=gains, looks=looks, measure=measure))
     improved = gains.assign(better=gains["gain"] > 0, all="all")
     columns = [*sorted(set(gains["setting"])), "all"] if gains["setting"].nunique() > 1 else ["all"]
     shares = {
@@ -37,7 +36,7 @@ def show(view: View) -> Shown | None:
         for system, column, share, *_ in means(improved, ["system", by], "better").itertuples(index=False)
     }
     rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
-    return Shown(NOTE, [panel], [Grid("frames improved", columns, rows)], looks)
+    return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
 
 
 def frame_gains(view: View) -> pd.DataFrame:
