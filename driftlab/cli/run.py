@@ -216,8 +216,7 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         print_json({**vars(outcome), "report": report})
     else:
-        print_columns(_summary(outcome.directory))
-        say()
+        _sum_up(outcome.directory)
         for cell, reason in outcome.failed:
             say(f"FAILED {cell}: {reason}")
         say(f"run     {outcome.directory}")
@@ -225,26 +224,13 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
     raise typer.Exit(1 if outcome.failed else 0)
 
 
-def _summary(directory: Path) -> list[tuple[str, ...]]:
-    """Sum a run up in one line per system and setting, as the report does."""
-    from driftlab.platform.results import plots, summary
+def _sum_up(directory: Path) -> None:
+    """Print the tables of the report's summary."""
+    from driftlab.platform.results.figures.base import view_of
     from driftlab.platform.results.read import open_run
+    from driftlab.platform.results.summary.table import summarise
 
-    runs = plots.with_settings(open_run(directory).frame("runs"))
-    rows: list[tuple[str, ...]] = [
-        ("workload", "system", plots.measure(runs), "95 % interval", "seeds", "up kbit/s", "down kbit/s", "updates")
-    ]
-    for line in summary.lines(runs, plots.styles(runs)):
-        bound = f" ({summary.BOUNDS[line.bound]})" if line.bound else ""
-        traffic = (summary.number(line.uplink_kbps), summary.number(line.downlink_kbps), summary.number(line.updates))
-        rows.append(
-            (
-                line.setting,
-                line.system + bound,
-                summary.score(line.score),
-                summary.span(line.score) or summary.DASH,
-                str(line.done),
-                *traffic,
-            )
-        )
-    return rows
+    for part in summarise(view_of(open_run(directory))).parts:
+        head = ("workload", "system", *(column.named for column in part.columns))
+        print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
+        say()

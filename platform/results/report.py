@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftlab.platform.results import plots, summary
+from driftlab.platform.results import plots
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES
@@ -17,6 +17,8 @@ from driftlab.platform.results.pictures import Strip, strips
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables, open_run
 from driftlab.platform.results.schema import SCHEMA_VERSION
+from driftlab.platform.results.summary.base import BOUNDS, DASH
+from driftlab.platform.results.summary.table import Summary, summarise
 from driftlab.platform.results.svg import VARIABLES, panel
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -39,9 +41,9 @@ class Page:
 
     title: str
     subtitle: str
-    words: list[str]
+    summary: Summary
     looks: Mapping[str, Style]
-    lines: list[summary.Line]
+    measure: str  # what a score is
     sections: list[Section]
     strips: list[Strip]
     failures: list[tuple[str, str]]
@@ -64,14 +66,13 @@ def compose(run: Run) -> Page:
     tables = Tables(run)
     runs = plots.with_settings(tables.frame("runs"))
     view = view_of(run, tables)
-    lines = summary.lines(runs, view.looks)
     failed = runs[runs["status"] == "failed"]
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         subtitle=str(run.spec.get("summary") or ""),
-        words=summary.in_words(runs, lines),
+        summary=summarise(view),
         looks=view.looks,
-        lines=lines,
+        measure=plots.measure(runs),
         sections=_sections(view),
         strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
@@ -116,7 +117,7 @@ def _plain(value: Any) -> str:
         return ", ".join(map(_plain, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return summary.DASH if value is None else str(value)
+    return DASH if value is None else str(value)
 
 
 def _render(template: str, page: Page) -> str:
@@ -130,18 +131,12 @@ def _render(template: str, page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "score": summary.score,
-        "signed": summary.signed,
-        "span": summary.span,
-        "number": summary.number,
         "dashes": _dashes,
         "of_paper": claims.of_paper,
         "of_ours": claims.of_ours,
         "of_span": claims.of_span,
     }
-    return environment.get_template(template).render(
-        page=page, bounds=summary.BOUNDS, dash=summary.DASH, variables=VARIABLES
-    )
+    return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
 
 
 def _dashes(look: Style) -> str:

@@ -13,10 +13,13 @@ import pandas as pd
 import pytest
 
 from driftlab.errors import DataError
-from driftlab.platform.results import plots, summary
+from driftlab.platform.results import plots
+from driftlab.platform.results.figures.base import view_of
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder
 from driftlab.platform.results.report import compose, write_report
+from driftlab.platform.results.summary import scores
+from driftlab.platform.results.summary.base import BOUNDS
 from driftlab.platform.results.svg import panel
 
 spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
@@ -84,24 +87,24 @@ def test_same_tables_same_bytes(folder, page):
 
 def test_numbers_are_means_over_seeds_of_the_tables(folder):
     runs = open_run(folder).frame("runs")
-    composed = compose(open_run(folder))
-    (line,) = [x for x in composed.lines if (x.setting, x.system) == ("streets/driving_la", "one_time")]
+    lines = scores.lines(view_of(open_run(folder)))
+    (line,) = [x for x in lines if (x.setting, x.system) == ("streets/driving_la", "one_time")]
     ours = runs[(runs["system"] == "one_time") & (runs["workload"] == "streets/driving_la")].sort_values("seed")
     none = runs[(runs["system"] == "no_custom") & (runs["workload"] == "streets/driving_la")].sort_values("seed")
     assert line.score.mean == pytest.approx(ours["score"].mean())
     assert line.gain.mean == pytest.approx((ours["score"].to_numpy() - none["score"].to_numpy()).mean())
-    assert (line.score.n, line.done, line.failed) == (3, 3, 0)
+    assert (line.score.n, line.failed) == (3, 0)
     assert line.energy_j == pytest.approx(40.5)
     assert line.uplink_kbps == pytest.approx(400_000 * 8 / 1000 / 120)
-    (broken,) = [x for x in composed.lines if x.failed]
-    assert (broken.system, broken.setting, broken.done) == (*FAILED[:2], 2)
+    (broken,) = [x for x in lines if x.failed]
+    assert (broken.system, broken.setting, broken.failed, broken.score.n) == (*FAILED[:2], 1, 2)
 
 
 def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
     assert "one_time scores 0.533" in text
-    for bound in summary.BOUNDS.values():
+    for bound in BOUNDS.values():
         assert bound in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text
     assert "driftlab run demo --seed 0,1,2 --set 'student.network=tiny wide'" in text

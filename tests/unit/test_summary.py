@@ -1,0 +1,163 @@
+"""The summary of a run: which parts it has follows from the tables, and so does every number in them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from driftlab.platform.results.figures.base import View, view_of
+from driftlab.platform.results.read import Tables, open_run
+from driftlab.platform.results.recorder import Recorder
+from driftlab.platform.results.report import write_report
+from driftlab.platform.results.schema import TABLES
+from driftlab.platform.results.summary import sharing
+from driftlab.platform.results.summary.table import summarise
+
+spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+
+RUN = {"workload": "w", "fleet": "one", "devices": 1, "status": "done", "frames": 0}
+WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
+
+
+class Made(Tables):
+    """Tables that were written by hand."""
+
+    def __init__(self, systems: list[str], **tables: list[dict[str, Any]]) -> None:
+        super().__init__(SimpleNamespace(spec={"systems": systems}))
+        for name in TABLES:
+            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
+
+
+def run_row(system: str, seed: int = 0, **more: Any) -> dict[str, Any]:
+    return {**RUN, "cell": f"{system}/w/one/seed-{seed}", "system": system, "seed": seed, **more}
+
+
+def share(app: str, time_s: float = 0.0, **more: Any) -> dict[str, Any]:
+    """Give an application half of a device: 10 frames of 20, for 1 J."""
+    usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "share": 0.5, "variant": 0, "network": "n"}
+    usual |= {"accuracy": 0.6, "latency_ms": 100.0, "fps": 20.0, "priority": 1.0, "memory_bytes": 10}
+    usual |= {"paged_in_bytes": 0, "paged_out_bytes": 0, "energy_j": 1.0, "paging_j": 0.0}
+    return {**usual, "host_schedule_seconds": 0.002, **more}
+
+
+def view(systems: list[str], shares: list[dict[str, Any]], *runs: dict[str, Any]) -> View:
+    """Look at a run in which every cell has the same shares, or those that name theirs."""
+    rows = [
+        {"cell": run["cell"], **row} for run in runs for row in shares if row.get("cell", run["cell"]) == run["cell"]
+    ]
+    tables = Made(systems, runs=list(runs), shares=rows)
+    return view_of(tables.run, tables)
+
+
+def line(shares: list[dict[str, Any]]) -> sharing.Line:
+    (found,) = sharing.lines(view(["a"], shares, run_row("a")))
+    return found
+
+
+class TestSharing:
+    def test_accuracy_is_that_of_what_ran_and_who_waits_has_no_frames(self):
+        found = line([share("x", accuracy=0.8), share("y", accuracy=0.4), share("z", **WAITS)])
+        assert found.accuracy.mean == pytest.approx(0.6)
+        assert found.frames.mean == pytest.approx((0.5 + 0.5 + 0) / 3)
+        assert found.waits.mean == pytest.approx(1 / 3)
+
+    def test_no_more_frames_than_the_stream_shows(self):
+        assert line([share("x", latency_ms=1.0), share("y")]).frames.mean == pytest.approx((1 + 0.5) / 2)
+
+    def test_what_a_device_moves_and_draws_is_a_sum_over_its_windows_and_applications(self):
+        moved = {"paged_in_bytes": 3_000_000, "paged_out_bytes": 1_000_000, "paging_j": 0.25}
+        shares = [
+            share(app, time_s, device=device, **moved) for device in "de" for time_s in (0.0, 1.0) for app in "xy"
+        ]
+        found = line(shares)
+        assert found.paged_mb == pytest.approx(4 * 4)
+        assert found.energy_j == pytest.approx(4 * 1.25)
+        assert found.apps == 2
+
+    def test_what_was_not_measured_is_missing(self):
+        found = line([share("x", energy_j=None, accuracy=None), share("y", energy_j=None, accuracy=None)])
+        assert (found.energy_j, found.accuracy) == (None, None)
+        assert found.frames is not None
+
+    def test_a_decision_is_counted_once_for_a_window(self):
+        shares = [
+            share("x"),
+            share("x", 1.0, host_schedule_seconds=0.004),
+            share("y", 1.0, host_schedule_seconds=0.004),
+        ]
+        assert line(shares).decision_ms == pytest.approx(3.0)
+        assert line(shares).apps == pytest.approx(1.5)
+
+    def test_seeds_are_averaged_with_their_interval(self):
+        runs = [run_row("a", seed) for seed in (0, 1)]
+        shares = [share(app, cell=run["cell"], accuracy=0.5 + 0.2 * run["seed"]) for run in runs for app in "xy"]
+        (found,) = sharing.lines(view(["a"], shares, *runs))
+        assert (found.accuracy.mean, found.accuracy.n) == (pytest.approx(0.6), 2)
+        (row,) = sharing.show(view(["a"], shares, *runs)).rows
+        assert row.texts == ["0.600 ± 1.271", "50.0 ± 0.0", "0.0", "0", "2", "2", "2"]
+
+    def test_words_name_the_fastest_and_the_most_accurate(self):
+        runs = [run_row("a"), run_row("b")]
+        shares = [share(app, cell=runs[0]["cell"], accuracy=0.9) for app in "xy"]
+        shares += [share(app, cell=runs[1]["cell"], latency_ms=60.0) for app in "xy"]
+        (words,) = sharing.show(view(["a", "b"], shares, *runs)).words
+        assert words == (
+            "On w, a device has 2 applications at a time. b gives them time for 83.3 % of the frames, as much as any; "
+            "the most accurate networks run under a (0.900)."
+        )
+        (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).words
+        assert alone.endswith("at a time. a gives them time for 50.0 % of the frames.")
+
+    def test_a_system_that_failed_has_a_row_without_numbers(self):
+        shares = [share(app, cell="a/w/one/seed-0") for app in "xy"]
+        _, row = sharing.show(view(["a", "b"], shares, run_row("a"), run_row("b", status="failed"))).rows
+        assert (row.system, row.failed, set(row.texts)) == ("b", 1, {"–", "0"})
+
+
+SHARED = [share("x"), share("y")]
+
+
+class TestKinds:
+    """A run has the parts that its tables have something for."""
+
+    @pytest.mark.parametrize(
+        ("shares", "run", "first"),
+        [
+            (SHARED, {}, ["accuracy"]),
+            (SHARED, {"frames": 9, "score": 0.5, "student": "tiny"}, ["mIoU", "accuracy"]),
+            ([share("x")], {"frames": 9, "score": 0.5, "student": "tiny_detector"}, ["F1"]),
+            ([share("x")], {"frames": 9, "score": None}, ["score"]),
+            ([], {"status": "failed"}, ["score"]),
+        ],
+    )
+    def test_parts_follow_from_the_tables(self, shares, run, first):
+        summary = summarise(view(["a"], shares, run_row("a", **run)))
+        assert [part.columns[0].title for part in summary.parts] == first
+        assert ["frames" in part.columns[1].title for part in summary.parts][-1] == (shares is SHARED)
+
+    def test_systems_stand_in_the_order_of_the_experiment_with_bounds_last(self):
+        runs = [run_row(name) for name in "abc"]
+        runs[0]["bound"] = "oracle"
+        for part in summarise(view(["c", "a", "b"], SHARED, *(run | {"frames": 1} for run in runs))).parts:
+            assert [row.named for row in part.rows] == ["c", "b", "a (per-window oracle)"]
+
+
+def test_a_report_has_a_table_for_what_frames_scored_and_one_for_what_was_shared(tmp_path):
+    run = factory.make_run(tmp_path, systems=(), pictures=False)
+    rows = factory.rows("one_time", "w", 0, 20.0, 2.0, False)
+    rows["shares"] = [share(app, device=device) for device in factory.DEVICES for app in "xy"]
+    Recorder(str(run)).write("x", rows)
+    page = write_report(run).read_text(encoding="utf-8")
+    assert page.count('<table class="summary">') == 2
+    assert "On w, a device has 2 applications at a time." in page
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert text.count("## Summary") == 1
+    assert "| w | one_time | 0.600 | 50.0 | 0.0 | 0 | 2 | 2 | 1 |" in text
+    assert len(summarise(view_of(open_run(run))).parts) == 2
