@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import difference
+from driftlab.platform.results.claims.cells import difference, or_run
 from driftlab.platform.results.claims.sharing import (
     memory_of_all,
     nested_and_independent,
@@ -101,17 +101,12 @@ def what_nested_load(tables: Tables) -> Measured | Untestable:
 
 def learning_helps(tables: Tables) -> Measured | Untestable:
     """Subtract the score of nested networks that do not learn from that of those that AMS teaches."""
-    return _composed(tables, "nestdnn")
+    return or_run(difference(tables, "ams+nested", "nestdnn"), COMPOSED)
 
 
 def smaller_ones_help(tables: Tables) -> Measured | Untestable:
     """Subtract the score of AMS into one whole network from that of AMS into nested ones."""
-    return _composed(tables, "ams")
-
-
-def _composed(tables: Tables, other: str) -> Measured | Untestable:
-    found = difference(tables, "ams+nested", other)
-    return Untestable(f"needs 'ams+nested' and '{other}': {COMPOSED}") if isinstance(found, Untestable) else found
+    return or_run(difference(tables, "ams+nested", "ams"), COMPOSED)
 
 
 def _mean_up(rows: pd.DataFrame, *, nested: bool) -> tuple[float, float]:
