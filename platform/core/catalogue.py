@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A family member by name with the parameters that differ from its defaults."""
+    """A family member by name with the parameters that differ from its defaults, in whatever order they came."""
 
     family: str
     name: str
@@ -62,6 +62,7 @@ class Member:
     def __post_init__(self) -> None:
         """Make the path of a user's file whole here, where the request is read: a worker stands in another folder."""
         object.__setattr__(self, "name", plugins.absolute(self.name))
+        object.__setattr__(self, "params", tuple(sorted(self.params, key=lambda param: str(param[0]))))
 
     def __str__(self) -> str:
         """Show the name, and in brackets what differs from the defaults."""

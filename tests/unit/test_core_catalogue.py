@@ -121,8 +121,13 @@ def test_whole_numbers_become_floats_where_a_float_is_meant():
 def test_a_member_is_shown_with_what_differs():
     assert str(Member("streaming", "one_time")) == "one_time"
     assert str(Member("streaming", "one_time", (("sample_s", 30), ("codec", "png")))) == (
-        "one_time(sample_s=30, codec=png)"
+        "one_time(codec=png, sample_s=30)"
     )
+
+
+def test_a_member_is_the_same_in_whatever_order_its_parameters_are_written():
+    params = (("sample_s", 30), ("codec", "png"))
+    assert Member("streaming", "one_time", params) == Member("streaming", "one_time", params[::-1])
 
 
 def test_a_member_is_a_value():
@@ -146,7 +151,7 @@ def test_unknown_names(family, name, said):
 
 
 def test_a_wrong_parameter_names_its_member():
-    with pytest.raises(RequestError, match=r"streaming/one_time: unknown parameter 'x'.*; 'codec' is 3, expected str"):
+    with pytest.raises(RequestError, match=r"streaming/one_time: 'codec' is 3, expected str; unknown parameter 'x'"):
         Member("streaming", "one_time", (("x", 1), ("codec", 3))).make()
 
 
