@@ -193,9 +193,9 @@ def system_of(part: str | SystemPart) -> System:
     """Resolve a system: a row of the table, or a row with some slots changed."""
     if isinstance(part, str):
         return _row(part)
-    base = _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
+    base = base_of(part)
     given = {family: getattr(part, family) for family in FAMILIES}
-    slots: dict[str, Any] = {family: _slot(family, slot) for family, slot in given.items() if slot is not None}
+    slots: dict[str, Any] = {family: slot_of(family, slot) for family, slot in given.items() if slot is not None}
     system = replace(base, name=part.name, **slots)
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
@@ -218,7 +218,13 @@ def _row(name: str) -> System:
     return SYSTEMS[name]
 
 
-def _slot(family: str, given: str | dict[str, Any]) -> Member:
+def base_of(part: SystemPart) -> System:
+    """Find the row of the table that a system starts from; a name that is not there starts from the null members."""
+    return _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
+
+
+def slot_of(family: str, given: str | dict[str, Any]) -> Member:
+    """Read what stands in a slot: a name, or one with parameters."""
     if isinstance(given, str):
         return Member(family, given)
     if "name" not in given:

@@ -14,6 +14,7 @@ from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.lab.cells import written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
 from driftlab.platform.lab.overrides import apply_overrides, merged, read
+from driftlab.platform.lab.vary import expanded
 from driftlab.platform.models import zoo
 
 FOLDER = Path(__file__).parent / "experiments"
@@ -30,12 +31,13 @@ class _Part(BaseModel):
 class SystemPart(_Part):
     """A system of the table with some slots or parameters changed."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9{][A-Za-z0-9_.+{}-]*$")]  # braces: see `vary.py`
     base: str | None = Field(None, description="the system of the table to start from; the name itself by default")
     streaming: str | dict[str, Any] | None = None
     adaptation: str | dict[str, Any] | None = None
     scaling: str | dict[str, Any] | None = None
     scheduling: str | dict[str, Any] | None = None
+    vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
 
 
 class AppPart(_Part):
@@ -260,9 +262,13 @@ def _checked(document: Mapping[str, Any], source: str) -> Experiment:
 
 def _validated(document: Mapping[str, Any], source: str) -> Experiment:
     try:
-        return Experiment.model_validate(document)
+        experiment = Experiment.model_validate(document)
     except ValidationError as error:
         raise RequestError(report(source, shape_faults(error, Experiment))) from None
+    systems, faults = expanded(experiment.systems)
+    if faults:
+        raise RequestError(report(source, faults))
+    return experiment.model_copy(update={"systems": systems})
 
 
 def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:

@@ -120,6 +120,123 @@ class TestShape:
         ]
 
 
+class TestRowsThatVary:
+    ROW = {  # noqa: RUF012
+        "name": "ams-{fraction}-{interval_s}",
+        "base": "ams",
+        "streaming": {"name": "ams", "slowdown": False},
+        "vary": {"adaptation.fraction": [0.1, 1.0], "streaming.interval_s": [10, 20]},
+    }
+
+    def varied(self, overrides: tuple[str, ...] = (), **changes: Any) -> list[Any]:
+        return list(parse(document(systems=["oracle", {**self.ROW, **changes}, "no_custom"]), overrides).systems)
+
+    def test_there_is_a_row_for_every_combination_the_last_key_fastest(self):
+        rows = self.varied()
+        named = ["ams-0.1-10", "ams-0.1-20", "ams-1.0-10", "ams-1.0-20"]
+        assert [row.name for row in rows] == ["oracle", *named, "no_custom"]
+        assert [row.adaptation["fraction"] for row in rows[1:5]] == [0.1, 0.1, 1.0, 1.0]
+        assert [row.streaming["interval_s"] for row in rows[1:5]] == [10, 20, 10, 20]
+        assert {row.streaming["slowdown"] for row in rows[1:5]} == {False}
+
+    def test_they_are_what_they_would_be_written_one_by_one(self):
+        one_by_one = [
+            {
+                "name": f"ams-{fraction}-{interval_s}",
+                "base": "ams",
+                "streaming": {"name": "ams", "slowdown": False, "interval_s": interval_s},
+                "adaptation": {"name": "distill", "fraction": fraction},
+            }
+            for fraction in (0.1, 1.0)
+            for interval_s in (10, 20)
+        ]
+        written = parse(document(systems=["oracle", *one_by_one, "no_custom"]))
+        assert list(written.systems) == self.varied()
+        assert "vary" not in yaml.safe_dump(written.model_dump(mode="json"))
+
+    def test_what_a_row_starts_from_keeps_its_other_parameters(self):
+        row = {"name": "jit-{batch}", "base": "just_in_time", "vary": {"adaptation.batch": [2]}}
+        (written,) = parse(document(systems=[row])).systems
+        assert written.adaptation["optimiser"] == "momentum"
+
+    def test_labels_name_values_that_make_no_good_names_and_whole_members_vary_too(self):
+        vary = {"scaling": ["fixed", "usnet"], "scheduling": {"halves": {"name": "nestdnn", "units": 2}}}
+        rows = self.varied(name="{scaling}-{scheduling}", vary=vary)
+        assert [row.name for row in rows[1:3]] == ["fixed-halves", "usnet-halves"]
+        assert [row.scaling["name"] for row in rows[1:3]] == ["fixed", "usnet"]
+        assert rows[2].scheduling == {"name": "nestdnn", "units": 2}
+
+    def test_overrides_and_choices_meet_the_rows_that_are_written_out(self):
+        rows = self.varied(("systems.4.streaming.interval_s=30", "systems.5=oracle", "systems.0=no_custom"))
+        assert rows[4].streaming["interval_s"] == 30
+        chosen = parse(document(systems=[self.ROW]), (), Choice(systems=("ams-1.0-20",)))
+        assert [row.name for row in chosen.systems] == ["ams-1.0-20"]
+        assert chosen.systems[0].streaming["interval_s"] == 20
+
+    def test_an_override_may_bring_a_row_that_varies(self):
+        row = '{name: "sparse-{fraction}", base: ams, vary: {adaptation.fraction: [0.1, 0.2]}}'
+        assert [row.name for row in self.varied((f"systems.0={row}",))][:2] == ["sparse-0.1", "sparse-0.2"]
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"name": "a", "vary": {}}, ["vary is empty: give at least one"]),
+            (
+                {"name": "a-{fraction}", "vary": {"adaptation.fraction": []}},
+                ["vary.adaptation.fraction is empty: give at least one"],
+            ),
+            (
+                {"name": "a-{fraction}", "vary": {"adaptation.fraction": {}}},
+                ["vary.adaptation.fraction is empty: give at least one"],
+            ),
+            ({"vary": {"adaptation.fraction": 0.1}}, ["vary.adaptation.fraction is 0.1: "]),
+            ({"vary": [0.1]}, ["vary is [0.1]: "]),
+            (
+                {"name": "a-{fractoin}", "vary": {"adaptation.fractoin": [0.1], "adaptasion": ["frozen"]}},
+                [
+                    "vary.adaptation.fractoin: Unknown parameter 'fractoin'. Did you mean 'fraction'?",
+                    "vary.adaptasion: Unknown slot 'adaptasion'. Did you mean 'adaptation'?",
+                    "name is 'a-{fractoin}': it does not hold {adaptasion}, so all its rows would be called alike",
+                ],
+            ),
+            ({"base": "asm"}, ["vary.adaptation.fraction: Unknown system 'asm'", "vary.streaming.interval_s: Unk"]),
+            ({"streaming": "asm"}, ["vary.streaming.interval_s: Unknown streaming member 'asm'. Did you mean 'ams'?"]),
+            (
+                {"name": "ams-{fraction}-{interval}"},
+                [
+                    "name is 'ams-{fraction}-{interval}': it does not hold {interval_s}",
+                    "name is 'ams-{fraction}-{inter",
+                ],
+            ),
+            (
+                {"vary": None},
+                ["name is 'ams-{fraction}-{interval_s}': nothing varies {fraction}; varied: nothing", "n"],
+            ),
+            (
+                {"name": "a-{batch}", "vary": {"adaptation.batch": [2], "scaling.batch": [2]}, "scaling": "nested"},
+                ["vary has 2 keys 'batch', which a name cannot tell apart"],
+            ),
+            (
+                {"name": "a-{keep}", "vary": {"scaling.keep": [[0.5], [0.6]]}, "scaling": "nested"},
+                ["name would be 'a-[0.5]', allowed are letters, digits", "name would be 'a-[0.6]', allowed are"],
+            ),
+            ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),
+        ],
+    )
+    def test_wrong_ones(self, changes, said):
+        found = faults(document(systems=["oracle", {**self.ROW, **changes}]))
+        assert len(found) == len(said), found
+        for fault, start in zip(found, said, strict=True):
+            assert fault.startswith(f"systems.1.{start}")
+
+    def test_values_that_their_member_refuses_are_refused_row_by_row(self):
+        found = faults(
+            document(systems=["oracle", {**self.ROW, "vary": {**self.ROW["vary"], "adaptation.fraction": [2]}}])
+        )
+        assert [fault.partition(":")[0] for fault in found] == ["systems.1", "systems.2"]
+        assert all("'fraction' is 2.0, must be in (0, 1]" in fault for fault in found)
+
+
 class TestMeaning:
     def test_all_wrong_names_at_once_with_places_and_what_was_meant(self):
         found = faults(
