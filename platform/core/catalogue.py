@@ -131,6 +131,8 @@ def _fitted(value: Any, hint: Any) -> Any:
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"a list of {_type_name(typing.get_args(hint)[0])}"
     return getattr(hint, "__name__", str(hint))
 
 

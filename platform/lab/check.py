@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.wording import worded
 from driftlab.platform.lab.cells import cells_of, described, measured_of, open_workload, system_of
 from driftlab.platform.models import zoo
 from driftlab.platform.models.tasks import SEGMENTATION, TASKS
@@ -49,7 +50,7 @@ def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
     if detail["type"] == "too_short":
         return f"{place} is empty: give at least one"
     if detail["type"] != "extra_forbidden":
-        return f"{place} is {detail['input']!r}: {detail['msg'].lower()}"
+        return f"{place} is {detail['input']!r}: {worded(detail)}"
     known = _fields(schema, detail["loc"][:-1])
     close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.wording import worded
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict
@@ -41,4 +42,4 @@ def _fault(detail: ErrorDetails, known: list[str]) -> str:
         return f"'{place}' is missing"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
-    return f"'{place}' is {detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+    return f"'{place}' is {detail['input']!r}: {worded(detail)}"

@@ -21,6 +21,7 @@ class Sample:
     mode: Literal["fast", "slow"] = "fast"
     limit_s: float | None = None
     cap: int | None = None
+    shares: tuple[float, ...] = ()
 
     def faults(self) -> list[str]:
         return [f"'count' is {self.count}, must be above 0"] if self.count <= 0 else []
@@ -64,6 +65,8 @@ def test_what_fits(key, value):
         ("limit_s", "none"),
         ("cap", 4.0),
         ("cap", [4]),
+        ("shares", 0.5),
+        ("shares", ["half"]),
     ],
 )
 def test_what_does_not_fit(key, value):
@@ -71,11 +74,15 @@ def test_what_does_not_fit(key, value):
     assert f"'{key}' is {value!r}, expected " in fault
 
 
+def test_a_list_is_called_a_list():
+    assert parameter_faults(Sample, {"shares": 0.5}) == ["'shares' is 0.5, expected a list of float"]
+
+
 def test_all_faults_at_once():
     faults = parameter_faults(Sample, {"rat": 1.0, "count": "many", "mode": "fat"})
     assert len(faults) == 3
     assert "did you mean 'rate'?" in faults[0]
-    assert "allowed: rate, count, flag, name, mode, limit_s, cap" in faults[0]
+    assert "allowed: rate, count, flag, name, mode, limit_s, cap, shares" in faults[0]
     assert "one of 'fast', 'slow'" in faults[2]
 
 
@@ -109,7 +116,7 @@ def test_members_name_every_parameter_that_is_out_of_range(member, said):
 
 def test_parameters_are_names_types_and_defaults():
     assert parameters(Sample)["rate"] == (float, 1.0)
-    assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap"]
+    assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap", "shares"]
 
 
 def test_whole_numbers_become_floats_where_a_float_is_meant():

@@ -73,6 +73,11 @@ def test_what_work_draws_has_a_name_or_numbers():
         from_mapping({**described, "energy": "fysical"})
 
 
+def test_what_work_draws_is_no_number():
+    with pytest.raises(RequestError, match=r"'energy' is 5: give a mapping, such as \{key: value\}"):
+        from_mapping({"energy": 5})
+
+
 def test_a_described_machine_is_read_or_refused_with_all_faults():
     described = {"name": "board", "macs_per_s": "1e9", "bytes_per_s": 1e8, "overhead_s": 0.001, "memory_bytes": 10**9}
     assert from_mapping({**described, "idle_w": 2, "busy_w": 5}) == BOARD
