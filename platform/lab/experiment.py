@@ -217,6 +217,8 @@ def _document(path: Path) -> dict[str, Any]:
         document = read(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not readable as YAML: {error}") from error
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}.") from None
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
     like = document.pop("like", None)

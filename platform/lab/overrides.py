@@ -13,7 +13,20 @@ from driftlab.errors import RequestError
 
 
 class _Reader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML that takes 1e-3 for the number that it is; YAML 1.1 asks for a point and a sign in it."""
+    """YAML that takes 1e-3 for the number that it is (YAML 1.1 asks for a point and a sign) and a key only once."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Look at the keys as they are written: later, those of a `<<` stand among them."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key, line = self.construct_object(key_node), key_node.start_mark.line + 1
+            if key in lines:
+                raise RequestError(f"line {line}: '{key}' stands in line {lines[key]} already; keep one of them")
+            lines[key] = line
+        return node
 
 
 _Reader.add_implicit_resolver(
@@ -42,16 +55,18 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
         path, equals, text = override.partition("=")
         if not equals or not path:
             raise RequestError(f"--set '{override}' is not KEY=VALUE, such as --set workloads.0.duration_s=30.")
-        _set(result, path.split("."), _value(text), override)
+        _set(result, path.split("."), _value(text, override), override)
     return result
 
 
-def _value(text: str) -> Any:
+def _value(text: str, override: str) -> Any:
     """Read a value; what is no YAML is a text."""
     try:
         return read(text)
     except yaml.YAMLError:
         return text
+    except RequestError as error:
+        raise RequestError(f"--set '{override}': {error}.") from None
 
 
 def _set(document: Any, path: list[str], value: Any, override: str) -> None:

@@ -541,6 +541,7 @@ class TestFiles:
             (b"- 1\n", "holds list, expected a mapping that begins with 'name:'"),
             (b"", "holds NoneType, expected a mapping"),
             (b"name: a\nsystems: [no_custom]\n", "1 fault\n  - workloads is missing"),
+            (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
         ],
     )
     def test_a_file_that_is_none(self, tmp_path, content, said):

@@ -68,6 +68,32 @@ def test_numbers_in_a_file_are_read_alike():
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3: 'a' stands in line 1 already; keep one of them"),
+        ("a:\n  - {b: 1, c: 2,\n     b: 1}", "line 3: 'b' stands in line 2 already"),
+        ("1: a\n1.0: b", "line 2: '1.0' stands in line 1"),
+        ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: 'b' stands in line 2"),
+    ],
+)
+def test_a_key_stands_only_once(text, said):
+    with pytest.raises(RequestError) as caught:
+        read(text)
+    assert str(caught.value).startswith(said)
+    with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):
+        apply_overrides({"a": 0}, ["a={b: 1, b: 2}"])
+
+
+def test_a_key_may_differ_from_the_one_that_is_merged():
+    text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, b: 2}\nz: {<<: [*y, {c: 1}], b: 3}"
+    assert read(text) == {
+        "x": {"a": 1, "b": 1},
+        "y": {"a": 1, "b": 2},
+        "z": {"a": 1, "b": 3, "c": 1},
+    }
+
+
+@pytest.mark.parametrize(
     ("override", "said"),
     [
         ("a", "is not KEY=VALUE, such as --set workloads.0.duration_s=30"),
