@@ -144,19 +144,25 @@ def open_stream(
 ) -> Stream:
     """Open a workload; the same arguments give the same frames, in any process and any order."""
     workload = find_workload(name)
-    length_s = 0.0 if duration_s is None else duration_s
     faults = [
         *checks.whole("seed", seed, 0, 2**63 - 1),
         *checks.whole("height", height, SMALLEST_PX, LARGEST_PX),
         *checks.whole("width", width, SMALLEST_PX, LARGEST_PX),
         *checks.number("fps", fps, 1e-3, FASTEST_FPS),
-        *([] if workload.own_length and length_s == 0 else checks.number("duration_s", length_s, 1e-3, 1e7)),
+        *_check_length(workload, duration_s),
         *_check_parameters(workload, params),
     ]
     if faults:
         raise RequestError(f"Workload '{name}' cannot be opened: {'; '.join(faults)}.")
     values = {key: float(params.get(key, known.default)) for key, known in workload.parameters.items()}
-    return workload.opener(Request(name, seed, height, width, float(fps), float(length_s), values))
+    return workload.opener(Request(name, seed, height, width, float(fps), float(duration_s or 0), values))
+
+
+def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
+    if workload.own_length and not duration_s:
+        return []
+    faults = checks.number("duration_s", duration_s, 1e-3, 1e7)
+    return [f"{fault}; only a file has a length of its own" for fault in faults] if duration_s is None else faults
 
 
 def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[str]:

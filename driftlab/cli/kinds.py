@@ -110,7 +110,21 @@ def _workload(name: str) -> Entry:
         {"parameter": key, "default": one.default, "from": one.low, "to": one.high, "meaning": one.summary}
         for key, one in workload.parameters.items()
     )
-    return Entry("workloads", name, workload.summary, facts)
+    return Entry("workloads", name, workload.summary, facts or _file_facts(name))
+
+
+def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
+    """Say what a file is like; one that is not there or cannot be read is refused."""
+    from driftlab.datasets.catalogue import WORKLOADS, open_stream
+
+    if name in WORKLOADS:  # files in general
+        return ()
+    stream = open_stream(name, seed=0, height=144, width=256, fps=30.0, duration_s=None)
+    return (
+        {"property": "duration_s", "value": stream.duration_s},
+        {"property": "has_truth", "value": stream.has_truth},
+        {"property": "classes", "value": ", ".join(stream.classes)},
+    )
 
 
 def _devices() -> dict[str, str]:

@@ -149,6 +149,23 @@ def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
         assert len(sheet.convert("RGB").getcolors(2**24)) > 1000  # textured frames, not a blank page
 
 
+def test_a_film_is_shown_or_refused(tmp_path: Path):
+    import cv2
+    import numpy as np
+
+    path = tmp_path / "film.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 5, (48, 32))
+    for value in range(10):
+        writer.write(np.full((32, 48, 3), 20 * value, np.uint8))
+    writer.release()
+    shown = json.loads(call("show", f"workloads/video:{path}", "--json").stdout)
+    assert {fact["property"]: fact["value"] for fact in shown["facts"]}["duration_s"] == pytest.approx(2.0)
+    assert call("show", "workloads/video:PATH").exit_code == 0
+    refused = call("show", "workloads/video:nope").exception
+    assert isinstance(refused, RequestError)
+    assert str(refused).startswith("There is no video file 'nope'. Give the path of a file")
+
+
 def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
     assert isinstance(result.exception, RequestError)

@@ -290,7 +290,7 @@ class TestMeaning:
             ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
             ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
             ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; such settings stand beside params"),
-            ({"duration_s": None}, "duration_s is 0.0, allowed are"),
+            ({"duration_s": None}, "1e+07; only a file has a length of its own"),
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )
