@@ -225,7 +225,7 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 
 def _sum_up(directory: Path) -> None:
-    """Print the tables of the report's summary."""
+    """Print the tables of the report's summary, and what it warns of."""
     from driftlab.platform.results.figures.base import view_of
     from driftlab.platform.results.read import open_run
     from driftlab.platform.results.summary.table import summarise
@@ -234,3 +234,7 @@ def _sum_up(directory: Path) -> None:
         head = ("workload", "system", *(column.named for column in part.columns))
         print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
         say()
+        for warning in part.warnings:
+            say(warning)
+        if part.warnings:
+            say()

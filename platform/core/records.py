@@ -56,7 +56,7 @@ class Variant:
 
     name: str
     accuracy: float | None  # a fraction, on held-out data; None: nobody has measured it
-    memory_bytes: int  # while it runs
+    memory_bytes: int  # of what a scheduler shares out: its weights, or what somebody measured
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None

@@ -25,6 +25,7 @@ class Grant:
     variant: int | None  # None: it waits, or scaling chooses
     switched: bool  # whether that is another network than before
     moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
+    note: str  # why it waits, which goal cannot be met
     host_seconds: float  # that this machine took to decide on the window
 
     @property
@@ -82,9 +83,10 @@ class Host:
 
     def _grants(self, demands: Sequence[Demand], allocation: Allocation, took_s: float) -> Iterator[Grant]:
         chosen = allocation.variants or (None,) * len(demands)
-        for demand, share, variant in zip(demands, allocation.shares, chosen, strict=True):
+        notes = allocation.notes or ("",) * len(demands)
+        for demand, share, variant, note in zip(demands, allocation.shares, chosen, notes, strict=True):
             before = self.held[demand.app]
             after = before if variant is None else variant
             moved = paged_bytes(demand.variants, before, after, nested=self.nested)
             self.held[demand.app] = after
-            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved, took_s)
+            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved, note, took_s)

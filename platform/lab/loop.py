@@ -379,7 +379,7 @@ class Loop:
         finishing = [self.session.call(edge.node("application"), "finish") for edge in live]
         digests = [str(self.session.result(job).facts) for job in finishing]
         for host in self.hosts:
-            self.ledger.row("devices", **device_row(host))
+            self.ledger.row("devices", **device_row(host, live=self.setting.live))
             for row in variant_rows(host):
                 self.ledger.row("variants", **row)
         self.ledger.row("runs", **run_row(self.cell, self.setting, [edge.account for edge in edges], digests))

@@ -39,13 +39,26 @@ def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
 
 def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
     """Sum a finished cell up; what is said of networks is true of all applications, or listed."""
-    whole = total(accounts)
-    seconds = cell.duration_s * len(cell.devices)
     apps = list(setting.apps.values())
     return {
         **asked_for(cell, setting.experiment),
         "status": "done",
         "duration_s": cell.duration_s,
+        **(_came_out(cell, apps, accounts, digests) if setting.live else {}),
+        "student": _names(app.student.name for app in apps),
+        "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
+        "parameters": sum(app.student.cost.parameters for app in apps),
+        "macs": sum(app.student.cost.macs for app in apps),
+    }
+
+
+def _came_out(
+    cell: Cell, apps: Sequence[AppSetting], accounts: Sequence[Account], digests: Sequence[str]
+) -> Mapping[str, Any]:
+    """What only networks that ran can tell."""
+    whole = total(accounts)
+    seconds = cell.duration_s * len(cell.devices)
+    return {
         "frames": whole.frames,
         "score": whole.score,
         "score_frame": whole.score_frame,
@@ -56,11 +69,7 @@ def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: 
         "downlink_kbps": kbps(whole.down_bytes, seconds),
         "energy_j": whole.energy_j,
         "updates": whole.updates,
-        "student": _names(app.student.name for app in apps),
-        "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "weights_digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16],
-        "parameters": sum(app.student.cost.parameters for app in apps),
-        "macs": sum(app.student.cost.macs for app in apps),
     }
 
 
@@ -100,6 +109,7 @@ def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any
         "paged_out_bytes": moved_out,
         "energy_j": _energy_j(grant, window_s),
         "paging_j": moved_in * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "note": grant.note or None,
         "host_schedule_seconds": grant.host_seconds,
     }
 
@@ -134,19 +144,26 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
 
 
-def device_row(host: Host) -> Mapping[str, Any]:
+def device_row(host: Host, *, live: bool) -> Mapping[str, Any]:
     """Sum one device up."""
-    spec, account = host.spec, total([edge.account for edge in host.edges.values()])
+    spec = host.spec
     return {
         "device": spec.name,
         "hardware": spec.hardware.name,
         "link": spec.link.name,
         "stream_seed": spec.tenants[0].stream.seed,
+        "working_memory_bytes": sum(memory_bytes(edge.setting.student.cost) for edge in host.edges.values()),
+        **(_did(total([edge.account for edge in host.edges.values()])) if live else {}),
+    }
+
+
+def _did(account: Account) -> Mapping[str, Any]:
+    """What only a device that ran its networks can tell."""
+    return {
         "frames": account.frames,
         "processed": account.processed,
         "busy_s": account.busy_s,
         "energy_j": account.energy_j,
-        "memory_bytes": sum(memory_bytes(edge.setting.student.cost) for edge in host.edges.values()),
         "uplink_bytes": account.up_bytes,
         "downlink_bytes": account.down_bytes,
         "score": account.score,

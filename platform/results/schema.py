@@ -36,6 +36,8 @@ def _table(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
 
 
 _FAILED = "the cell failed"
+_GIVEN = "applications were only given shares"
+_NOT_RUN = f"{_GIVEN} or {_FAILED}"
 _NO_TRUTH = "the stream has no truth"
 
 _RUNS = _table(
@@ -55,23 +57,21 @@ _RUNS = _table(
     _column("status", TEXT, "done or failed"),
     _column("error", TEXT, "why the cell failed", null="it did not"),
     _column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
-    _column("frames", COUNT, "frames the cameras saw", "frames", null=_FAILED),
-    _column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
+    _column("frames", COUNT, "frames the cameras saw", "frames", null=_NOT_RUN),
+    _column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
+    _column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
+    _column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     _column(
-        "score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"
+        "uplink_bytes", BYTES, "device to server, all devices, with headers and retransmissions", "B", null=_NOT_RUN
     ),
-    _column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH} or {_FAILED}"),
-    _column(
-        "uplink_bytes", BYTES, "device to server, all devices, with headers and retransmissions", "B", null=_FAILED
-    ),
-    _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_FAILED),
-    _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_FAILED),
-    _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_FAILED),
-    _column("energy_j", REAL, "what inference draws on all devices", "J", null=_FAILED),
-    _column("updates", COUNT, "updates that devices accepted", "updates", null=_FAILED),
+    _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_NOT_RUN),
+    _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
+    _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
+    _column("energy_j", REAL, "what inference draws on all devices", "J", null=_NOT_RUN),
+    _column("updates", COUNT, "updates that devices accepted", "updates", null=_NOT_RUN),
     _column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
     _column("teacher", TEXT, "who labels the samples", null="nobody does"),
-    _column("weights_digest", TEXT, "hash of the students' final weights", null=_FAILED),
+    _column("weights_digest", TEXT, "hash of the students' final weights", null=_NOT_RUN),
     _column("parameters", COUNT, "size of the student", "values", null=_FAILED),
     _column("macs", COUNT, "multiply-accumulates of the student for one frame", "MAC", null=_FAILED),
     _column("host_seconds", REAL, "time this machine took", "s", null="not measured"),
@@ -164,6 +164,7 @@ _UPDATES = _table(
 
 _WAITS = "it waits, or scaling chooses"
 _NO_GOAL = "the application has none"
+_TAKES = "what it takes of the memory that is shared out: its weights, or what somebody measured"
 
 _SHARES = _table(
     "shares",
@@ -181,11 +182,12 @@ _SHARES = _table(
     _column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
     _column("latency_goal_ms", REAL, "time of one frame that it asks for", "ms", null=_NO_GOAL),
     _column("priority", REAL, "how many times as much its cost counts"),
-    _column("memory_bytes", BYTES, "what its network holds", "B"),
+    _column("memory_bytes", BYTES, f"{_TAKES}; 0: it waits", "B"),
     _column("paged_in_bytes", BYTES, "weights that had to be loaded to run it", "B"),
     _column("paged_out_bytes", BYTES, "weights that were dropped", "B"),
-    _column("energy_j", REAL, "what the frames draw that there is time for", "J", null="not modelled"),
+    _column("energy_j", REAL, "what the frames draw that there is time for", "J", null=f"{_WAITS}, or not modelled"),
     _column("paging_j", REAL, "what loading draws", "J"),
+    _column("note", TEXT, "why it waits, which of its goals is out of reach", null="nothing to say"),
     _column("host_schedule_seconds", REAL, "time this machine took to share out the whole window", "s"),
 )
 
@@ -197,7 +199,7 @@ _VARIANTS = _table(
     _column("variant", INDEX, "number of the network, from the smallest on"),
     _column("network", TEXT, "its name"),
     _column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
-    _column("memory_bytes", BYTES, "what it holds while it runs", "B"),
+    _column("memory_bytes", BYTES, _TAKES, "B"),
     _column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
     _column("energy_j", REAL, "what one frame draws", "J", null="not modelled"),
     _column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),
@@ -210,14 +212,20 @@ _DEVICES = _table(
     _column("hardware", TEXT, "its hardware profile"),
     _column("link", TEXT, "its link"),
     _column("stream_seed", COUNT, "seed of the stream that its (first) application watches"),
-    _column("frames", COUNT, "frames its camera saw", "frames"),
-    _column("processed", COUNT, "frames its model ran on", "frames"),
-    _column("busy_s", REAL, "virtual time spent computing", "s"),
-    _column("energy_j", REAL, "what inference draws", "J"),
-    _column("memory_bytes", BYTES, "weights and activations", "B", null="not modelled"),
-    _column("uplink_bytes", BYTES, "sent, with headers and retransmissions", "B"),
-    _column("downlink_bytes", BYTES, "received, with headers and retransmissions", "B"),
-    _column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=_NO_TRUTH),
+    _column("frames", COUNT, "frames its camera saw", "frames", null=_GIVEN),
+    _column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
+    _column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
+    _column("energy_j", REAL, "what inference draws", "J", null=_GIVEN),
+    _column(
+        "working_memory_bytes",
+        BYTES,
+        "what the students of all its applications, as they were built, would need at once: activations, and the "
+        "weights twice, as one copy runs while the other is patched",
+        "B",
+    ),
+    _column("uplink_bytes", BYTES, "sent, with headers and retransmissions", "B", null=_GIVEN),
+    _column("downlink_bytes", BYTES, "received, with headers and retransmissions", "B", null=_GIVEN),
+    _column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_GIVEN}"),
 )
 
 _PICTURES = _table(

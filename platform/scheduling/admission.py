@@ -11,16 +11,16 @@ from driftlab.platform.scheduling.base import Allocation, Demand, Window
 def admit(window: Window, most: int | None = None) -> tuple[list[int], list[str]]:
     """Find who can run on its smallest network beside the others; among equals, who came last waits first."""
     running: list[int] = []
-    notes, free_bytes = [], window.memory_bytes
+    notes, free_bytes = [""] * len(window.demands), window.memory_bytes
     for i in sorted(range(len(window.demands)), key=lambda i: -window.demands[i].priority):
         demand = window.demands[i]
         least_bytes = min((variant.memory_bytes for variant in demand.variants), default=0)
         if not demand.variants:
-            notes.append(f"{demand.app} waits: it has no network")
+            notes[i] = "waits: it has no network"
         elif len(running) == most:
-            notes.append(f"{demand.app} waits: the machine is shared by {most} applications, and not finer")
+            notes[i] = f"waits: the machine is shared by {most} applications, and not finer"
         elif least_bytes > free_bytes:
-            notes.append(f"{demand.app} waits: its smallest network needs {least_bytes} bytes, {free_bytes} are free")
+            notes[i] = f"waits: its smallest network needs {least_bytes} bytes, {free_bytes} are free"
         else:
             running.append(i)
             free_bytes -= least_bytes
@@ -35,10 +35,10 @@ def allocation(
 ) -> Allocation:
     """Write (demand, network, share) of those who run beside those who wait."""
     shares, variants = [0.0] * len(window.demands), [None] * len(window.demands)
-    told = list(notes)
+    told = list(notes) or [""] * len(window.demands)
     for i, variant, share in chosen:
         shares[i], variants[i] = share, variant  # type: ignore[call-overload]
-        told.extend(out_of_reach(window.demands[i]))
+        told[i] = "; ".join(filter(None, (told[i], *out_of_reach(window.demands[i]))))
     return Allocation(tuple(shares), tuple(variants), tuple(told), state)
 
 
@@ -46,7 +46,7 @@ def out_of_reach(demand: Demand) -> Iterator[str]:
     """Name the goals that none of an application's networks meets, even alone on the machine."""
     known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
     if known and demand.accuracy_goal is not None and max(known) < demand.accuracy_goal:
-        yield f"{demand.app} asks for an accuracy of {demand.accuracy_goal:g}; its best network has {max(known):g}"
+        yield f"an accuracy of {demand.accuracy_goal:g} is out of reach: its best network has {max(known):g}"
     fastest_s = min(variant.latency_s for variant in demand.variants)
     if demand.latency_goal_s is not None and fastest_s > demand.latency_goal_s:
-        yield f"{demand.app} asks for {demand.latency_goal_s:g} s; its fastest network takes {fastest_s:g} s"
+        yield f"{demand.latency_goal_s:g} s is out of reach: its fastest network takes {fastest_s:g} s"

@@ -42,7 +42,7 @@ class Allocation:
 
     shares: tuple[float, ...]  # of the device's compute; 0: it waits for another window
     variants: tuple[int | None, ...] = ()  # None: it waits; empty: the member leaves it to scaling what each one runs
-    notes: tuple[str, ...] = ()  # for people: who waits, which goal cannot be met, and why
+    notes: tuple[str, ...] = ()  # for people: why it waits, which goal cannot be met; empty: nothing to say
     state: Any = None  # for the next window
 
 

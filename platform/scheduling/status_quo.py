@@ -16,9 +16,9 @@ class StatusQuo(Scheduling):
     def allocate(self, window: Window) -> Allocation:
         """Leave nobody out: where the networks need more memory than there is, a note says so."""
         who = [i for i, demand in enumerate(window.demands) if demand.variants]
-        notes = [f"{demand.app} waits: it has no network" for demand in window.demands if not demand.variants]
         chosen = [(i, knee(window.demands[i].variants), 1 / len(who)) for i in who]
         held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
-        if held_bytes > window.memory_bytes:
-            notes.append(f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}")
+        short = f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}"
+        runs = short if held_bytes > window.memory_bytes else ""
+        notes = [runs if demand.variants else "waits: it has no network" for demand in window.demands]
         return allocation(window, chosen, notes)

@@ -90,7 +90,7 @@ class TestEveryScheduling:
         assert len(allocation.shares) == len(window.demands)
         assert all(0 <= share <= 1 for share in allocation.shares)
         assert sum(allocation.shares) <= 1 + 1e-9
-        assert bool(window.demands) <= (sum(allocation.shares) > 0 or bool(allocation.notes))
+        assert bool(window.demands) <= (sum(allocation.shares) > 0 or any(allocation.notes))
 
     @settings(max_examples=40, deadline=None)
     @given(window=WINDOWS)

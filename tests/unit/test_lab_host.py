@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.lab.cells import EdgeSpec, Tenant, cells_of
@@ -73,6 +78,14 @@ class TestGrants:
         asked = Scripted([Allocation((1.0,), (variant,)) for variant in (0, 1, 1, 0)] + [Allocation((1.0,))])
         device = host("a")
         assert [device.grant(asked, 5.0 * k, 5.0)[0].switched for k in range(5)] == [True, True, False, True, False]
+
+    def test_everyone_hears_what_concerns_it(self):
+        device = host("a", "b")
+        asked = Scripted(
+            [Allocation((1.0, 0.0), (0, None), ("", "waits: b is too big")), Allocation((0.5, 0.5), (0, 0))]
+        )
+        notes = [[grant.note for grant in device.grant(asked, 5.0 * k, 5.0)] for k in range(2)]
+        assert notes == [["", "waits: b is too big"], ["", ""]]
 
     def test_who_waits_keeps_what_it_has_in_memory(self):
         asked = Scripted([Allocation((1.0,), (1,)), Allocation((0.0,), (None,)), Allocation((1.0,), (1,))])
@@ -209,4 +222,23 @@ class TestRuns:
             shares["network"].map({"small": 10, "large": 40}) / shares["share"]
         )
         assert tables.frame("frames").empty
+        (whole,) = tables.frame("runs").to_dict("records")
+        (device,) = tables.frame("devices").to_dict("records")
+        unknown = ["frames", "score", "uplink_bytes", "downlink_kbps", "energy_j", "updates", "weights_digest"]
+        assert all(pd.isna(whole[name]) for name in unknown)
+        assert all(pd.isna(device[name]) for name in ["frames", "processed", "busy_s", "energy_j", "uplink_bytes"])
+        assert whole["student"] == "tiny"
+
+    def test_a_device_too_small_for_its_only_application_is_told_on_the_terminal_and_in_the_report(self, tmp_path):
+        document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
+        document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
+        (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))
+        words = ["run", str(tmp_path / "asked.yaml"), "--backend", "inline", "--out", str(tmp_path / "run")]
+        done = CliRunner().invoke(build_app(), words)
+        said = r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
+        told = re.search(said, done.stdout)
+        assert told
+        assert told[0] in (tmp_path / "run" / "report.html").read_text()
+        tables = open_run(tmp_path / "run")
+        assert set(tables.frame("shares")["note"]) == {f"waits: {told[1]}"}
         assert tables.frame("runs")["score"].isna().all()

@@ -85,9 +85,9 @@ def test_chunks_of_many_kinds_join_in_order():
 
 
 def test_what_was_not_measured_is_null():
-    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), memory_bytes=None)])
+    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), busy_s=None)])
     assert table["score"].to_pylist() == [None, 0.5]
-    assert table["memory_bytes"].null_count == 2
+    assert table["busy_s"].null_count == 2
 
 
 def test_an_empty_chunk_gives_no_rows():
@@ -101,7 +101,7 @@ def test_an_empty_chunk_gives_no_rows():
         ({k: v for k, v in devices().items() if k != "hardware"}, "'hardware': a value is missing"),
         (devices(frames=1.5), "column 'frames'"),
         (devices(busy_s="long"), "column 'busy_s'"),
-        (devices(busy_s=float("nan")), "'busy_s': a value is missing"),
+        (devices(working_memory_bytes=float("nan")), "'working_memory_bytes': a value is missing"),
         (devices(device=["a", "b"], frames=[1, 2, 3]), "differ in length"),
         (devices(cell="y"), "another cell"),
     ],

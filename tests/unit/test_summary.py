@@ -22,7 +22,7 @@ spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).
 factory = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(factory)
 
-RUN = {"workload": "w", "fleet": "one", "devices": 1, "status": "done", "frames": 0}
+RUN = {"workload": "w", "fleet": "one", "devices": 1, "status": "done"}
 WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
 
 
@@ -115,10 +115,42 @@ class TestSharing:
         (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).words
         assert alone.endswith("at a time. a gives them time for 50.0 % of the frames.")
 
+    def test_bounds_are_not_among_the_words(self):
+        assert sharing.show(view(["a"], [share("x"), share("y")], run_row("a", bound="oracle"))).words == []
+
     def test_a_system_that_failed_has_a_row_without_numbers(self):
         shares = [share(app, cell="a/w/one/seed-0") for app in "xy"]
         _, row = sharing.show(view(["a", "b"], shares, run_row("a"), run_row("b", status="failed"))).rows
         assert (row.system, row.failed, set(row.texts)) == ("b", 1, {"–", "0"})
+
+
+class TestWhoNeverRuns:
+    SAID = "waits: its smallest network needs 9 bytes, 5 are free"
+
+    def told(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
+        return list(sharing.show(view(["a"], shares, *(runs or [run_row("a")]))).warnings)
+
+    def test_it_is_said_with_the_reason(self):
+        told = self.told([share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)])
+        assert told == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
+
+    def test_who_waits_for_a_while_is_no_matter(self):
+        assert self.told([share("x", **WAITS), share("x", 1.0)]) == []
+
+    def test_it_is_said_on_how_many_devices(self):
+        shares = [share("x", device=device) for device in "de"] + [share("x", device="f", **WAITS)]
+        assert self.told(shares, *(run_row("a", seed) for seed in (0, 1))) == [
+            "On w, x never runs under a on 2 of 6 devices and seeds: the scheduler does not say why."
+        ]
+
+    def test_three_are_told_and_the_others_counted(self):
+        told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
+        assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
+        assert told[3:] == ["2 more never run; the table `shares` has them."]
+
+    def test_it_is_among_the_words_of_the_report(self):
+        summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))
+        assert summary.words[-1] == summary.parts[-1].warnings[0]
 
 
 SHARED = [share("x"), share("y")]
@@ -133,14 +165,15 @@ class TestKinds:
             (SHARED, {}, ["accuracy"]),
             (SHARED, {"frames": 9, "score": 0.5, "student": "tiny"}, ["mIoU", "accuracy"]),
             ([share("x")], {"frames": 9, "score": 0.5, "student": "tiny_detector"}, ["F1"]),
-            ([share("x")], {"frames": 9, "score": None}, ["score"]),
+            ([share("x")], {"frames": 0, "score": None}, ["score"]),
+            ([share("x", **WAITS)], {"frames": 0, "score": None}, ["score", "accuracy"]),
             ([], {"status": "failed"}, ["score"]),
         ],
     )
     def test_parts_follow_from_the_tables(self, shares, run, first):
         summary = summarise(view(["a"], shares, run_row("a", **run)))
         assert [part.columns[0].title for part in summary.parts] == first
-        assert ["frames" in part.columns[1].title for part in summary.parts][-1] == (shares is SHARED)
+        assert [part.columns[1].title == "frames" for part in summary.parts] == [name == "accuracy" for name in first]
 
     def test_systems_stand_in_the_order_of_the_experiment_with_bounds_last(self):
         runs = [run_row(name) for name in "abc"]

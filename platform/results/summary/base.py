@@ -64,6 +64,7 @@ class Part:
     rows: Sequence[Row]
     words: Sequence[str]
     note: str
+    warnings: Sequence[str] = ()  # what a terminal says too
 
 
 Kind = Callable[[View], Part | None]

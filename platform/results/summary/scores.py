@@ -57,7 +57,7 @@ class Line:
 def show(view: View) -> Part | None:
     """Sum up the frames that models saw; where applications were only given shares there are none."""
     runs = cells(view)
-    if runs.empty or (len(view.runs) and not (view.runs["frames"] > 0).any()):
+    if runs.empty or (len(view.runs) and not view.runs["frames"].notna().any()):
         return None
     found = lines(view)
     words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]

@@ -61,12 +61,13 @@ class Line:
 
 
 def show(view: View) -> Part | None:
-    """Sum up who got what, where a device has several applications."""
-    if not (view.tables.frame("shares").groupby("cell")["app"].nunique() > 1).any():
+    """Sum up who got what, where a device has several applications or one that waits."""
+    shares = view.tables.frame("shares")
+    if not (shares.groupby("cell")["app"].nunique() > 1).any() and not (shares["share"] == 0).any():
         return None
     found = lines(view)
     words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
-    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE)
+    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view))
 
 
 def lines(view: View) -> list[Line]:
@@ -100,6 +101,26 @@ def of_cells(view: View) -> pd.DataFrame:
         ],
         axis="columns",
     )
+
+
+def never_ran(view: View) -> list[str]:
+    """Say which applications waited as long as they were there, on how many devices, and why."""
+    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    rows = rows.assign(waits=rows["share"] == 0)
+    ends = rows.groupby(["setting", "system", "app", "cell", "device"])
+    found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
+    apps = found.groupby(["setting", "system", "app"])
+    told = [_waited(app) for _, app in apps if app["waits"].any()]
+    more = [f"{len(told) - TOLD} more never run; the table `shares` has them."] if len(told) > TOLD else []
+    return told[:TOLD] + more
+
+
+def _waited(app: pd.DataFrame) -> str:
+    waits = app[app["waits"]]
+    first = waits.iloc[0]
+    part = "" if len(waits) == len(app) else f" on {len(waits)} of {len(app)} devices and seeds"
+    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["the scheduler does not say why"]
+    return f"On {first['setting']}, {first['app']} never runs under {first['system']}{part}: {why[0]}."
 
 
 def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) -> Line:

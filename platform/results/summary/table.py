@@ -23,7 +23,8 @@ class Summary:
 def summarise(view: View) -> Summary:
     """Sum a run up in every way that it has something for."""
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
-    return Summary([_what_was_run(view), *(sentence for part in parts for sentence in part.words)], parts)
+    told = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
+    return Summary([_what_was_run(view), *told], parts)
 
 
 def _what_was_run(view: View) -> str:
