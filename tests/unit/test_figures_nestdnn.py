@@ -232,6 +232,16 @@ def test_a_line_follows_alpha_beside_its_optimum_and_the_status_quo():
     assert [text.get_text() for text in axis.texts] == ["0.01", "0.1", "1"]
 
 
+def test_a_line_goes_from_alpha_to_alpha_also_where_that_is_back():
+    tables = factory.made(seeds=(0,))
+    slow = {"total-0.1/": 4.0}
+    tables.change("shares", latency_ms=lambda row: row["latency_ms"] * slow.get(row["cell"][:10], 1.0))
+    shown = show(tradeoff, tables)
+    x, _ = lines(panel_of(shown, "two: MinTotalCost"))[shown.legend["total"].colour]
+    assert x[1] < x[0] < x[2]
+    assert list(shown.grids[0].rows) == ["total", "exact"]
+
+
 def test_points_that_lie_on_one_another_share_a_label():
     tables = factory.made()
     tables.change("shares", **{name: _like_largest(name) for name in ("accuracy", "latency_ms")})
@@ -317,6 +327,16 @@ def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
     assert {to_hex(bar.get_facecolor()) for bar in axis.patches} == {plots.COLOURS[0]}
 
 
+def test_another_share_is_another_bar_and_another_application_too():
+    tables = factory.made()
+    first = drawn(show(timeline, tables).panels[0])  # one network all the time
+    assert [(begin, end) for begin, end, foot, *_ in bars(first) if foot == 1] == [(0, 2), (2, 5), (5, 6)]
+    tables.change("shares", share=lambda row: 0.5)
+    tables.drop("shares", lambda row: (row["app"] == "a") == (row["time_s"] >= 2))  # one comes as the other goes
+    relay = drawn(show(timeline, tables).panels[0])
+    assert [(begin, end, foot) for begin, end, foot, *_ in bars(relay)] == [(0, 2, 1), (2, 5, 0)]
+
+
 def test_the_colours_are_named_where_networks_differ():
     assert {"smallest network", "largest"} == {
         text.get_text() for text in drawn(show(timeline, factory.made()).panels[1]).texts
@@ -377,6 +397,14 @@ def test_energy_is_counted_as_far_as_all_traces_switch():
     curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
     assert curve == ([1, 2], pytest.approx([0, 20]))
     assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch, down, which draws nothing
+
+
+def test_one_switch_is_no_curve():
+    tables = factory.made(seeds=(0,))
+    tables.drop("shares", lambda row: row["time_s"] < 3)
+    shown = show(paging, tables)
+    assert texts(shown.grids[0])["total-0.1"][0] == "1"
+    assert [panel.title for panel in shown.panels] == ["two: loaded", "two: dropped"]
 
 
 def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():

@@ -53,7 +53,7 @@ def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plot
     ]
     drawn = {str(name): _drawn(own) for name, own in changed.groupby("system")}
     most = max((float(curve.max()) for curve in drawn.values()), default=0.0)
-    if most > 0:
+    if most > 0 and max(map(len, drawn.values())) > 1:  # one switch is no curve
         more = partial(_draw, curves=drawn, looks=looks, most=most, unit="J", x="switches")
         panels.append(Panel(f"{setting}: energy of switching", more))
     return panels
