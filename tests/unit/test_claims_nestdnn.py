@@ -300,6 +300,14 @@ def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():
     assert word("NEST-1", shared(rows)) == "reproduced"
 
 
+def test_the_composition_is_compared_with_each_of_its_parts():
+    scores = {"ams+nested": 0.50, "nestdnn": 0.40, "ams": 0.55}
+    rows = [{**run_row(name, seed), "score": score + seed / 100} for name, score in scores.items() for seed in SEEDS]
+    tables = Made(runs=rows)
+    assert (value("NEST-2", tables), word("NEST-2", tables)) == (pytest.approx(0.10), "reproduced")
+    assert (value("NEST-3", tables), word("NEST-3", tables)) == (pytest.approx(-0.05), "not reproduced")
+
+
 def test_time_saved_is_counted_once_for_a_window():
     rows = [
         share(system, seed, time_s, app=app, host_schedule_seconds=seconds)
