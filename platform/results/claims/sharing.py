@@ -34,9 +34,9 @@ def members(tables: Tables, family: str, kind: Any) -> dict[str, Any]:
 
 
 def networks(tables: Tables) -> pd.DataFrame:
-    """List what every application could run, once for each system: the same in every cell of a workload and device."""
+    """List what every application could run, once for each system, however many cells, devices or workloads have it."""
     rows = tables.frame("variants").merge(done(tables)[["cell", "system", "workload"]], on="cell")
-    return rows.drop_duplicates(["system", "workload", "app", "variant"])
+    return rows.drop_duplicates(["system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
 
 
 def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
