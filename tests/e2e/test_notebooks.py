@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 from pathlib import Path
 
 import pytest
+import results_factory
+import sharing_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -20,19 +21,11 @@ PICTURES = {
 }
 
 
-def load_factory(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tests/unit" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def make_run(notebook, folder):
     """Make a run that has what the notebook is about."""
     if notebook == "nestdnn":
-        return load_factory("sharing_factory").make_run(folder)
-    factory = load_factory("results_factory")
-    return factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
+        return sharing_factory.make_run(folder)
+    return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
 
 
 @pytest.mark.slow

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.results.claims import ams, ams_rates, ams_traffic, cells
 from driftlab.platform.results.claims.base import Measured, Untestable, every_claim, judge
 from driftlab.platform.results.read import Tables
-from driftlab.platform.results.schema import TABLES
 
 SEEDS = (0, 1, 2)
 WOBBLE = (-0.001, 0.0, 0.001)  # from seed to seed; without any an interval would have no width
-
-
-class Made(Tables):
-    """Tables that were written by hand."""
-
-    def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec=spec or {}))
-        for name in TABLES:
-            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
 
 
 def run_row(system: str, seed: int, workload: str = "dance", score: float = 0.5, **more: Any) -> dict[str, Any]:

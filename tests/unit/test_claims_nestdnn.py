@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from tables_factory import Made
 
 from driftlab.platform.results.claims import nestdnn, nestdnn_sharing, sharing
 from driftlab.platform.results.claims.base import Measured, Untestable, judge
-from driftlab.platform.results.read import Tables
-from driftlab.platform.results.schema import TABLES
 
 SEEDS = (0, 1, 2)
 KEEP = (0.8, 0.6, 0.45, 0.3)
@@ -47,14 +45,7 @@ SYSTEMS: list[dict[str, Any]] = [
     ),
 ]  # fmt: skip
 
-
-class Made(Tables):
-    """Tables that were written by hand."""
-
-    def __init__(self, **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec={"systems": SYSTEMS}))
-        for name in TABLES:
-            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
+SPEC = {"systems": SYSTEMS}
 
 
 def run_row(system: str, seed: int = 0, workload: str = "w") -> dict[str, Any]:
@@ -72,7 +63,7 @@ def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
         for k, a in enumerate(found)
     ]  # fmt: skip
     rows = [row | change.get(row["cell"].partition("/")[0], dict)(row) for row in rows]
-    return Made(runs=[run_row(system) for system in accuracies], variants=rows)
+    return Made(SPEC, runs=[run_row(system) for system in accuracies], variants=rows)
 
 
 def share(system: str, seed: int, time_s: float, workload: str = "w", **more: Any) -> dict[str, Any]:
@@ -93,7 +84,7 @@ def shared(rows: list[dict[str, Any]]) -> Made:
     """Make a run of shares, with the cells that they are of."""
     cells = {row["cell"]: row["cell"].split("/") for row in rows}
     runs = [run_row(system, int(seed[5:]), workload) for system, workload, _, seed in cells.values()]
-    return Made(runs=runs, shares=rows)
+    return Made(SPEC, runs=runs, shares=rows)
 
 
 WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
@@ -181,7 +172,7 @@ def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():
 
 def test_without_networks_nothing_can_be_said():
     for name, one in CLAIMS.items():
-        assert isinstance(one.measure(Made()), Untestable), name
+        assert isinstance(one.measure(Made(SPEC)), Untestable), name
 
 
 # --- the frontier
@@ -305,7 +296,7 @@ def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():
 def test_the_composition_is_compared_with_each_of_its_parts():
     scores = {"ams+nested": 0.50, "nestdnn": 0.40, "ams": 0.55}
     rows = [{**run_row(name, seed), "score": score + seed / 100} for name, score in scores.items() for seed in SEEDS]
-    tables = Made(runs=rows)
+    tables = Made(SPEC, runs=rows)
     assert (value("NEST-2", tables), word("NEST-2", tables)) == (pytest.approx(0.10), "reproduced")
     assert (value("NEST-3", tables), word("NEST-3", tables)) == (pytest.approx(-0.05), "not reproduced")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import results_factory as factory
 from typer.testing import CliRunner
 
 from driftlab import __version__
@@ -174,9 +174,6 @@ def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three small runs below runs/: a and b alike, c of another seed and the newest."""
-    spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
-    factory = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(factory)
     folder = tmp_path_factory.mktemp("made")
     for age, (name, seed) in enumerate([("a", 0), ("b", 0), ("c", 1)]):
         run = folder / "runs" / name

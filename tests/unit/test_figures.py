@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
+from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
@@ -18,8 +18,6 @@ from driftlab.platform.results import figures, plots
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, rates, strategies, streets
 from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
 from driftlab.platform.results.figures.table import FIGURES
-from driftlab.platform.results.read import Tables
-from driftlab.platform.results.schema import TABLES
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
@@ -35,21 +33,6 @@ SHOWN = {
     "quick": set(),
 }
 WITHOUT_BOUND = {"ams-clients", "ams-rates"}  # nothing to gain over
-
-
-class Made(Tables):
-    """Tables that were written by hand."""
-
-    def __init__(self, spec: dict[str, Any], **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec=spec))
-        for name in TABLES:
-            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
-
-    def change(self, table: str, **columns: Any) -> None:
-        """Set columns by a function of a row."""
-        frame = self._frames[table]
-        made = {name: [each(row) for row in frame.to_dict("records")] for name, each in columns.items()}
-        self._frames[table] = frame.assign(**made)
 
 
 def asked(name: str) -> Experiment:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import sharing_factory as factory
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
+from tables_factory import Made
 
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
@@ -17,10 +17,6 @@ from driftlab.platform.results.claims.base import Measured
 from driftlab.platform.results.figures import capacity, paging, pruning, timeline, tradeoff
 from driftlab.platform.results.figures.base import Grid, Panel, Shown, common, view_of
 from driftlab.platform.results.figures.table import FIGURES
-
-spec = importlib.util.spec_from_file_location("sharing_factory", Path(__file__).with_name("sharing_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 OURS = (pruning, capacity, tradeoff, timeline, paging)
 SEEN = ("tradeoff", "paging", "capacity", "timeline")
@@ -83,9 +79,9 @@ def test_a_run_that_shares_a_device_has_these_figures():
 
 
 def test_a_run_without_shares_or_networks_has_none():
-    empty = factory.Made(factory.SYSTEMS, runs=factory.rows_of(factory.SYSTEMS[0], 0)["runs"])
+    empty = Made({"systems": factory.SYSTEMS}, runs=factory.rows_of(factory.SYSTEMS[0], 0)["runs"])
     assert all(hidden(figure, empty) for figure in OURS)
-    assert all(hidden(figure, factory.Made([])) for figure in OURS)
+    assert all(hidden(figure, Made()) for figure in OURS)
 
 
 def test_every_panel_of_every_figure_names_its_axes():
@@ -183,7 +179,7 @@ def pruned() -> Any:
         for table, rows in factory.rows_of({**system, "scheduling": "status_quo"}, 0).items():
             if table in tables:
                 tables[table] += rows
-    found = factory.Made(systems, **tables)
+    found = Made({"systems": systems}, **tables)
     left = {"trr-0": 0.1, "l1-0": 0.0, "trr-1": 0.0, "l1-1": 0.2}
     found.change(
         "variants",

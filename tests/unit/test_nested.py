@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scaling_factory as factory
 import torch
 
 from driftlab.errors import RequestError
@@ -22,11 +21,6 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.growing import Ground, new_coordinates
 from driftlab.platform.scaling.nested import Nested
 
-spec = importlib.util.spec_from_file_location("scaling_factory", Path(__file__).with_name("scaling_factory.py"))
-assert spec is not None
-assert spec.loader is not None
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 KEEP, SIZE, networks, numbers, problem = (
     factory.KEEP, factory.SIZE, factory.networks, factory.numbers, factory.problem
 )  # fmt: skip

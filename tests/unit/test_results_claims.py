@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+import results_factory as factory
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.claims.base import (
@@ -21,10 +20,6 @@ from driftlab.platform.results.claims.base import (
     untestable,
 )
 from driftlab.platform.results.read import open_run
-
-spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 
 def verdict(rule, paper, measured):

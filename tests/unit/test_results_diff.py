@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-from pathlib import Path
 
 import pytest
+import results_factory as factory
 import yaml
 
 from driftlab.platform.results.diff import differences
 from driftlab.platform.results.recorder import Recorder
-
-spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 CELL = "one_time/w/two-phones/seed-0"
 

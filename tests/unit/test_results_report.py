@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import results_factory as factory
 
 from driftlab.errors import DataError
 from driftlab.platform.results import plots
@@ -21,10 +20,6 @@ from driftlab.platform.results.report import compose, write_report
 from driftlab.platform.results.summary import scores
 from driftlab.platform.results.summary.base import BOUNDS
 from driftlab.platform.results.svg import panel
-
-spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 FAILED = ("one_time", "streets/interview", 2)
 VOID = {"meta", "img", "line", "path", "use", "rect", "br"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import results_factory as factory
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.results import schema
@@ -15,16 +15,6 @@ from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder, as_table, finished, table_file
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def load_factory():
-    spec = importlib.util.spec_from_file_location("results_factory", ROOT / "tests/unit/results_factory.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-factory = load_factory()
 
 
 @pytest.fixture

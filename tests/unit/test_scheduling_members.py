@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scheduling_factory as factory
 
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Variant
@@ -19,10 +19,6 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.world import measured
 from driftlab.platform.world.variants import usual_goals
-
-spec = importlib.util.spec_from_file_location("scheduling_factory", Path(__file__).with_name("scheduling_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 CHOOSERS = ("nestdnn", "exact", "mcdnn", "status_quo")
 THRIFTY = ("nestdnn", "exact", "mcdnn")  # the status quo is blind to memory

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scheduling_factory as factory
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import greedy, optimum
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.costs import Choices, Plan, costs_of, memory_of, tabulate
 
-spec = importlib.util.spec_from_file_location("scheduling_factory", Path(__file__).with_name("scheduling_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 choices, demands, memory_bytes, with_goal = factory.choices, factory.demands, factory.memory_bytes, factory.with_goal
 
 ALPHAS = (0.0, 0.05, 0.3, 1.0)

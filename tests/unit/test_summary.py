@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
+import results_factory as factory
+from tables_factory import Made
 
 from driftlab.platform.results.figures.base import View, view_of
-from driftlab.platform.results.read import Tables, open_run
+from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder
 from driftlab.platform.results.report import write_report
-from driftlab.platform.results.schema import TABLES
 from driftlab.platform.results.summary import sharing
 from driftlab.platform.results.summary.table import summarise
 
-spec = importlib.util.spec_from_file_location("results_factory", Path(__file__).with_name("results_factory.py"))
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
-
 RUN = {"workload": "w", "fleet": "one", "devices": 1, "status": "done"}
 WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
-
-
-class Made(Tables):
-    """Tables that were written by hand."""
-
-    def __init__(self, systems: list[str], **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec={"systems": systems}))
-        for name in TABLES:
-            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
 
 
 def run_row(system: str, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -52,7 +36,7 @@ def view(systems: list[str], shares: list[dict[str, Any]], *runs: dict[str, Any]
     rows = [
         {"cell": run["cell"], **row} for run in runs for row in shares if row.get("cell", run["cell"]) == run["cell"]
     ]
-    tables = Made(systems, runs=list(runs), shares=rows)
+    tables = Made({"systems": systems}, runs=list(runs), shares=rows)
     return view_of(tables.run, tables)
 
 

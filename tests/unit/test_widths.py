@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scaling_factory as factory
 import torch
 
 from driftlab.platform.core.records import Variant
@@ -21,12 +20,6 @@ from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.world import hardware
 from driftlab.platform.world.variants import paged_bytes
-
-spec = importlib.util.spec_from_file_location("scaling_factory", Path(__file__).with_name("scaling_factory.py"))
-assert spec is not None
-assert spec.loader is not None
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
 
 EXAMPLE = factory.some_images()
 

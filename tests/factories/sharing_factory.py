@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import yaml
+from tables_factory import Made
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.read import Tables
 from driftlab.platform.results.recorder import Recorder
 from driftlab.platform.results.schema import TABLES
 from driftlab.platform.world.variants import paged_bytes
@@ -33,26 +31,6 @@ LATENCY_MS, ENERGY_J = (10.0, 20.0, 40.0), (0.1, 0.2, 0.4)
 ACCURACY = {"nested": (0.6, 0.7, 0.8), "independent": (0.65, 0.75, 0.85)}
 
 
-class Made(Tables):
-    """Tables that were written by hand."""
-
-    def __init__(self, systems: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec={"systems": systems}))
-        for name in TABLES:
-            self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
-
-    def change(self, table: str, **columns: Any) -> None:
-        """Set columns by a function of a row."""
-        frame = self._frames[table]
-        made = {name: [each(row) for row in frame.to_dict("records")] for name, each in columns.items()}
-        self._frames[table] = frame.assign(**made)
-
-    def drop(self, table: str, which: Any) -> None:
-        """Forget the rows of which a function holds."""
-        frame = self._frames[table]
-        self._frames[table] = frame[[not which(row) for row in frame.to_dict("records")]]
-
-
 def made(*, only: tuple[str, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Made:
     """Make the tables, of some systems or of all."""
     systems = [system for system in SYSTEMS if not only or system["name"] in only]
@@ -61,7 +39,7 @@ def made(*, only: tuple[str, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Made
         for seed in seeds:
             for table, rows in rows_of(system, seed).items():
                 found[table] += rows
-    return Made(systems, **found)
+    return Made({"systems": systems}, **found)
 
 
 def make_run(folder: Path) -> Path:
