@@ -21,13 +21,9 @@
 import os
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import pandas as pd
-from IPython.display import Markdown, display
-
 import driftlab
-from driftlab.platform.results import plots
-from driftlab.platform.results.figures import base, table
+from driftlab.platform.results.figures.base import view_of
+from driftlab.platform.results.figures.notebook import show
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
 newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
@@ -35,35 +31,14 @@ RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "
 
 # %%
 run = driftlab.open_run(RUN)
-view = base.view_of(run)
+view = view_of(run)
 view.runs[["setting", "system", "seed", "score", "uplink_kbps", "downlink_kbps"]]
-
-
-# %%
-def show(name: str) -> None:
-    """Draw one figure of the run, if the run varies what the figure is about."""
-    (figure,) = (figure for figure in table.FIGURES if figure.name == name)
-    shown = figure.show(view)
-    if shown is None:
-        print(f"This run does not vary what '{figure.title}' is about.")
-        return
-    for panel in shown.panels:
-        canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
-        panel.draw(axis)
-        axis.set_title(panel.title, loc="left")
-        plots.legend(canvas, shown.legend)
-        plt.show()
-    for grid in shown.grids:
-        rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}
-        display(pd.DataFrame.from_dict(rows, orient="index", columns=grid.columns))
-    display(Markdown(shown.note))
-
 
 # %% [markdown]
 # ## Tables 1 and 2: five schemes, street by street (`ams-table1`, `ams-table2`)
 
 # %%
-show("streets")
+show(view, "streets")
 
 # %% [markdown]
 # ## Table 3: which weights to send (`ams-table3`)
@@ -72,7 +47,7 @@ show("streets")
 # one end of the network.
 
 # %%
-show("strategies")
+show(view, "strategies")
 
 # %% [markdown]
 # ## Figure 4: score over downlink (`ams-fig4`)
@@ -81,7 +56,7 @@ show("strategies")
 # one.
 
 # %%
-show("frontier")
+show(view, "frontier")
 
 # %% [markdown]
 # ## Figure 5: gain frame by frame (`ams-fig5`)
@@ -89,7 +64,7 @@ show("frontier")
 # In the paper AMS improves 93 % of the frames, Just-In-Time 82 % and One-Time 67 %.
 
 # %%
-show("gains")
+show(view, "gains")
 
 # %% [markdown]
 # ## Figures 6 and 10: devices that share a server (`ams-clients`)
@@ -97,7 +72,7 @@ show("gains")
 # The paper's GPU serves 7 devices at less than a point of loss, and 9 with adaptive training intervals.
 
 # %%
-show("clients")
+show(view, "clients")
 
 # %% [markdown]
 # ## Figure 8: how far back to look (`ams-horizon`)
@@ -105,7 +80,7 @@ show("clients")
 # In the paper a short horizon loses far more than a long one when updates come less often.
 
 # %%
-show("horizon")
+show(view, "horizon")
 
 # %% [markdown]
 # ## Figures 3, 9 and 11: both rates (`ams-rates`)
@@ -114,4 +89,4 @@ show("horizon")
 # rates spread over the whole range that they are allowed.
 
 # %%
-show("rates")
+show(view, "rates")

@@ -21,13 +21,9 @@
 import os
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import pandas as pd
-from IPython.display import Markdown, display
-
 import driftlab
-from driftlab.platform.results import plots
-from driftlab.platform.results.figures import base, table
+from driftlab.platform.results.figures.base import view_of
+from driftlab.platform.results.figures.notebook import show
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
 newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
@@ -35,29 +31,8 @@ RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "
 
 # %%
 run = driftlab.open_run(RUN)
-view = base.view_of(run)
+view = view_of(run)
 view.runs[["setting", "system", "seed", "scaling", "scheduling"]]
-
-
-# %%
-def show(name: str) -> None:
-    """Draw one figure of the run, if the run varies what the figure is about."""
-    (figure,) = (figure for figure in table.FIGURES if figure.name == name)
-    shown = figure.show(view)
-    if shown is None:
-        print(f"This run does not vary what '{figure.title}' is about.")
-        return
-    for panel in shown.panels:
-        canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
-        panel.draw(axis)
-        axis.set_title(panel.title, loc="left")
-        plots.legend(canvas, shown.legend)
-        plt.show()
-    for grid in shown.grids:
-        rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}
-        display(pd.DataFrame.from_dict(rows, orient="index", columns=grid.columns).rename_axis(grid.title))
-    display(Markdown(shown.note))
-
 
 # %% [markdown]
 # ## Figure 3: pruning one layer (`nestdnn-fig3`)
@@ -66,7 +41,7 @@ def show(name: str) -> None:
 # them, and at a loss of 14 points where the L1 norm does.
 
 # %%
-show("pruning")
+show(view, "pruning")
 
 # %% [markdown]
 # ## Figures 6 and 7, Table 3: accuracy over size (`nestdnn-fig6`)
@@ -75,7 +50,7 @@ show("pruning")
 # where they are small, and all sizes together need half of the memory.
 
 # %%
-show("capacity")
+show(view, "capacity")
 
 # %% [markdown]
 # ## Figures 10 and 11: accuracy against frame rate, and energy (`nestdnn-fig10`)
@@ -84,7 +59,7 @@ show("capacity")
 # to 1.7 times less energy at the knee.
 
 # %%
-show("tradeoff")
+show(view, "tradeoff")
 
 # %% [markdown]
 # ## Figure 9: who runs when (`nestdnn-fig9`, and every run in which applications come and go)
@@ -92,7 +67,7 @@ show("tradeoff")
 # In the paper six applications run at a time more often than five, five more often than four, and so on.
 
 # %%
-show("timeline")
+show(view, "timeline")
 
 # %% [markdown]
 # ## Figure 8, Tables 4 and 5: loading and dropping networks (`nestdnn-fig8`)
@@ -100,4 +75,4 @@ show("timeline")
 # In the paper nested networks drop nothing on the way up and load nothing on the way down.
 
 # %%
-show("paging")
+show(view, "paging")

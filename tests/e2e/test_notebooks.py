@@ -12,8 +12,9 @@ import sharing_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-READS = {"driftlab", "driftlab.platform.results", "driftlab.platform.results.figures"}
-READS |= {"matplotlib.pyplot", "pandas", "numpy", "IPython.display", "io", "os", "pathlib"}
+READS = {"driftlab", "driftlab.platform.results"}
+READS |= {f"driftlab.platform.results.figures.{name}" for name in ("base", "notebook")}
+READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams

@@ -103,6 +103,7 @@ def test_ctrl_c_ends_with_one_line():
     code = """
 import os, signal, sys
 from driftlab.cli import app
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 app.catalogue.kind_of = lambda name: os.kill(os.getpid(), signal.SIGINT)
 sys.argv[1:] = ["list"]
 app.main()
