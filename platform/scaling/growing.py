@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from driftlab.platform.scaling.widths import width_of
 
 Kept = Mapping[str, Tensor]  # by group: which of the original channels are still there, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first
+Initial = Literal["preserve", "footprint", "scratch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +87,44 @@ def nested_order(found: Groups, roadmap: Sequence[Footprint]) -> Order:
 
 def settled(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
     """Bring a footprint's channels into nested order."""
-    return cut(_whole(ground, footprint, order), ground.groups, footprint.prefix)
+    return cut(laid_out(ground, footprint, order), ground.groups, footprint.prefix)
+
+
+def laid_out(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
+    """Bring a footprint to full width, in nested order."""
+    return permute(expand(footprint.network, ground.model, ground.groups, footprint.kept), ground.groups, order)
+
+
+def untrained(ground: Ground, footprint: Footprint, _: Order) -> nn.Module:
+    """Make a network as wide as a footprint that nobody has trained, at full width; its order says nothing."""
+    return expand(bare(ground, footprint.prefix), ground.model, ground.groups, footprint.prefix)
+
+
+def unheeding(found: Groups) -> Groups:
+    """See the groups as if no filter read any other."""
+    return replace(found, reads=frozenset())
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """How descendants grow around one another."""
+
+    around: Callable[[Ground, Footprint, Order], nn.Module]  # what the filters that are put back begin as
+    unread: Groups  # which readings of new filters by old ones begin at zero
+
+
+def growth(ground: Ground, initial: Initial) -> Growth:
+    """Choose how to grow. To preserve is to let nobody old read a new filter yet: it begins as what it grows around."""
+    around = {"preserve": laid_out, "footprint": laid_out, "scratch": untrained}
+    return Growth(around[initial], ground.groups if initial == "preserve" else unheeding(ground.groups))
 
 
 def grown(
-    ground: Ground, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order, *, preserve: bool
+    ground: Ground, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order
 ) -> nn.Module:
-    """Put the filters that the larger footprint has back around a descendant.
-
-    They begin as that footprint had them. To preserve is to let no old filter read a new one yet: the network then
-    computes what the descendant does.
-    """
-    found = ground.groups
-    whole = expand(descendant, _whole(ground, larger, order), found, smaller.prefix)
-    return cut(mask(whole, found, smaller.prefix) if preserve else whole, found, larger.prefix)
+    """Put the filters that the larger footprint has back around a descendant."""
+    whole = expand(descendant, how.around(ground, larger, order), ground.groups, smaller.prefix)
+    return cut(mask(whole, how.unread, smaller.prefix), ground.groups, larger.prefix)
 
 
 def new_coordinates(
@@ -127,9 +152,9 @@ def widths_of(ground: Ground, shares: Sequence[float]) -> Widths:
     return {name: tuple(width_of(size, share) for share in shares) for name, size in ground.groups.sizes.items()}
 
 
-def bare(ground: Ground, share: float) -> nn.Module:
+def bare(ground: Ground, prefix: Mapping[str, range]) -> nn.Module:
     """Make a narrow network that nobody has trained."""
-    network = cut(ground.model, ground.groups, prefix_of(ground, share))
+    network = cut(ground.model, ground.groups, prefix)
     for module in network.modules():
         reset: Any = getattr(module, "reset_parameters", None)
         if reset is not None:
@@ -160,8 +185,3 @@ def multi_capacity(ground: Ground, roadmap: Sequence[Footprint], descendants: Se
 def judged(family: Family, ground: Ground, networks: Sequence[nn.Module]) -> Family:
     """Write down how well each network does on data that nothing was learned from or chosen by."""
     return replace(family, accuracies=tuple(grade(network, ground.data, ground.data.test) for network in networks))
-
-
-def _whole(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
-    """Bring a footprint to full width, in nested order."""
-    return permute(expand(footprint.network, ground.model, ground.groups, footprint.kept), ground.groups, order)

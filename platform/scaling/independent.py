@@ -69,9 +69,9 @@ class Independent(OfWidths):
 
     def _begin(self, ground: Ground, share: float) -> nn.Module:
         """Make a network of this width, as nobody has trained it or as pruning at one stroke leaves it."""
-        from driftlab.platform.scaling.growing import bare, pruned, start
+        from driftlab.platform.scaling.growing import bare, prefix_of, pruned, start
 
         if self.start == "scratch":
-            return bare(ground, share)
+            return bare(ground, prefix_of(ground, share))
         shares = dict.fromkeys(ground.groups.sizes, share)
         return pruned(ground, start(ground), shares, self.ranking, self.ranked_on).network

@@ -37,7 +37,7 @@ class Nested(OfWidths):
     ranked_on: int = 500  # frames
     accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
     only: int | None = None  # the one group of channels to prune, by its place; none: all of them
-    initial: Literal["preserve", "footprint"] = "preserve"
+    initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of what is grown
     prune_epochs: int = 2
     prune_rate: float = 0.02
     grow_epochs: int = 3
@@ -106,13 +106,13 @@ class Nested(OfWidths):
     def _freeze_and_grow(self, ground: Ground, roadmap: list[Footprint]) -> list[nn.Module]:
         """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""
         from driftlab.platform.models.schooling import teach
-        from driftlab.platform.scaling.growing import grown, nested_order, new_coordinates, settled
+        from driftlab.platform.scaling.growing import grown, growth, nested_order, new_coordinates, settled
 
-        order = nested_order(ground.groups, roadmap)
+        how, order = growth(ground, self.initial), nested_order(ground.groups, roadmap)
         seed, *rest = roadmap[::-1]
         descendants = [settled(ground, seed, order)]
         for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
-            descendant = grown(ground, descendants[-1], smaller, larger, order, preserve=self.initial == "preserve")
+            descendant = grown(ground, how, descendants[-1], smaller, larger, order)
             new = new_coordinates(ground, descendant, smaller, larger)
             score = teach(descendant, ground.data, self._course("grow"), ground.rng("grow", step), new)
             logger.info("Grown back to %s: %.3f", dict(larger.widths), score)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scaling_factory as factory
 import torch
+from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.models.account import account
@@ -18,7 +19,7 @@ from driftlab.platform.models.surgery import cut, groups, permute
 from driftlab.platform.models.vector import layout_of, read
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.growing import Ground, new_coordinates
+from driftlab.platform.scaling.growing import Footprint, Ground, Growth, growth, new_coordinates
 from driftlab.platform.scaling.nested import Nested
 
 KEEP, SIZE, networks, numbers, problem = (
@@ -29,7 +30,7 @@ MEMBER = Nested(keep=KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=2, ran
 EXAMPLE = factory.some_images()
 
 
-def digest(model: torch.nn.Module) -> str:
+def digest(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in numbers(model).values())).hexdigest()
 
 
@@ -45,6 +46,10 @@ class Witness:
         self.descendants = member._freeze_and_grow(self.ground, self.roadmap)
         self.family = growing.multi_capacity(self.ground, self.roadmap, self.descendants)
         assert digest(self.vanilla) == before
+
+
+def grown(built: Witness, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
+    return growing.grown(built.ground, how, descendant, small, large, built.order)
 
 
 @pytest.fixture(scope="module", params=["plain", "residual"])
@@ -81,12 +86,32 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
     footprints = built.roadmap[::-1]
     for small, large, descendant in zip(footprints, footprints[1:], built.descendants, strict=False):
         begun, bare = (
-            growing.grown(built.ground, descendant, small, large, built.order, preserve=preserve).eval()
-            for preserve in (True, False)
+            grown(built, growth(built.ground, initial), descendant, small, large).eval()
+            for initial in ("preserve", "footprint")
         )
         assert torch.allclose(begun(EXAMPLE), descendant(EXAMPLE), atol=1e-6)
         assert not torch.allclose(bare(EXAMPLE), descendant(EXAMPLE), atol=1e-5)
         assert all(tensor[-1].abs().sum() > 0 for tensor in begun.parameters() if tensor.dim() == 4)
+
+
+def test_from_scratch_nothing_that_is_new_is_of_the_footprint_and_all_that_is_old_is_the_smaller_ones(built):
+    small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
+    with torch.random.fork_rng(devices=()):
+        fresh, known = (
+            grown(built, growth(built.ground, initial), descendant, small, large)
+            for initial in ("scratch", "footprint")
+        )
+    new = new_coordinates(built.ground, fresh, small, large)
+    assert np.array_equal(read(fresh)[~new], read(known)[~new])
+    for name, span in layout_of(fresh).spans.items():
+        if len(fresh.get_parameter(name).shape) > 1:
+            assert (read(fresh)[span][new[span]] != read(known)[span][new[span]]).all()
+    old = dict(descendant.named_buffers())
+    for name, statistic in fresh.named_buffers():
+        if statistic.dim():
+            count = len(old[name])
+            assert torch.equal(statistic[:count], old[name])
+            assert (statistic[count:] == float(name.endswith("var"))).all()
 
 
 def test_accuracy_on_what_was_chosen_by_never_falls(built):
@@ -96,7 +121,7 @@ def test_accuracy_on_what_was_chosen_by_never_falls(built):
 
 def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built):
     small, large = built.roadmap[-1], built.roadmap[-2]
-    begun = growing.grown(built.ground, built.descendants[0], small, large, built.order, preserve=True)
+    begun = grown(built, growth(built.ground, "preserve"), built.descendants[0], small, large)
     new = new_coordinates(built.ground, begun, small, large)
     before, layout = read(begun), layout_of(begun)
     course = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
