@@ -36,6 +36,7 @@ MARK = "DRIFTLAB_RAY_SESSION"
 HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every gRPC server begins
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
+TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # 3 % faster
 ALLOWED = (
@@ -132,7 +133,7 @@ def _silence(lines: re.Pattern[str] | None) -> None:
 
 def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Start a Ray of our own, behind its own token; who wants its dashboard finds the token in the usual file."""
-    token_file = Path("~/.ray/auth_token").expanduser()
+    token_file = TOKEN_FILE.expanduser()
     own = not config.dashboard and not token_file.exists()
     _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
@@ -169,13 +170,17 @@ def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
     try:
         found = _resolved(address)
         check_reachable(found)
-        if address != "auto" or "RAY_AUTH_MODE" in os.environ:  # else ray.init looks for a token first
+        if address != "auto" or "RAY_AUTH_MODE" in os.environ or not _has_token():  # else ray.init looks for it first
             GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
         return ray.init(address=address, runtime_env=runtime_env, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:
         raise RequestError(f"Cannot join a Ray cluster at '{address}': {_first_line(error)} {ALLOWED}") from error
+
+
+def _has_token() -> bool:
+    return bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()) or TOKEN_FILE.expanduser().exists()
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -72,6 +75,30 @@ def build(session):
 def use(session, built):
     session.place(DEVICE, "d", *built)
     return session.result(session.call(DEVICE, "work", 1)).facts
+
+
+PROTECTED = """
+from driftlab.actors.cluster import ClusterConfig, connect
+cluster = connect(ClusterConfig(workers=1))
+print("up", flush=True)
+input()
+cluster.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path):
+    """`auto` finds it, and Ray by itself would try twenty times to enter."""
+    plain = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(tmp_path)}
+    theirs = [sys.executable, "-c", PROTECTED]
+    with subprocess.Popen(theirs, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=plain, text=True) as other:
+        assert other.stdout.readline() == "up\n"
+        ours = [sys.executable, "-m", "driftlab", "run", "quick", "--address", "auto", "--out", str(tmp_path / "run")]
+        refused = subprocess.run(ours, env=plain, capture_output=True, text=True, check=False)
+        other.communicate("\n")
+    assert refused.returncode == 2
+    assert "The Ray cluster at 'auto' refuses the token, or lacks one." in refused.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_closing_leaves_no_process_and_no_folder(no_ray):
