@@ -18,6 +18,7 @@ from typing import Any
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.ranges import BEFORE
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
@@ -106,8 +107,14 @@ def _origin(recipe: Recipe) -> Origin:
 def _family_origin(recipe: FamilyRecipe) -> Origin:
     member, file = recipe.scaling.make(), Path(recipe.scaling.name.rpartition(":")[0])
     code = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == plugins.SUFFIX else None
-    scaling = {"name": plugins.short(recipe.scaling.name), "code": code, **dataclasses.asdict(member)}
+    scaling = {"name": plugins.short(recipe.scaling.name), "code": code, **_decisive(member)}
     return {"network": _origin(recipe.network), "scaling": scaling, "version": recipe.version}
+
+
+def _decisive(member: Any) -> Origin:
+    """List a member's parameters, but none that came later and changes nothing: what was built before is found."""
+    before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(member)}
+    return {name: value for name, value in dataclasses.asdict(member).items() if value != before[name]}
 
 
 def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:

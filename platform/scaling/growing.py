@@ -15,7 +15,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models.family import Family, Widths, gather
 from driftlab.platform.models.ranking import Ranking, rank
 from driftlab.platform.models.schooling import Data, grade
-from driftlab.platform.models.surgery import Groups, cut, expand, lift, mask, permute, restrict
+from driftlab.platform.models.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.models.vector import layout_of
 from driftlab.platform.scaling.widths import width_of
 
@@ -105,18 +105,26 @@ def unheeding(found: Groups) -> Groups:
     return replace(found, reads=frozenset())
 
 
+def among_filters(found: Groups) -> Groups:
+    """See the groups as if only filters read: a layer that makes no channels of a group is none, a classifier say."""
+    filters = {name for name, dim in found.axes if (name, dim) not in found.reads}
+    return replace(found, reads=frozenset((name, dim) for name, dim in found.reads if name in filters))
+
+
 @dataclass(frozen=True, eq=False)
 class Growth:
     """How descendants grow around one another."""
 
     around: Callable[[Ground, Footprint, Order], nn.Module]  # what the filters that are put back begin as
-    unread: Groups  # which readings of new filters by old ones begin at zero
+    closed: Groups  # which readings of new filters by old ones stay zero
+    unread: Groups  # and which begin at zero
 
 
-def growth(ground: Ground, initial: Initial) -> Growth:
+def growth(ground: Ground, initial: Initial, *, causal: bool) -> Growth:
     """Choose how to grow. To preserve is to let nobody old read a new filter yet: it begins as what it grows around."""
     around = {"preserve": laid_out, "footprint": laid_out, "scratch": untrained}
-    return Growth(around[initial], ground.groups if initial == "preserve" else unheeding(ground.groups))
+    closed = among_filters(ground.groups) if causal else unheeding(ground.groups)
+    return Growth(around[initial], closed, ground.groups if initial == "preserve" else closed)
 
 
 def grown(
@@ -128,17 +136,18 @@ def grown(
 
 
 def new_coordinates(
-    ground: Ground, descendant: nn.Module, smaller: Footprint, larger: Footprint
+    ground: Ground, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint
 ) -> npt.NDArray[np.bool_]:
     """Say which coordinates of a grown descendant may be trained: its own, and those that no smaller one shares."""
     found, own = ground.groups, own_names(ground.model)
     tensors = {name: tensor for name, tensor in ground.model.named_parameters() if name not in own}
     marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors.items()}
     old = restrict(lift(restrict(marks, found, smaller.prefix), found, smaller.prefix), found, larger.prefix)
+    free = restrict(silence(marks, how.closed, smaller.prefix), found, larger.prefix)
     layout = layout_of(descendant)
     changes = np.ones(layout.size, dtype=bool)
     for name, held in old.items():
-        changes[layout.spans[name]] = ~held.reshape(-1).numpy()
+        changes[layout.spans[name]] = (free[name] & ~held).reshape(-1).numpy()
     return changes
 
 

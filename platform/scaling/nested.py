@@ -11,11 +11,11 @@ them and are read by the old ones with weights that begin at zero, and each retr
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.ranges import BEFORE, faults_in
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Nested(OfWidths):
     accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
     only: int | None = None  # the one group of channels to prune, by its place; none: all of them
     initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of what is grown
+    causal: bool = field(default=False, metadata={BEFORE: False})  # True: no old filter ever reads a new one
     prune_epochs: int = 2
     prune_rate: float = 0.02
     grow_epochs: int = 3
@@ -108,12 +109,12 @@ class Nested(OfWidths):
         from driftlab.platform.models.schooling import teach
         from driftlab.platform.scaling.growing import grown, growth, nested_order, new_coordinates, settled
 
-        how, order = growth(ground, self.initial), nested_order(ground.groups, roadmap)
+        how, order = growth(ground, self.initial, causal=self.causal), nested_order(ground.groups, roadmap)
         seed, *rest = roadmap[::-1]
         descendants = [settled(ground, seed, order)]
         for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
             descendant = grown(ground, how, descendants[-1], smaller, larger, order)
-            new = new_coordinates(ground, descendant, smaller, larger)
+            new = new_coordinates(ground, how, descendant, smaller, larger)
             score = teach(descendant, ground.data, self._course("grow"), ground.rng("grow", step), new)
             logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
             descendants.append(descendant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 
@@ -12,7 +13,9 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import Member
 from driftlab.platform.models.account import account
+from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, _family_origin
 from driftlab.platform.models.family import dense, restored, stored
 from driftlab.platform.models.schooling import Course, epochs, grade, teach
 from driftlab.platform.models.surgery import cut, groups, permute
@@ -27,6 +30,7 @@ KEEP, SIZE, networks, numbers, problem = (
 )  # fmt: skip
 
 MEMBER = Nested(keep=KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=2, ranked_on=100)
+COURSE = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
 EXAMPLE = factory.some_images()
 
 
@@ -86,7 +90,7 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
     footprints = built.roadmap[::-1]
     for small, large, descendant in zip(footprints, footprints[1:], built.descendants, strict=False):
         begun, bare = (
-            grown(built, growth(built.ground, initial), descendant, small, large).eval()
+            grown(built, growth(built.ground, initial, causal=False), descendant, small, large).eval()
             for initial in ("preserve", "footprint")
         )
         assert torch.allclose(begun(EXAMPLE), descendant(EXAMPLE), atol=1e-6)
@@ -96,12 +100,10 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
 
 def test_from_scratch_nothing_that_is_new_is_of_the_footprint_and_all_that_is_old_is_the_smaller_ones(built):
     small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
+    scratch, footprint = (growth(built.ground, initial, causal=False) for initial in ("scratch", "footprint"))
     with torch.random.fork_rng(devices=()):
-        fresh, known = (
-            grown(built, growth(built.ground, initial), descendant, small, large)
-            for initial in ("scratch", "footprint")
-        )
-    new = new_coordinates(built.ground, fresh, small, large)
+        fresh, known = (grown(built, how, descendant, small, large) for how in (scratch, footprint))
+    new = new_coordinates(built.ground, scratch, fresh, small, large)
     assert np.array_equal(read(fresh)[~new], read(known)[~new])
     for name, span in layout_of(fresh).spans.items():
         if len(fresh.get_parameter(name).shape) > 1:
@@ -121,17 +123,43 @@ def test_accuracy_on_what_was_chosen_by_never_falls(built):
 
 def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built):
     small, large = built.roadmap[-1], built.roadmap[-2]
-    begun = grown(built, growth(built.ground, "preserve"), built.descendants[0], small, large)
-    new = new_coordinates(built.ground, begun, small, large)
+    how = growth(built.ground, "preserve", causal=False)
+    begun = grown(built, how, built.descendants[0], small, large)
+    new = new_coordinates(built.ground, how, begun, small, large)
     before, layout = read(begun), layout_of(begun)
-    course = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
-    list(epochs(begun, problem(), course, np.random.default_rng(0), new))
+    list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
     after = read(begun)
     assert np.array_equal(after[~new], before[~new])
     assert (after[new] != before[new]).mean() > 0.9
     frozen = {name: (~new[span]).sum() for name, span in layout.spans.items()}
     descendant = dict(built.descendants[0].named_parameters())
     assert frozen == {name: tensor.numel() if tensor.dim() > 1 else 0 for name, tensor in descendant.items()}
+
+
+@pytest.mark.parametrize("initial", ["preserve", "footprint", "scratch"])
+def test_causal_filters_never_read_what_came_later_and_the_classifier_reads_everything(built, initial):
+    small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
+    how = growth(built.ground, initial, causal=True)
+    begun = grown(built, how, descendant, small, large)
+    new = new_coordinates(built.ground, how, begun, small, large)
+    list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
+    for name, weights in begun.named_parameters():
+        old = descendant.get_parameter(name)
+        if name == "head.weight":
+            assert weights[:, old.shape[1] :].all()
+        elif weights.dim() > 1:
+            outputs, inputs, *_ = old.shape
+            assert not weights[:outputs, inputs:].any()
+            assert weights[outputs:].all()
+
+
+def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
+    descendants = Witness("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
+    for small, large in itertools.pairwise(descendants):
+        for name in ("deep.0.0.weight", "deep.1.0.weight", "deep.2.0.weight"):
+            outputs, inputs, *_ = small.get_parameter(name).shape
+            assert not large.get_parameter(name)[:outputs, inputs:].any()
+            assert large.get_parameter(name)[outputs:, inputs:].any()
 
 
 def test_one_filter_less_saves_what_the_paper_says():
@@ -236,3 +264,14 @@ def test_a_budget_names_the_network_or_limits_its_memory(built):
     assert layout_of(MEMBER.select(family, Budget())) == layout_of(dense(family, best))
     with pytest.raises(RequestError, match="networks 0 to 2"):
         MEMBER.select(family, Budget(variant=3))
+
+
+def test_a_parameter_that_came_later_leaves_what_was_built_before_where_it_is_kept():
+    def written(**given: object) -> set[str]:
+        member = Member("scaling", "nested", tuple(given.items()))
+        return set(_family_origin(FamilyRecipe(Recipe("half"), member))["scaling"])
+
+    later = {"causal": True}
+    assert not written() & later.keys()
+    for name, value in later.items():
+        assert written(**{name: value}) == written() | {name}

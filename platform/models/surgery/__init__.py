@@ -8,7 +8,19 @@ big = expand(small, model, found, keep)                         what it learnt, 
 
 from __future__ import annotations
 
-from driftlab.platform.models.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict
+from driftlab.platform.models.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.models.surgery.grouping import Group, Groups, groups
 
-__all__ = ["Group", "Groups", "coordinates", "cut", "expand", "groups", "lift", "mask", "permute", "restrict"]
+__all__ = [
+    "Group",
+    "Groups",
+    "coordinates",
+    "cut",
+    "expand",
+    "groups",
+    "lift",
+    "mask",
+    "permute",
+    "restrict",
+    "silence",
+]

@@ -48,12 +48,7 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
     """Make the model of full size in which nothing that is kept reads what is not; the rest stays for growing back."""
-    stay = chosen(groups, keep)
-
-    def silence(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
-
-    return _rebuilt(model, groups, silence)
+    return _rebuilt(model, groups, lambda state: silence(state, groups, keep))
 
 
 def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
@@ -76,6 +71,12 @@ def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dic
         return tensor.index_select(dim, _where(stay[ids], tensor))
 
     return _along_axes(state, groups, take)
+
+
+def silence(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
+    """Clear from tensors of the big model's shapes that by which what is kept reads what is not."""
+    stay = chosen(groups, keep)
+    return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
 
 
 def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
