@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +49,20 @@ class Witness:
         self.ground = Ground(self.vanilla, groups(self.vanilla, EXAMPLE), problem())
         self.roadmap = member._prune(self.ground)
         self.order = growing.nested_order(self.ground.groups, self.roadmap)
-        self.descendants = member._freeze_and_grow(self.ground, self.roadmap)
+        self.digests: list[str] = []  # each taken as soon as the descendant was finished
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(growing, "grown", self._noting(growing.grown))
+            self.descendants = member._freeze_and_grow(self.ground, self.roadmap)
+        self.digests.append(digest(self.descendants[-1]))
         self.family = growing.multi_capacity(self.ground, self.roadmap, self.descendants)
         assert digest(self.vanilla) == before
+
+    def _noting(self, grow: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+        def noted(ground: Ground, how: Growth, descendant: nn.Module, *footprints: Any) -> nn.Module:
+            self.digests.append(digest(descendant))
+            return grow(ground, how, descendant, *footprints)
+
+        return noted
 
 
 def grown(built: Witness, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
@@ -82,7 +95,7 @@ def test_nested_order_computes_the_same(built):
 def test_a_finished_descendant_stays_as_it_was_to_the_bit(built):
     for which, finished in enumerate(built.descendants):
         again = dense(built.family, which)
-        assert digest(again) == digest(finished)
+        assert digest(again) == digest(finished) == built.digests[which]
         assert torch.equal(again(EXAMPLE), finished(EXAMPLE))
 
 
