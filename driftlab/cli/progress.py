@@ -82,6 +82,7 @@ class Bar(Progress):
         self._cells, self._of_s = cells, virtual_s
 
     def built(self, network: str, done: int, of: int) -> None:
+        self._bars.update(self._task, description=f"network {done}/{of}: {network}", completed=done, total=of)
         if done == of:
             self._bars.remove_task(self._task)
             self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s)
