@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,7 +23,9 @@ from driftlab.platform.scaling.widths import width_of
 
 Kept = Mapping[str, Tensor]  # by group: which of the original channels are still there, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first
+Marks = Mapping[str, Tensor]  # by tensor: which of its numbers are meant
 Initial = Literal["preserve", "footprint", "scratch"]
+BatchNorm = Literal["private", "shared_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +122,16 @@ class Growth:
     around: Callable[[Ground, Footprint, Order], nn.Module]  # what the filters that are put back begin as
     closed: Groups  # which readings of new filters by old ones stay zero
     unread: Groups  # and which begin at zero
+    own: set[str]  # what each descendant has for itself
 
 
-def growth(ground: Ground, initial: Initial, *, causal: bool) -> Growth:
+def growth(ground: Ground, initial: Initial, batch_norm: BatchNorm, *, causal: bool) -> Growth:
     """Choose how to grow. To preserve is to let nobody old read a new filter yet: it begins as what it grows around."""
+    found = ground.groups
     around = {"preserve": laid_out, "footprint": laid_out, "scratch": untrained}
-    closed = among_filters(ground.groups) if causal else unheeding(ground.groups)
-    return Growth(around[initial], closed, ground.groups if initial == "preserve" else closed)
+    own = {"private": own_names(ground.model), "shared_frozen": own_names(ground.model) - found.dims.keys()}
+    closed = among_filters(found) if causal else unheeding(found)
+    return Growth(around[initial], closed, found if initial == "preserve" else closed, own[batch_norm])
 
 
 def grown(
@@ -135,20 +142,45 @@ def grown(
     return cut(mask(whole, how.unread, smaller.prefix), ground.groups, larger.prefix)
 
 
-def new_coordinates(
-    ground: Ground, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint
-) -> npt.NDArray[np.bool_]:
-    """Say which coordinates of a grown descendant may be trained: its own, and those that no smaller one shares."""
-    found, own = ground.groups, own_names(ground.model)
-    tensors = {name: tensor for name, tensor in ground.model.named_parameters() if name not in own}
-    marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors.items()}
+def finished(ground: Ground, how: Growth, smaller: Footprint, larger: Footprint) -> Marks:
+    """Mark what of a larger network never changes again: what the smaller one shares with it, and what stays zero."""
+    found = ground.groups
+    tensors = (*ground.model.named_parameters(), *ground.model.named_buffers())
+    marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors if name not in how.own}
     old = restrict(lift(restrict(marks, found, smaller.prefix), found, smaller.prefix), found, larger.prefix)
     free = restrict(silence(marks, how.closed, smaller.prefix), found, larger.prefix)
+    return {name: old[name] | ~free[name] for name in marks}
+
+
+def new_coordinates(descendant: nn.Module, done: Marks) -> npt.NDArray[np.bool_]:
+    """Say which coordinates of a grown descendant may be trained: all that are not finished."""
     layout = layout_of(descendant)
     changes = np.ones(layout.size, dtype=bool)
-    for name, held in old.items():
-        changes[layout.spans[name]] = (free[name] & ~held).reshape(-1).numpy()
+    for name in done.keys() & layout.spans.keys():
+        changes[layout.spans[name]] = ~done[name].reshape(-1).numpy()
     return changes
+
+
+@contextmanager
+def keeping_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
+    """While a descendant learns, normalise finished channels as ever, whatever the batch; their statistics stay."""
+    modules = descendant.named_modules()
+    norms = {module: done[f"{name}.running_mean"] for name, module in modules if f"{name}.running_mean" in done}
+    before = {norm: copy.deepcopy(norm).eval().requires_grad_(requires_grad=False) for norm in norms}
+
+    def as_ever(norm: nn.Module, given: tuple[Tensor], made: Tensor) -> Tensor:
+        old = norms[norm].to(made.device).view(-1, *(1,) * (made.dim() - 2))
+        return torch.where(old, before[norm](*given), made)
+
+    hooks = [norm.register_forward_hook(as_ever) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm, old in norms.items():
+            for name in ("running_mean", "running_var"):
+                norm.get_buffer(name)[old] = before[norm].get_buffer(name)[old]
 
 
 def prefix_of(ground: Ground, share: float) -> dict[str, range]:
@@ -182,13 +214,13 @@ def tensor_names(model: nn.Module) -> set[str]:
     return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
 
 
-def multi_capacity(ground: Ground, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]) -> Family:
+def multi_capacity(
+    ground: Ground, how: Growth, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]
+) -> Family:
     """Store the descendants inside one another, and judge each on data that nothing was chosen by."""
     footprints = roadmap[::-1]
     widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in ground.groups.sizes}
-    return judged(
-        gather(ground.model, ground.groups, widths, descendants, own=own_names(ground.model)), ground, descendants
-    )
+    return judged(gather(ground.model, ground.groups, widths, descendants, own=how.own), ground, descendants)
 
 
 def judged(family: Family, ground: Ground, networks: Sequence[nn.Module]) -> Family:

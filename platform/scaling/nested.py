@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.models.family import Family
     from driftlab.platform.models.schooling import Course, Data
-    from driftlab.platform.scaling.growing import Footprint, Ground
+    from driftlab.platform.scaling.growing import Footprint, Ground, Growth
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Nested(OfWidths):
     only: int | None = None  # the one group of channels to prune, by its place; none: all of them
     initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of what is grown
     causal: bool = field(default=False, metadata={BEFORE: False})  # True: no old filter ever reads a new one
+    batch_norm: Literal["private", "shared_frozen"] = field(default="private", metadata={BEFORE: "private"})
     prune_epochs: int = 2
     prune_rate: float = 0.02
     grow_epochs: int = 3
@@ -69,9 +70,9 @@ class Nested(OfWidths):
         assert data is not None
         with alone(data.seed):
             ground = Ground(model, groups(model, data.example(model)), data)
-            roadmap = self._prune(ground)
-            descendants = self._freeze_and_grow(ground, roadmap)
-            return multi_capacity(ground, roadmap, descendants)
+            roadmap, how = self._prune(ground), self._growth(ground)
+            descendants = self._freeze_and_grow(ground, how, roadmap)
+            return multi_capacity(ground, how, roadmap, descendants)
 
     def _prune(self, ground: Ground) -> list[Footprint]:
         """Walk down as long as the goal is met (paper, section 3.1)."""
@@ -104,18 +105,25 @@ class Nested(OfWidths):
             raise RequestError(f"'only' is {self.only}, the network has groups 0 to {len(groups) - 1}")
         return {**dict.fromkeys(groups, 1.0), groups[self.only]: share}
 
-    def _freeze_and_grow(self, ground: Ground, roadmap: list[Footprint]) -> list[nn.Module]:
+    def _growth(self, ground: Ground) -> Growth:
+        from driftlab.platform.scaling.growing import growth
+
+        return growth(ground, self.initial, self.batch_norm, causal=self.causal)
+
+    def _freeze_and_grow(self, ground: Ground, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
         """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""
         from driftlab.platform.models.schooling import teach
-        from driftlab.platform.scaling.growing import grown, growth, nested_order, new_coordinates, settled
+        from driftlab.platform.scaling import growing
 
-        how, order = growth(ground, self.initial, causal=self.causal), nested_order(ground.groups, roadmap)
+        order = growing.nested_order(ground.groups, roadmap)
         seed, *rest = roadmap[::-1]
-        descendants = [settled(ground, seed, order)]
+        descendants = [growing.settled(ground, seed, order)]
         for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
-            descendant = grown(ground, how, descendants[-1], smaller, larger, order)
-            new = new_coordinates(ground, how, descendant, smaller, larger)
-            score = teach(descendant, ground.data, self._course("grow"), ground.rng("grow", step), new)
+            descendant = growing.grown(ground, how, descendants[-1], smaller, larger, order)
+            done = growing.finished(ground, how, smaller, larger)
+            new, rng = growing.new_coordinates(descendant, done), ground.rng("grow", step)
+            with growing.keeping_statistics(descendant, done):
+                score = teach(descendant, ground.data, self._course("grow"), rng, new)
             logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
             descendants.append(descendant)
         return descendants

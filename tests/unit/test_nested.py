@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -16,6 +17,7 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.models import vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, _family_origin
 from driftlab.platform.models.family import dense, restored, stored
@@ -24,7 +26,7 @@ from driftlab.platform.models.surgery import cut, groups, permute
 from driftlab.platform.models.vector import layout_of, read
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.growing import Footprint, Ground, Growth, growth, new_coordinates
+from driftlab.platform.scaling.growing import Footprint, Ground, Growth, keeping_statistics
 from driftlab.platform.scaling.nested import Nested
 
 KEEP, SIZE, networks, numbers, problem = (
@@ -49,12 +51,13 @@ class Witness:
         self.ground = Ground(self.vanilla, groups(self.vanilla, EXAMPLE), problem())
         self.roadmap = member._prune(self.ground)
         self.order = growing.nested_order(self.ground.groups, self.roadmap)
+        how = member._growth(self.ground)
         self.digests: list[str] = []  # each taken as soon as the descendant was finished
         with pytest.MonkeyPatch.context() as watched:
             watched.setattr(growing, "grown", self._noting(growing.grown))
-            self.descendants = member._freeze_and_grow(self.ground, self.roadmap)
+            self.descendants = member._freeze_and_grow(self.ground, how, self.roadmap)
         self.digests.append(digest(self.descendants[-1]))
-        self.family = growing.multi_capacity(self.ground, self.roadmap, self.descendants)
+        self.family = growing.multi_capacity(self.ground, how, self.roadmap, self.descendants)
         assert digest(self.vanilla) == before
 
     def _noting(self, grow: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -63,6 +66,14 @@ class Witness:
             return grow(ground, how, descendant, *footprints)
 
         return noted
+
+
+def manner(built: Witness, initial: growing.Initial, *, causal: bool = False) -> Growth:
+    return growing.growth(built.ground, initial, "private", causal=causal)
+
+
+def free(built: Witness, how: Growth, begun: nn.Module, small: Footprint, large: Footprint) -> np.ndarray:
+    return growing.new_coordinates(begun, growing.finished(built.ground, how, small, large))
 
 
 def grown(built: Witness, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
@@ -103,7 +114,7 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
     footprints = built.roadmap[::-1]
     for small, large, descendant in zip(footprints, footprints[1:], built.descendants, strict=False):
         begun, bare = (
-            grown(built, growth(built.ground, initial, causal=False), descendant, small, large).eval()
+            grown(built, manner(built, initial), descendant, small, large).eval()
             for initial in ("preserve", "footprint")
         )
         assert torch.allclose(begun(EXAMPLE), descendant(EXAMPLE), atol=1e-6)
@@ -113,10 +124,10 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
 
 def test_from_scratch_nothing_that_is_new_is_of_the_footprint_and_all_that_is_old_is_the_smaller_ones(built):
     small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
-    scratch, footprint = (growth(built.ground, initial, causal=False) for initial in ("scratch", "footprint"))
+    scratch, footprint = (manner(built, initial) for initial in ("scratch", "footprint"))
     with torch.random.fork_rng(devices=()):
         fresh, known = (grown(built, how, descendant, small, large) for how in (scratch, footprint))
-    new = new_coordinates(built.ground, scratch, fresh, small, large)
+    new = free(built, scratch, fresh, small, large)
     assert np.array_equal(read(fresh)[~new], read(known)[~new])
     for name, span in layout_of(fresh).spans.items():
         if len(fresh.get_parameter(name).shape) > 1:
@@ -136,9 +147,9 @@ def test_accuracy_on_what_was_chosen_by_never_falls(built):
 
 def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built):
     small, large = built.roadmap[-1], built.roadmap[-2]
-    how = growth(built.ground, "preserve", causal=False)
+    how = manner(built, "preserve")
     begun = grown(built, how, built.descendants[0], small, large)
-    new = new_coordinates(built.ground, how, begun, small, large)
+    new = free(built, how, begun, small, large)
     before, layout = read(begun), layout_of(begun)
     list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
     after = read(begun)
@@ -152,9 +163,9 @@ def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built
 @pytest.mark.parametrize("initial", ["preserve", "footprint", "scratch"])
 def test_causal_filters_never_read_what_came_later_and_the_classifier_reads_everything(built, initial):
     small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
-    how = growth(built.ground, initial, causal=True)
+    how = manner(built, initial, causal=True)
     begun = grown(built, how, descendant, small, large)
-    new = new_coordinates(built.ground, how, begun, small, large)
+    new = free(built, how, begun, small, large)
     list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
     for name, weights in begun.named_parameters():
         old = descendant.get_parameter(name)
@@ -173,6 +184,76 @@ def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
             outputs, inputs, *_ = small.get_parameter(name).shape
             assert not large.get_parameter(name)[:outputs, inputs:].any()
             assert large.get_parameter(name)[outputs:, inputs:].any()
+
+
+@pytest.fixture(scope="module", params=["plain", "residual"])
+def frozen(request) -> Witness:
+    return Witness(
+        request.param, dataclasses.replace(MEMBER, initial="footprint", causal=True, batch_norm="shared_frozen")
+    )
+
+
+def test_shared_batch_norms_are_the_beginning_of_the_larger_ones_and_stay_as_they_were(frozen):
+    test_a_finished_descendant_stays_as_it_was_to_the_bit(frozen)
+    for small, large in itertools.pairwise(map(numbers, frozen.descendants)):
+        for name, tensor in small.items():
+            if tensor.dim() == 1 and name != "head.bias":
+                assert torch.equal(tensor, large[name][: len(tensor)])
+                assert len(tensor) < len(large[name])
+    assert any("running_mean" in name for name in small)
+
+
+def test_shared_batch_norms_are_counted_once(frozen):
+    own = set(frozen.family.private[0])
+    assert own == {name for name in numbers(frozen.vanilla) if name == "head.bias" or name.endswith("tracked")}
+    each = sum(array.nbytes for array in frozen.family.private[0].values())
+    for which, descendant in enumerate(frozen.descendants):
+        weights = account(descendant, *SIZE).weight_bytes
+        assert frozen.family.memory_bytes(which) == weights + each * (len(frozen.descendants) - 1)
+
+
+def test_what_one_learns_of_shared_batch_norms_reaches_all(frozen):
+    taught = dense(frozen.family, 1)
+    vector.write(taught, read(taught) + np.float32(0.25))
+    after = MEMBER.absorb(frozen.family, taught)
+    small, middle, large = (numbers(dense(after, which)) for which in range(3))
+    assert digest(dense(after, 1)) == digest(taught)
+    for name, tensor in small.items():
+        if tensor.dim() == 1 and name != "head.bias":
+            assert torch.equal(middle[name][: len(tensor)], tensor)
+            assert torch.equal(large[name][: len(middle[name])], middle[name])
+
+
+def test_what_old_filters_of_a_causal_family_with_shared_batch_norms_see_is_the_same_in_all_networks(frozen):
+    def seen(model: nn.Module) -> dict[str, torch.Tensor]:
+        maps = {}
+        layers = {name: layer for name, layer in model.named_modules() if name != "head" and [*layer.parameters(False)]}
+        for name, layer in layers.items():
+            layer.register_forward_hook(lambda _, given, made, name=name: maps.update({name: made.clone()}))
+        with torch.inference_mode():
+            model.eval()(EXAMPLE)
+        return maps
+
+    maps = [seen(dense(frozen.family, which)) for which in range(3)]
+    for small, large in itertools.pairwise(maps):
+        for name, features in small.items():
+            assert torch.allclose(features, large[name][:, : features.shape[1]], atol=1e-5)
+
+
+def test_while_it_learns_old_channels_are_normalised_as_ever_and_new_ones_by_the_batch():
+    norm, images = nn.BatchNorm2d(3), torch.randn(6, 3, 4, 4) * 3 + 1
+    norm.running_mean.uniform_(-1, 1)
+    network, ever = nn.Sequential(norm), copy.deepcopy(norm).eval()
+    batch, before = copy.deepcopy(norm).train(), norm.running_mean.clone()
+    old = torch.tensor([True, False, True])
+    with keeping_statistics(network, {"0.running_mean": old, "0.running_var": old}):
+        learning, resting = network.train()(images), network.eval()(images)
+    assert torch.equal(learning[:, old], ever(images)[:, old])
+    assert torch.equal(resting[:, old], ever(images)[:, old])
+    assert torch.equal(learning[:, ~old], batch(images)[:, ~old])
+    assert torch.equal(norm.running_mean[old], before[old]) and torch.equal(norm.running_var[old], torch.ones(2))
+    assert torch.equal(norm.running_mean[~old], batch.running_mean[~old])
+    assert torch.equal(network.train()(images), batch(images))
 
 
 def test_one_filter_less_saves_what_the_paper_says():
@@ -284,7 +365,7 @@ def test_a_parameter_that_came_later_leaves_what_was_built_before_where_it_is_ke
         member = Member("scaling", "nested", tuple(given.items()))
         return set(_family_origin(FamilyRecipe(Recipe("half"), member))["scaling"])
 
-    later = {"causal": True}
+    later = {"causal": True, "batch_norm": "shared_frozen"}
     assert not written() & later.keys()
     for name, value in later.items():
         assert written(**{name: value}) == written() | {name}
