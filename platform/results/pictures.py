@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,13 @@ class Strip:
     classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
 
 
-def strips(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> list[Strip]:
+def strips(
+    runs: pd.DataFrame,
+    pictures: pd.DataFrame,
+    frames: pd.DataFrame,
+    looks: Mapping[str, Style],
+    films: Collection[str] = (),
+) -> list[Strip]:
     """Make one strip per setting, of its first seed and first device that have pictures."""
     joined = pictures.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
@@ -48,8 +54,9 @@ def strips(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, loo
         here = here[here["seed"] == here["seed"].min()]
         here = here[here["device"] == here["device"].min()]
         strip = _strip(setting, here, frames, looks)
-        of_pixels = measure(runs[runs["setting"] == setting]) == SEGMENTATION.measure
-        found.append(strip if of_pixels else replace(strip, classes=()))  # other tasks have classes of their own
+        asked = runs[runs["setting"] == setting]
+        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(films)
+        found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
     return found
 
 

@@ -74,13 +74,23 @@ def compose(run: Run) -> Page:
         looks=view.looks,
         measure=plots.measure(runs),
         sections=_sections(view),
-        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
+        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks, _films(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=claims.evaluate(run, tables=tables) if len(runs) else [],
         commands=_commands(run),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
         provenance=_provenance(run),
     )
+
+
+def _films(run: Run) -> set[str]:
+    """Name the workloads whose first application watches a file: only the file knows its classes."""
+    found = set()
+    for part in run.spec.get("workloads", ()):
+        watched = [app.get("watches") for app in part.get("apps") or ()][:1]
+        if str((watched and watched[0]) or part["name"]).startswith("video:"):
+            found.add(part.get("alias") or Path(part["name"].removeprefix("video:")).stem)
+    return found
 
 
 def _sections(view: View) -> list[Section]:

@@ -12,7 +12,7 @@ from tables_factory import Made
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.results.claims import ams, ams_rates, ams_traffic, cells
-from driftlab.platform.results.claims.base import Measured, Untestable, every_claim, judge
+from driftlab.platform.results.claims.base import Measured, Untestable, evaluate, every_claim, judge
 from driftlab.platform.results.read import Tables
 
 SEEDS = (0, 1, 2)
@@ -305,7 +305,9 @@ class TestServer:
 
     def test_the_best_horizon_is_that_of_the_shortest_interval_and_of_a_small_student(self):
         assert isinstance(ams_rates.best_horizon(self.horizons(0.1)), Untestable)
-        assert measured(ams_rates.best_horizon(self.horizons(0.1, student="half"))).value == 64
+        half = self.horizons(0.1, student="half")
+        assert measured(ams_rates.best_horizon(half)).value == 64
+        assert isinstance(ams_rates.short_horizon_ages(half), Untestable)  # asks the usual student
 
 
 class TestRates:
@@ -313,8 +315,9 @@ class TestRates:
         self, system: str, workload: str, gaps_s: list[float], rates: list[float], seed: int
     ) -> dict[str, list[Any]]:
         run = run_row(system, seed, workload)
-        cell, at = {"cell": run["cell"], "device": "d"}, 0.0
-        made = {"runs": [run], "transfers": [], "updates": [], "devices": [{**cell, "stream_seed": 1000 + seed}]}
+        device, at = {"cell": run["cell"], "device": "d"}, 0.0
+        cell = device | {"app": "a"}
+        made = {"runs": [run], "transfers": [], "updates": [], "devices": [{**device, "stream_seed": 1000 + seed}]}
         for number, (gap_s, rate) in enumerate(zip(gaps_s, rates, strict=True)):
             at += gap_s
             sent = {"kind": "samples", "direction": "up", "sequence": number + 1, "queued_s": at}
@@ -342,6 +345,19 @@ class TestRates:
         assert found["teach_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
         assert found["rate"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
         assert found["start_s"].tolist() == pytest.approx([0, 10, 20, 30, 40])
+
+    def test_applications_of_a_device_are_streams_of_their_own(self):
+        first = self.stream("ams", "interview", [10.0] * 3, [0.5] * 3, 0)
+        second = self.stream("ams", "interview", [20.0] * 3, [0.2] * 3, 0)
+        for name in ("transfers", "updates"):
+            first[name] += [row | {"app": "b"} for row in second[name]]
+        tables = self.tables(first)
+        found = cells.uploads(tables).set_index(["app", "sequence"])
+        assert found["gap_s"].tolist() == [10.0] * 3 + [20.0] * 3
+        assert found["rate"].tolist() == pytest.approx([0.5] * 3 + [0.2] * 3)
+        assert (found["teach_start_s"] - found["queued_s"]).tolist() == pytest.approx([0.1] * 6)
+        within = measured(ams_rates.rates_within_bounds(tables))
+        assert (within.n, within.note) == (2, "from 0.20 to 0.50 frames/s")
 
     def test_the_buffer_that_took_longest_to_encode_counts(self):
         streams = [self.stream("ams", "interview", [10.0] * 3, [0.1] * 3, seed) for seed in SEEDS]
@@ -420,11 +436,17 @@ class TestHouse:
         assert type(cells.slot(tables, "unheard-of", "streaming")).__name__ == "Local"
 
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
-        for module in (ams, ams_traffic, ams_rates):
-            for claim in module.CLAIMS:
-                found = claim.measure(Made())
-                assert isinstance(found, Untestable), claim.id
-                assert "run ams-" in found.reason or claim.id == "AMS-21"
+        tables = Made()
+        for verdict in evaluate(tables.run, tables=tables):
+            assert verdict.word == "not testable here", verdict.claim.id
+            assert verdict.note.endswith(f": run {verdict.claim.experiment}")
+        own = Made({"name": "ams-table1"})
+        assert evaluate(own.run, ["AMS-1"], tables=own)[0].note == "needs 'ams' and 'no_custom', with truth"
+
+    def test_gain_on_average_is_over_all_streets(self):
+        tables = scored(ams={"dance": 0.6, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})
+        assert measured(ams.gain_on_average(tables)).value == pytest.approx(0.095)
+        assert word("AMS-1b", tables) == "reproduced"
 
     def test_every_claim_of_the_paper_is_there(self):
         assert {f"AMS-{number}" for number in range(1, 22)} <= set(every_claim())

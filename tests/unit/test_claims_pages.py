@@ -12,11 +12,11 @@ import pytest
 from driftlab.errors import DataError
 from driftlab.platform.lab.experiment import names
 from driftlab.platform.results.claims.base import Measured, Untestable, as_records, every_claim, judge
-from driftlab.platform.results.claims.pages import PLACE, main, stored, verdict_of, written
+from driftlab.platform.results.claims.pages import PLACE, main, of_place, stored, verdict_of, written
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RUNS = stored(DOCS / "claims")
-PAGE = "before\n<!-- claims ONCE from a b -->\n| old |\n<!-- end of claims -->\nafter\n"
+PAGE = "before\n<!-- claims ONCE -->\n| old |\n<!-- end of claims -->\nafter\n"
 
 
 def run(experiment: str, **measured: float | None) -> dict[str, Any]:
@@ -36,11 +36,18 @@ def test_pages_hold_what_the_stored_runs_say():
         assert written(text, RUNS) == text, f"{page.name}: python -m driftlab.platform.results.claims.pages docs"
 
 
-def test_every_claim_stands_on_one_page_and_asks_experiments_that_are_there():
+def test_every_claim_stands_on_a_page_and_asks_an_experiment_that_is_there():
     places = [place for page in DOCS.rglob("*.md") for place in PLACE.findall(page.read_text(encoding="utf-8"))]
-    families = [family for _, found, _, _ in places for family in found.split()]
-    assert sorted(families) == sorted({name.rpartition("-")[0] for name in every_claim()})
-    assert {name for _, _, asked, _ in places for name in asked.split()} <= set(names())
+    claims = every_claim()
+    known = set(claims) | {name.partition("-")[0] for name in claims}
+    assert {name for _, found, _ in places for name in found.split()} <= known
+    assert {claim.id for _, found, _ in places for claim in of_place(found)} == set(claims)
+    assert {claim.experiment for claim in claims.values()} <= set(names())
+
+
+def test_claims_stand_in_the_order_of_papers():
+    found = [claim.id for claim in of_place("NEST N-13b N-2 N-13 N-10 N-14")]
+    assert found == ["NEST-1", "NEST-2", "NEST-3", "N-2", "N-10", "N-13", "N-13b", "N-14"]
 
 
 def test_stored_runs_are_judged_as_their_claims_are_today_and_name_no_machine():
@@ -54,27 +61,27 @@ def test_stored_runs_are_judged_as_their_claims_are_today_and_name_no_machine():
                 assert verdict_of(claim, stored_run).word == record["verdict"]
 
 
-def test_the_first_run_that_can_tell_is_taken():
-    page = written(PAGE, {"b": run("b", ONCE_1=0.2, ONCE_2=0.3), "a": run("a", ONCE_1=0.1)})
-    head, table = page.split("|---|---|---|---|---|---|\n")
-    assert head.startswith("before\n<!-- claims ONCE from a b -->\n| claim |")
+def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
+    runs = {"a": run("a", ONCE_1=0.1), "ams-table1": run("ams-table1", ONCE_1=0.2, ONCE_2=0.3)}
+    head, table = written(PAGE, runs).split("|---|---|---|---|---|---|\n")
+    assert head.startswith("before\n<!-- claims ONCE -->\n| claim |")
     first, second, third, *rest = table.splitlines()
-    assert first.split(" | ")[1:] == ["+0.155", "+0.100", "+0.090 to +0.110, n = 5", "reproduced", "a |"]
-    assert second.split(" | ")[2:] == ["+0.300", "+0.290 to +0.310, n = 5", "not reproduced", "b |"]
-    assert third.split(" | ")[2:] == ["–", "–", "not testable here: no stored run can tell", "– |"]
-    origins = ["* `a`: 2 seeds, commit 0123456789", "* `b`: 2 seeds, commit 0123456789"]
-    assert rest == ["", *origins, "<!-- end of claims -->", "after"]
-    assert written(page, {}).count("not testable here") == 3
+    own = "ams-table1 |"
+    assert first.split(" | ")[1:] == ["+0.155", "+0.200", "+0.190 to +0.210, n = 5", "reproduced", own]
+    assert second.split(" | ")[2:] == ["+0.300", "+0.290 to +0.310, n = 5", "not reproduced", own]
+    assert third.split(" | ")[2:] == ["–", "–", "not testable here: why", own]
+    assert rest == ["", "* `ams-table1`: 2 seeds, commit 0123456789", "<!-- end of claims -->", "after"]
+    assert written(PAGE, {}).count("not testable here: no run is stored") == 3
 
 
 def test_a_page_is_written_once_and_others_stay(tmp_path):
     (tmp_path / "claims").mkdir()
-    (tmp_path / "claims/a.json").write_text(json.dumps(run("a", ONCE_1=0.1)))
+    (tmp_path / "claims/ams-table1.json").write_text(json.dumps(run("ams-table1", ONCE_1=0.1)))
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "other.md").write_text("nothing")
     main(tmp_path)
     once = (tmp_path / "page.md").read_text()
-    assert re.search(r"^\| ONCE-1: .* \| reproduced \| a \|$", once, re.MULTILINE)
+    assert re.search(r"^\| ONCE-1: .* \| reproduced \| ams-table1 \|$", once, re.MULTILINE)
     main(tmp_path)
     assert (tmp_path / "page.md").read_text() == once
     assert (tmp_path / "other.md").read_text() == "nothing"

@@ -50,10 +50,12 @@ def made(name: str) -> Made:
         run |= {"devices": len(cell.devices), "bound": cell.system.bound, "status": "done", "student": "tiny"}
         rows["runs"].append({**here, **run, "score": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
         for edge in cell.devices:
-            place = {**here, "device": edge.name}
-            rows["devices"].append({**place, "score": 0.5, "stream_seed": edge.tenants[0].stream.seed})
+            place = {**here, "device": edge.name, "app": "a"}
+            rows["devices"].append(
+                {**here, "device": edge.name, "score": 0.5, "stream_seed": edge.tenants[0].stream.seed}
+            )
             for frame in range(2):
-                seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "app": "a", "score_frame": 0.5}
+                seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "score_frame": 0.5}
                 rows["frames"].append({**place, **seen, "score_window": 0.5})
             for number in (1, 2):
                 sent = {"direction": "up", "kind": "samples", "sequence": number, "queued_s": 10.0 * number}

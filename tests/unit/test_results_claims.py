@@ -23,7 +23,7 @@ from driftlab.platform.results.read import open_run
 
 
 def verdict(rule, paper, measured):
-    return judge(Claim("X-1", "here", "it holds", paper, "s", rule, lambda tables: measured), measured).word
+    return judge(Claim("X-1", "x", "here", "it holds", paper, "s", rule, lambda tables: measured), measured).word
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_rules(rule, paper, good, bad):
 
 
 def test_a_single_value_is_judged_and_marked():
-    claim = Claim("X-1", "here", "it holds", 1.0, "s", "le", lambda tables: Measured(0.5))
+    claim = Claim("X-1", "x", "here", "it holds", 1.0, "s", "le", lambda tables: Measured(0.5))
     assert judge(claim, Measured(0.5)).note == "one value has no interval"
     assert judge(claim, Measured(0.5, 0.4, 0.6, 3)).note == ""
 

@@ -21,10 +21,11 @@ from driftlab.platform.streaming.ams import Ams
 if TYPE_CHECKING:
     import pandas as pd
 
-CLIENTS, HORIZON, RATES = (f"run ams-{name}" for name in ("clients", "horizon", "rates"))
 LOSS = 0.01  # a device is served as long as waiting costs it less than this
 MORE = 10  # devices, one more than the paper's GPU serves
 HZ = "frames/s"
+HALF = "half"  # the student of half the width
+STREAM = ["cell", "device", "app"]
 
 # Sharing a GPU --------------------------------------------------------------------------------------------------------
 
@@ -33,9 +34,9 @@ def devices_gained(tables: Tables) -> Measured | Untestable:
     """Tell how many more devices a GPU serves when training intervals are adaptive, seed by seed."""
     adaptive, steady = (_losses(tables, slowdown=slowdown) for slowdown in (True, False))
     if adaptive.empty or steady.empty:
-        return Untestable(f"needs AMS with and without slowdown in fleets of several sizes: {CLIENTS}")
+        return Untestable("needs AMS with and without slowdown in fleets of several sizes")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
-        return Untestable(f"the intervals never adapted, both sides lost the same; streams must hold still: {CLIENTS}")
+        return Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
     served = _served(adaptive).merge(_served(steady), on="seed", suffixes=("", "_steady"))
     note = f"{served['value'].mean():.3g} with, {served['value_steady'].mean():.3g} without"
     note += f"; tried up to {adaptive['devices'].max()}"
@@ -46,10 +47,10 @@ def devices_served(tables: Tables) -> Measured | Untestable:
     """Tell how many devices a GPU serves with adaptive training intervals, seed by seed."""
     lost = _losses(tables, slowdown=True)
     if lost.empty:
-        return Untestable(f"needs AMS in fleets of several sizes: {CLIENTS}")
+        return Untestable("needs AMS in fleets of several sizes")
     served, most = _served(lost), int(lost["devices"].max())
     if (served["value"] == most).all() and most < MORE:
-        return Untestable(f"{most} devices were served, and no more were tried: {CLIENTS} --set size=full")
+        return Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
     means = lost.groupby("devices")["loss"].mean()
     return over_seeds(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
 
@@ -79,9 +80,9 @@ def short_horizon_ages(tables: Tables) -> Measured | Untestable:
     horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
     corners = list(itertools.product(_ends(horizons), _ends(intervals)))
     if len(corners) < 4 or any(corner not in grid for corner in corners):
-        return Untestable(f"needs AMS with two horizons and two intervals: {HORIZON}")
+        return Untestable("needs AMS with two horizons and two intervals")
     runs = done(tables)
-    wide = runs[runs["system"].isin(list(grid.values()))].pivot_table("score", CELL, "system")
+    wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
     value = ((short_soon - short_late) - (long_soon - long_late)).dropna()
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
@@ -94,11 +95,9 @@ def best_horizon(tables: Tables) -> Measured | Untestable:
     runs = done(tables)
     shortest_s = min((every for _, every in grid), default=0.0)
     soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
-    half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == "half")]
+    half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
     if half.empty or half["system"].nunique() < 2:
-        return Untestable(
-            f"needs a student of half the width and several horizons: {HORIZON} --set student.network=half"
-        )
+        return Untestable("needs a student of half the width and several horizons")
     means = half.groupby("system")["score"].mean()
     scores = {horizon: float(means[name]) for horizon, name in soon.items()}
     note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in sorted(scores.items()))
@@ -129,7 +128,7 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
     )
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
     rows = []
-    for (name, seed, stream_seed), part in buffers.groupby(["preset", "seed", "stream_seed"]):
+    for (name, seed, stream_seed, _), part in buffers.groupby(["preset", "seed", "stream_seed", "app"]):
         travel = draw_travel(PRESETS[name], stream_seed)
         later = part[part["start_s"] > 2 * part["gap_s"]]
         moved_m = [
@@ -140,7 +139,7 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
         fast = speed > speed.median()
         rows.append({"seed": seed, "value": later["rate"][fast].mean() - later["rate"][~fast].mean()})
     if not rows:
-        return Untestable(f"needs AMS on a street with stops, such as driving_la: {RATES}")
+        return Untestable("needs AMS on a street with stops, such as driving_la")
     return over_seeds(table_of(rows))
 
 
@@ -149,10 +148,10 @@ def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     buffers = _on(tables, _buffers(tables), lambda preset: _still(preset) and len(preset.visits) == 1)
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
-        return Untestable(f"needs 'ams' on a scene that stands still, such as interview: {RATES}")
+        return Untestable("needs 'ams' on a scene that stands still, such as interview")
     usual_s = slot(tables, "ams", "streaming").interval_s
-    last = buffers.groupby(["seed", "cell", "device"])["gap_s"].last() - usual_s
-    slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(["cell", "device"])["start_s"].min()
+    last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
+    slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
     return over_seeds(last.rename("value").reset_index(), note)
 
@@ -162,8 +161,8 @@ def rates_within_bounds(tables: Tables) -> Measured | Untestable:
     buffers = _buffers(tables)
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
-        return Untestable(f"needs 'ams': {RATES}")
-    streams = buffers.groupby(["cell", "device"])
+        return Untestable("needs 'ams'")
+    streams = buffers.groupby(STREAM)
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
     inside = rates.between(member.low_fps, member.high_fps)
@@ -174,11 +173,11 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     """Subtract how much `tanh` control changes the rate from buffer to buffer from how much `scaled` control does."""
     modes = {member.control: name for name, member in reversed(_ams(tables).items()) if _usual(member)}
     if not {"scaled", "tanh"} <= set(modes):
-        return Untestable(f"needs AMS with tanh and with scaled control: {RATES}")
+        return Untestable("needs AMS with tanh and with scaled control")
     buffers = _buffers(tables)
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
-    changes = settled.groupby(["cell", "device"])["rate"].diff().abs()
-    wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device"], "system")
+    changes = settled.groupby(STREAM)["rate"].diff().abs()
+    wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")
     value = (wide[modes["scaled"]] - wide[modes["tanh"]]).dropna()
     note = f"{wide[modes['scaled']].mean():.3f} against {wide[modes['tanh']].mean():.3f} {HZ} from buffer to buffer"
     return over_seeds(value.rename("value").reset_index(), note)
@@ -190,7 +189,7 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
     sent = uploads(tables)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
-        return Untestable(f"needs AMS that sends H.264: {RATES}")
+        return Untestable("needs AMS that sends H.264")
     worst = took.groupby("seed")["host_pack_seconds"].max()
     note = f"on this machine; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
     return over_seeds(worst.rename("value").reset_index(), note)
@@ -236,6 +235,7 @@ def _still(preset: Preset) -> bool:
 CLAIMS = (
     Claim(
         id="AMS-14",
+        experiment="ams-clients",
         source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
         sentence="with adaptive training intervals a GPU serves at least as many devices at less than a point of loss",
         paper=0.0,
@@ -245,6 +245,7 @@ CLAIMS = (
     ),
     Claim(
         id="SHARE-1",
+        experiment="ams-clients",
         source="driftlab: more devices than the paper's 9",
         sentence="a GPU serves more than 9 devices at less than a point of loss",
         paper=float(MORE),
@@ -254,6 +255,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-15",
+        experiment="ams-horizon",
         source="AMS, Figure 8b",
         sentence="a short horizon loses more than a long one when updates come less often",
         paper=0.0,
@@ -263,6 +265,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-16",
+        experiment="ams-horizon",
         source="AMS, Figure 8a",
         sentence="the horizon with which a small student scores best",
         paper=256.0,
@@ -272,6 +275,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-17",
+        experiment="ams-rates",
         source="AMS, Figure 3",
         sentence="the sampling rate falls while the camera stands",
         paper=0.0,
@@ -281,6 +285,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-18",
+        experiment="ams-rates",
         source="AMS, Figure 9: on Interview from about 150 s on",
         sentence="the training interval grows on a still scene",
         paper=50.0,
@@ -290,6 +295,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-19",
+        experiment="ams-rates",
         source="AMS, Figure 11",
         sentence="the mean sampling rate of every stream is within its limits",
         paper=1.0,
@@ -299,6 +305,7 @@ CLAIMS = (
     ),
     Claim(
         id="AMS-21",
+        experiment="ams-rates",
         source="AMS, Section 3.2: less than a second",
         sentence="encoding a buffer takes little time",
         paper=1.0,
@@ -308,6 +315,7 @@ CLAIMS = (
     ),
     Claim(
         id="RATE-1",
+        experiment="ams-rates",
         source="driftlab: a gain that follows the rate",
         sentence="the sampling rate is steadier under `scaled` control than under the paper's",
         paper=0.0,

@@ -50,6 +50,7 @@ class Claim:
     """
 
     id: str
+    experiment: str  # that was made to ask
     source: str
     sentence: str
     paper: float | None
@@ -87,7 +88,16 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
         if name not in known:
             raise unknown_name("claim", name, known)
     source = tables or Tables(run)
-    return [judge(known[name], known[name].measure(source)) for name in wanted or known]
+    return [judge(known[name], _asked(known[name], source)) for name in wanted or known]
+
+
+def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
+    """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
+    found = claim.measure(tables)
+    elsewhere = tables.run.spec.get("name") != claim.experiment
+    return (
+        Untestable(f"{found.reason}: run {claim.experiment}") if isinstance(found, Untestable) and elsewhere else found
+    )
 
 
 def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:

@@ -117,7 +117,7 @@ def uploads(tables: Tables) -> pd.DataFrame:
     A sampling rate is what an upload brought over the time since the upload before. One visit to the server takes all
     uploads that wait, in the order of their arrival; what was refused or came too late has no phase.
     """
-    place = ["cell", "device"]
+    place = ["cell", "device", "app"]
     sent = tables.frame("transfers").merge(done(tables)[["cell", "system", *CELL]], on="cell")
     sent = sent[sent["kind"] == "samples"].sort_values([*place, "sequence"])
     start_s = sent.groupby(place)["queued_s"].shift(fill_value=0.0)
@@ -144,8 +144,3 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(rows, columns=["seed", "value"])
-
-
-def or_run(found: Measured | Untestable, experiment: str) -> Measured | Untestable:
-    """Say which experiment has what is missing."""
-    return Untestable(f"{found.reason}: {experiment}") if isinstance(found, Untestable) else found

@@ -28,12 +28,11 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-FIG8, FIG9, FIG10, FIG11, OPTIMUM = (f"run nestdnn-{name}" for name in ("fig8", "fig9", "fig10", "fig11", "optimum"))
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
 POINTS = "points"
 APPS = 6
 ENOUGH = 100_000  # windows of applications: who is there now is there for minutes, so few of them are news
-TOO_SHORT = "has {} windows of applications and needs {}: " + FIG9
+TOO_SHORT = "has {} windows of applications and needs {}"
 KNEE = "knee"
 STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
 
@@ -46,7 +45,7 @@ def nested_switches(tables: Tables) -> Measured | Untestable:
     nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
     found = found[found["system"].isin(nested)]
     if found.empty:
-        return Untestable(f"needs nested networks that are switched: {FIG8}")
+        return Untestable("needs nested networks that are switched")
     up = found["variant"] > found["before"]
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"]).sum()
     return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down")
@@ -65,7 +64,7 @@ def switching_energy(tables: Tables) -> Measured | Untestable:
         drawn[side] = 1000 * found[found["system"].isin(names[:1])].groupby("seed")["paging_j"].mean()
     saved = (drawn["alone"] - drawn["nested"]).dropna()
     if saved.empty:
-        return Untestable(f"needs nested and independent networks that are switched: {FIG8}")
+        return Untestable("needs nested and independent networks that are switched")
     note = f"{drawn['nested'].mean():.3g} J against {drawn['alone'].mean():.3g} J"
     return over_seeds(saved.rename("value").reset_index(), note)
 
@@ -77,7 +76,7 @@ def concurrency(tables: Tables) -> Measured | Untestable:
     """Take the number of applications whose share of the time is farthest from the paper's."""
     rows = visitors(tables)
     if rows.empty:
-        return Untestable(f"needs six applications that come and go: {FIG9}")
+        return Untestable("needs six applications that come and go")
     if len(rows) < ENOUGH:
         return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
     counts = rows.groupby(["cell", "device", "time_s"]).size()
@@ -91,7 +90,7 @@ def even_shares(tables: Tables) -> Measured | Untestable:
     """Take the application whose part of all application seconds is farthest from an even one."""
     rows = visitors(tables)
     if rows.empty:
-        return Untestable(f"needs six applications that come and go: {FIG9}")
+        return Untestable("needs six applications that come and go")
     if len(rows) < ENOUGH:
         return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
     parts = 100 * rows["app"].value_counts(normalize=True)
@@ -127,7 +126,7 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     all the same are not drawn by chance, so a goal counts with all of its traces or not at all.
     """
     if points.empty or points["alpha"].nunique() < 3:
-        return Untestable(f"needs NestDNN at three alphas and the status quo: {FIG10}")
+        return Untestable("needs NestDNN at three alphas and the status quo")
     traces = on_traces(points, measure)
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
@@ -157,7 +156,7 @@ def gap_to_optimum(tables: Tables) -> Measured | Untestable:
         gaps[name] = 100 * (found[name] - found[best])
     used = [name for name in gaps if in_use(slot(tables, name, "scheduling"))]
     if not used:
-        return Untestable(f"needs NestDNN and the exact schedule at the same alpha: {OPTIMUM}")
+        return Untestable("needs NestDNN and the exact schedule at the same alpha")
     told = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
     others = ", ".join(text for name, text in told.items() if name not in used)
     note = ", ".join(told[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
@@ -171,7 +170,7 @@ def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
     ours = [name for name, one in greedy.items() if one.method == "lookahead" and not one.cached]
     theirs = [name for name, one in greedy.items() if one.method == "steepest" and not one.cached]
     if not ours or not theirs:
-        return Untestable(f"needs lookahead and steepest without a kept plan: {OPTIMUM}")
+        return Untestable("needs lookahead and steepest without a kept plan")
     alpha = greedy[ours[0]].alpha
     found = 100 * costs(tables, dict.fromkeys([ours[0], *theirs], alpha))
     best = min(theirs, key=lambda name: float(found[name].mean()))
@@ -190,7 +189,7 @@ def time_saved(tables: Tables) -> Measured | Untestable:
         if one.cached and not two.cached and {**vars(one), "cached": False} == vars(two) and one.method == "steepest"
     ]
     if not pairs:
-        return Untestable(f"needs the paper's greedy with and without a kept plan: {OPTIMUM}")
+        return Untestable("needs the paper's greedy with and without a kept plan")
     kept, anew = (_decision_s(tables)[name] for name in pairs[0])
     return over_seeds((1 - kept / anew).rename("value").reset_index(), f"of {1000 * anew.mean():.2g} ms")
 
@@ -210,6 +209,7 @@ def _claim(id: str, objective: str, where: str, wanted: str, said: float) -> Cla
     points = wanted == "gain"
     return Claim(
         id=id,
+        experiment="nestdnn-fig11" if wanted == "energy_ratio" else "nestdnn-fig10",
         source=f"NestDNN, {figure}: " + (f"+{100 * said:.1f} points" if points else f"{said:.1f} times"),
         sentence=f"{who} {does} than the status quo {place}",
         paper=said if points else 1.0,
@@ -236,6 +236,7 @@ ON_FRONTIER = (
 CLAIMS = (
     Claim(
         id="N-6",
+        experiment="nestdnn-tables45",
         source="NestDNN, Tables 4 and 5",
         sentence="nested networks drop nothing on the way up and load nothing on the way down",
         paper=0.0,
@@ -245,6 +246,7 @@ CLAIMS = (
     ),
     Claim(
         id="N-8",
+        experiment="nestdnn-fig8",
         source="NestDNN, Figure 8: 602.1 J (VC) to 4.0 J (VS)",
         sentence="a thousand switches among nested networks draw less",
         paper=4.0,
@@ -254,6 +256,7 @@ CLAIMS = (
     ),
     Claim(
         id="N-9",
+        experiment="nestdnn-fig9",
         source="NestDNN, Figure 9: 9.8, 12.7, 18.6, 24.5 and 34.3 % with two to six",
         sentence="as many applications run at a time as in the paper",
         paper=0.0,
@@ -263,6 +266,7 @@ CLAIMS = (
     ),
     Claim(
         id="N-10",
+        experiment="nestdnn-fig9",
         source="NestDNN, Figure 9: about 16.7 % each",
         sentence="every application runs as often as any other",
         paper=0.0,
@@ -273,6 +277,7 @@ CLAIMS = (
     *(_claim(*row) for row in ON_FRONTIER),
     Claim(
         id="N-16",
+        experiment="nestdnn-optimum",
         source="NestDNN: not quantified",
         sentence="what greedy schedules cost above the optimum",
         paper=None,
@@ -282,6 +287,7 @@ CLAIMS = (
     ),
     Claim(
         id="N-17",
+        experiment="nestdnn-optimum",
         source="NestDNN, Section 3.3: 70 % of the allocations",
         sentence="keeping an unfinished plan saves time",
         paper=0.7,
@@ -291,6 +297,7 @@ CLAIMS = (
     ),
     Claim(
         id="NEST-1",
+        experiment="nestdnn-optimum",
         source="driftlab: blocks of units, and dividing anew",
         sentence="lookahead is nearer to the optimum than the steepest walk, also on a finer grid",
         paper=0.0,

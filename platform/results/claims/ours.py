@@ -81,6 +81,7 @@ def _mean(values: pd.Series) -> Measured | Untestable:
 CLAIMS = (
     Claim(
         id="ONCE-1",
+        experiment="ams-table1",
         source="AMS, Table 2: Interview, 71.91 to 87.40 %",
         sentence="specialising once helps where the scene does not change",
         paper=0.1549,
@@ -90,6 +91,7 @@ CLAIMS = (
     ),
     Claim(
         id="ONCE-2",
+        experiment="ams-table1",
         source="AMS, Table 1: A2D2, 62.05 to 50.78 %",
         sentence="specialising once hurts on scenes that were not in its samples",
         paper=-0.1127,
@@ -99,6 +101,7 @@ CLAIMS = (
     ),
     Claim(
         id="ONCE-3",
+        experiment="ams-table1",
         source="driftlab: what ONCE-1 and ONCE-2 say together",
         sentence="what specialising once gains is smaller on new scenes than on known ones",
         paper=0.0,

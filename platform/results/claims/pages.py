@@ -3,8 +3,8 @@
     driftlab claims runs/NAME --json > docs/claims/NAME.json
     python -m driftlab.platform.results.claims.pages docs
 
-A page has a place for a table between two marks: `<!-- claims AMS DELTA from ams-table1 ams-fig4 -->` names what the
-claims' identifiers begin with and the experiments that are asked, in this order; `<!-- end of claims -->` ends it.
+A page has a place for a table between two marks: `<!-- claims AMS DELTA-1 -->` names claims, alone or by what their
+identifiers begin with, and `<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 from driftlab.errors import DataError
 from driftlab.platform.results.claims.base import (
-    DASH,
     Claim,
     Measured,
     Untestable,
@@ -30,9 +29,8 @@ from driftlab.platform.results.claims.base import (
     of_span,
 )
 
-PLACE = re.compile(r"(<!-- claims ([\w ]+) from ([\w -]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- claims ([\w -]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | verdict | run |\n|---|---|---|---|---|---|"
-NO_RUN = Untestable("no stored run can tell")
 
 Stored = Mapping[str, Mapping[str, Any]]  # experiment, and what `driftlab claims --json` printed of its run
 
@@ -52,40 +50,53 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 def written(text: str, runs: Stored) -> str:
     """Write the tables of a page anew."""
-    return PLACE.sub(lambda place: place[1] + _table(place[2].split(), place[3].split(), runs) + place[4], text)
+    return PLACE.sub(lambda place: place[1] + _table(of_place(place[2]), runs) + place[3], text)
 
 
-def _table(families: Sequence[str], experiments: Sequence[str], runs: Stored) -> str:
-    asked = {name: runs[name] for name in experiments if name in runs}
-    claims = [claim for claim in every_claim().values() if claim.id.rpartition("-")[0] in families]
-    claims.sort(key=lambda claim: _place(claim.id, families))
-    rows = [_row(claim, asked) for claim in claims]
-    origins = [_origin(name, run) for name, run in asked.items()]
+def of_place(names: str) -> list[Claim]:
+    """List the claims of a mark, family by family as it names them, and as papers do: N-13b between N-13 and N-14."""
+    asked = names.split()
+    families = list(dict.fromkeys(name.partition("-")[0] for name in asked))
+    claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(asked)]
+    return sorted(claims, key=lambda claim: (families.index(_family(claim)), *_number(claim)))
+
+
+def _family(claim: Claim) -> str:
+    return claim.id.partition("-")[0]
+
+
+def _number(claim: Claim) -> tuple[int, str]:
+    number = claim.id.partition("-")[2]
+    return int(number.rstrip("abcd")), number
+
+
+def _table(claims: Sequence[Claim], runs: Stored) -> str:
+    asked = list(dict.fromkeys(claim.experiment for claim in claims if claim.experiment in runs))
+    rows = [_row(claim, verdict_of(claim, runs.get(claim.experiment))) for claim in claims]
+    origins = [_origin(name, runs[name]) for name in asked]
     return "\n".join([HEAD, *rows, "", *(origins or ["No run is stored yet."]), ""])
 
 
-def _place(name: str, families: Sequence[str]) -> tuple[int, int, str]:
-    """Order claims as papers do: N-13b between N-13 and N-14."""
-    family, _, number = name.rpartition("-")
-    return families.index(family), int(number.rstrip("abcd")), number
-
-
-def _row(claim: Claim, runs: Stored) -> str:
-    """Take the first run that can tell."""
-    name, verdict = next(
-        ((name, verdict) for name, run in runs.items() if (verdict := verdict_of(claim, run)).measured),
-        (DASH, judge(claim, NO_RUN)),
-    )
+def _row(claim: Claim, verdict: Verdict) -> str:
     said = f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word
-    cells = (f"{claim.id}: {claim.sentence}", of_paper(claim), of_ours(verdict), of_span(verdict), said, name)
+    cells = (
+        f"{claim.id}: {claim.sentence}",
+        of_paper(claim),
+        of_ours(verdict),
+        of_span(verdict),
+        said,
+        claim.experiment,
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def verdict_of(claim: Claim, run: Mapping[str, Any]) -> Verdict:
-    """Judge what a run measured by the rule that the claim has today."""
+def verdict_of(claim: Claim, run: Mapping[str, Any] | None) -> Verdict:
+    """Judge what a stored run measured by the rule that the claim has today."""
+    if run is None:
+        return judge(claim, Untestable("no run is stored"))
     record = next((record for record in run["claims"] if record["id"] == claim.id), None)
     if record is None or record["ours"] is None:
-        return judge(claim, NO_RUN)
+        return judge(claim, Untestable(record["note"] if record else "the stored run did not ask"))
     return judge(claim, Measured(record["ours"], record["low"], record["high"], record["n"], record["note"]))
 
 

@@ -41,7 +41,8 @@ def show(view: View) -> Shown | None:
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
     own = sent[sent["seed"] == sent["seed"].min()]
-    return own[own["device"] == own["device"].min()]
+    first = own[["device", "app"]].min()  # what the first device does comes under one name
+    return own[(own[["device", "app"]] == first).all(axis=1)]
 
 
 def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tuple[float, float]]) -> None:
@@ -64,7 +65,7 @@ def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tupl
 
 
 def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
-    streams = sent.groupby(["system", "cell", "device"])[["samples", "gap_s"]].sum()
+    streams = sent.groupby(["system", "cell", "device", "app"])[["samples", "gap_s"]].sum()
     rates = streams["samples"] / streams["gap_s"]
     for name, look in looks.items():
         plots.cumulative(axis, rates[name], look)
