@@ -54,7 +54,7 @@ class Workload:
     parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means as long as it is
     family: str = "streets"  # the workloads that resemble it: networks are built on their pictures before a run
-    classes: int | None = len(CLASSES)  # how many these have; None: as many as asked for
+    classes: tuple[str, ...] | None = CLASSES  # those that these show; None: as many as asked for
 
 
 def _open_street(request: Request) -> Stream:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
-from driftlab.platform.lab.cells import cells_of, measured_of, open_workload
+from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting, key
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
@@ -41,6 +41,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
 def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scaling: Member) -> list[FamilyRecipe]:
     """List the recipe of an application's student and, where a network teaches, the teacher's."""
     seen = workload.seen_by(app)
+    stream = open_workload(seen)
     parts: list[tuple[StudentPart | TeacherPart, Member]] = [(experiment.student_of(app), scaling)]
     if experiment.teacher.kind == "network":
         parts.append((experiment.teacher, FIXED))
@@ -48,13 +49,14 @@ def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scali
         FamilyRecipe(
             Recipe(
                 network=part.network,
-                classes=len(open_workload(seen).classes),
+                classes=len(stream.classes),
                 height=seen.height,
                 width=seen.width,
                 workloads=find_workload(seen.name).family,
                 steps=part.pretrain_steps,
                 lr=part.pretrain_rate,
                 seed=part.pretrain_seed,
+                fresh_head=has_own_classes(seen, stream),
             ),
             member,
         )

@@ -5,20 +5,23 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError
 from driftlab.platform.core.wording import worded
-from driftlab.platform.lab.cells import cells_of, described, measured_of, open_workload, system_of
+from driftlab.platform.lab.cells import cells_of, described, has_own_classes, measured_of, open_workload, system_of
 from driftlab.platform.models import zoo
 from driftlab.platform.models.tasks import SEGMENTATION, TASKS
 from driftlab.platform.world import apps, hardware, link
 
 if TYPE_CHECKING:
+    from driftlab.datasets.frames import Stream
     from driftlab.platform.lab.experiment import AppPart, Experiment, WorkloadPart
 
 
@@ -137,6 +140,8 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         zoo.check(app.network)
     measured_of(app)
     stream = open_workload(seen)
+    if has_own_classes(seen, stream):
+        _check_own_classes(experiment, seen.name, stream)
     if not stream.has_truth and experiment.teacher.kind == "oracle":
         raise RequestError(
             f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
@@ -152,6 +157,35 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"'{seen.name}' has truth for {' and '.join(known)}, and student.network={student} is for "
             f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
         )
+
+
+def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
+    """Let only label maps teach a film's own classes: no lesson from before the run has them."""
+    whose = f"'{name}' has classes of its own ({', '.join(stream.classes)})"
+    if not stream.has_truth:
+        raise RequestError(
+            f"{whose} and no label maps to learn them from; put label maps beside the file, or remove its classes.txt"
+        )
+    if experiment.teacher.kind == "network":
+        raise RequestError(
+            f"{whose}, and teacher.kind is network, who knows {', '.join(CLASSES)}; set teacher.kind=oracle: "
+            "the label maps teach"
+        )
+    if learners := ", ".join(sorted(_learners(experiment))):
+        raise RequestError(
+            f"{whose}, and scaling={learners} builds its networks on pictures of {', '.join(CLASSES)}; "
+            "take scaling=fixed"
+        )
+
+
+def _learners(experiment: Experiment) -> set[str]:
+    """Name the scaling members that learn before a run begins."""
+    found = set()
+    for part in experiment.systems:
+        with suppress(RequestError):  # a system that is wrong is refused in its own place
+            scaling = system_of(part).scaling
+            found |= {scaling.name} if scaling.make().needs_data else set()
+    return found
 
 
 def _check_teacher(experiment: Experiment) -> None:

@@ -41,6 +41,7 @@ class Recipe:
     batch: int = 4
     lr: float = 6e-3
     version: int = 1  # raise it when a network, the lessons or the training change what comes out
+    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # the lessons have other classes
 
     def key(self) -> str:
         """Hash the recipe together with the version of torch, which decides the last bits."""
@@ -101,7 +102,7 @@ def _key(origin: Origin) -> str:
 
 
 def _origin(recipe: Recipe) -> Origin:
-    return {**dataclasses.asdict(recipe), "torch": version_of("torch")}
+    return {**_decisive(recipe), "torch": version_of("torch")}
 
 
 def _family_origin(recipe: FamilyRecipe) -> Origin:
@@ -111,10 +112,10 @@ def _family_origin(recipe: FamilyRecipe) -> Origin:
     return {"network": _origin(recipe.network), "scaling": scaling, "version": recipe.version}
 
 
-def _decisive(member: Any) -> Origin:
-    """List a member's parameters, but none that came later and changes nothing: what was built before is found."""
-    before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(member)}
-    return {name: value for name, value in dataclasses.asdict(member).items() if value != before[name]}
+def _decisive(recipe: Any) -> Origin:
+    """List a recipe's or a member's fields, but none that came later and changes nothing: what was built is found."""
+    before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(recipe)}
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
 
 
 def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:

@@ -16,6 +16,7 @@ import torch
 
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.frames import Frames
+from driftlab.datasets.streets.presets import CLASSES
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.models.predict import load, state_of, to_input
@@ -36,10 +37,21 @@ WARM_UP = 0.1  # share of the steps in which the rate rises
 def pretrain(recipe: Recipe) -> Weights:
     """Build a network and train it on frames of every workload of its family; the same recipe gives the same bits."""
     with one_thread():
-        model = build(recipe.network, recipe.classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
+        classes = len(CLASSES) if recipe.fresh_head else recipe.classes
+        model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
         if recipe.steps:
             _train(model, recipe, draw_lessons(recipe, min(FRAMES, recipe.steps * recipe.batch)))
-        return state_of(model)
+        return state_of(_begun_anew(model, recipe) if recipe.fresh_head else model)
+
+
+def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
+    """Keep what was learned but for the head, which is what grows with the classes: it begins anew for others."""
+    seed = seed_for(recipe.seed, "pretrain", "head")
+    model, wider = (build(recipe.network, recipe.classes + more, seed=seed) for more in (0, 1))
+    fresh, grown = model.state_dict(), wider.state_dict()
+    kept = {name: value for name, value in taught.state_dict().items() if fresh[name].shape == grown[name].shape}
+    model.load_state_dict({**fresh, **kept})
+    return model
 
 
 def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from film_factory import put_beside, write_film
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -83,6 +84,8 @@ def write_files(page: Path, folder: Path) -> None:
     for block in blocks(page):
         if block.name:
             (folder / block.name).write_text(block.text, encoding="utf-8")
+            for film in re.findall(r"video:([\w.]+)", block.text):
+                put_beside(write_film(folder / film))
 
 
 def covered(page: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,17 @@ def test_no_steps_leave_the_random_weights():
     assert {name: value.shape for name, value in weights.items()} == {
         name: value.shape for name, value in state_of(build("half", 8, seed=0)).items()
     }
+
+
+@pytest.mark.parametrize("classes", [3, 8])
+def test_a_fresh_head_sits_on_what_was_learned(classes):
+    """Also where there happen to be as many classes as in the lessons."""
+    learned = pretrain.pretrain(SHORT)
+    own, same = (pretrain.pretrain(replace(SHORT, classes=classes, fresh_head=True)) for _ in range(2))
+    assert digest(own) == digest(same)
+    assert own["head.weight"].shape[0] == classes
+    differs = {name for name in learned if not np.array_equal(own[name], learned[name])}
+    assert differs == {"head.weight", "head.bias"}
 
 
 def test_a_mirrored_frame_keeps_its_truth(monkeypatch):

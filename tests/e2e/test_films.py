@@ -1,0 +1,71 @@
+"""Films of one's own: label maps of any classes teach a student, and a network teaches where there are no maps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from film_factory import FPS, HEIGHT, WIDTH, put_beside, write_film
+
+from driftlab.errors import RequestError
+from driftlab.platform.lab.experiment import parse
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.read import open_run
+from driftlab.platform.results.report import write_report
+
+AMS = {
+    "name": "ams",
+    "streaming": {"name": "ams", "interval_s": 3},
+    "adaptation": {"name": "distill", "learning_rate": 0.01, "fraction": 0.5},
+}
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    return write_film(tmp_path / "boat.mp4")
+
+
+def document(film: Path, **changes: Any) -> dict[str, Any]:
+    own = {
+        "name": "film",
+        "systems": ["no_custom", AMS],
+        "workloads": [{"name": f"video:{film}", "duration_s": None, "fps": FPS, "height": HEIGHT, "width": WIDTH}],
+        "bounds": False,
+        "student": {"network": "half", "pretrain_steps": 10},
+        "teacher": {"pretrain_steps": 2},
+    }
+    return {**own, **changes}
+
+
+def test_label_maps_teach_classes_of_one_s_own(film: Path, tmp_path: Path):
+    put_beside(film)
+    made = run(document(film), out=tmp_path / "run").directory
+    scores = open_run(made).frame("runs").set_index("system")["score"]
+    assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student knows streets, and begins to name anew
+    page = write_report(made).read_text(encoding="utf-8")
+    assert "The same moments" in page and "sidewalk" not in page
+
+
+def test_without_label_maps_a_network_teaches(film: Path, tmp_path: Path):
+    made = run(document(film, teacher={"kind": "network", "pretrain_steps": 2}), out=tmp_path / "run").directory
+    runs = open_run(made).frame("runs").set_index("system")
+    assert runs["score"].between(0, 1).all()
+    assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(3, abs=1), "teacher")
+
+
+def test_nobody_else_can_teach_classes_of_one_s_own(film: Path):
+    def refusal(**changes: Any) -> str:
+        with pytest.raises(RequestError) as caught:
+            parse(document(film, **changes))
+        return str(caught.value)
+
+    put_beside(film)
+    said = refusal(teacher={"kind": "network"})
+    assert "has classes of its own (sea, beach, boat), and teacher.kind is network, who knows road, " in said
+    assert "set teacher.kind=oracle" in said
+    said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
+    assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said
+    for file in film.with_name(f"{film.name}.labels").glob("gt_*.png"):
+        file.unlink()
+    assert "no label maps to learn them from; put label maps beside the file, or remove its classes.txt" in refusal()
