@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from documents_factory import SHARING
 
 import driftlab
 from driftlab.platform.lab.backend import NodeId
@@ -45,7 +47,7 @@ DOCUMENT: dict[str, Any] = {
     "student": {"network": "half", "pretrain_steps": 2},
 }
 HARMS = ("deleted", "cut", "emptied", "scribbled")
-CELLS = [cell.id for cell in cells_of(parse(DOCUMENT))]
+CELLS, SHARERS = ([cell.id for cell in cells_of(parse(document))] for document in (DOCUMENT, SHARING))
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +57,17 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outcome.directory
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which two applications share a device."""
+    outcome = run(SHARING, out=tmp_path_factory.mktemp("runs") / "shared")
+    assert (outcome.done, outcome.kept, outcome.failed) == (len(SHARERS), 0, ())
+    return outcome.directory
+
+
 @pytest.fixture
 def again(tmp_path: Path, reference: Path) -> Path:
     """A run of its own that may be spoilt."""
-    import shutil
-
     return Path(shutil.copytree(reference, tmp_path / "again"))
 
 
@@ -110,6 +118,18 @@ class TestTables:
         assert [event["event"] for event in events] == ["begins", "built"] + ["finished"] * len(CELLS)
         assert [event["cell"] for event in events[2:]] == CELLS
 
+    def test_where_a_device_is_shared_networks_change_and_trainings_end_by_their_score(self, shared):
+        """Else the comparisons with this run would say little."""
+        tables = driftlab.open_run(shared)
+        shares, updates = tables.frame("shares"), tables.frame("updates")
+        sharing, streaming, agreeing = SHARERS
+        assert set(shares.groupby(["cell", "time_s"])["app"].nunique()) == {1, 2}
+        for cell in (sharing, streaming):
+            assert shares[shares["cell"] == cell]["variant"].nunique() > 1
+        for cell in (streaming, agreeing):
+            assert updates[updates["cell"] == cell]["accepted"].sum() > 2
+        assert updates[updates["cell"] == agreeing]["iterations"].nunique() > 2
+
 
 class TestAgain:
     def test_the_same_request_gives_the_same_tables(self, reference, tmp_path):
@@ -147,6 +167,14 @@ class TestResume:
         outcome = resume(again)
         assert (outcome.done, outcome.kept, outcome.failed) == (1, len(CELLS) - 1, ())
         assert differences(reference, again) == []
+
+    @pytest.mark.parametrize(("table", "cell"), [*zip(("shares", "variants", "runs"), SHARERS, strict=True)])
+    def test_so_is_one_of_a_shared_device(self, shared, tmp_path, table, cell):
+        again = Path(shutil.copytree(shared, tmp_path / "again"))
+        table_file(again / "tables", table, cell).unlink()
+        outcome = resume(again)
+        assert (outcome.done, outcome.kept, outcome.failed) == (1, len(SHARERS) - 1, ())
+        assert differences(shared, again) == []
 
     def test_what_a_kill_leaves_behind_does_no_harm(self, reference, again):
         (again / "tables" / "frames" / ".half.parquet.tmp").write_bytes(b"half a file")
@@ -264,13 +292,16 @@ class Aloud(Progress):
 run(json.loads(sys.argv[1]), out=sys.argv[2], progress=Aloud())
 """
     EVENTS = 2 + len(CELLS) * (1 + 2 * 3)  # begins, built; per cell three windows of two devices, finished
+    SHARED_EVENTS = 3 + len(SHARERS) * (1 + 6)  # two networks; one device and six windows
 
-    @pytest.mark.parametrize("number", range(3))
-    def test_a_run_goes_on_where_it_was_killed(self, reference, tmp_path, number):
+    @pytest.mark.parametrize(("whole", "number"), [("reference", 0), ("reference", 1), ("reference", 2), ("shared", 7)])
+    def test_a_run_goes_on_where_it_was_killed(self, request, tmp_path, whole, number):
+        reference = request.getfixturevalue(whole)
+        document, events = {"reference": (DOCUMENT, self.EVENTS), "shared": (SHARING, self.SHARED_EVENTS)}[whole]
         moment = random.Random(number)
-        count = moment.randrange(1, self.EVENTS - 1)
+        count = moment.randrange(1, events - 1)
         folder = tmp_path / "killed"
-        command = [sys.executable, "-c", self.DRIVER, json.dumps(DOCUMENT), str(folder)]
+        command = [sys.executable, "-c", self.DRIVER, json.dumps(document), str(folder)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
             assert driver.stdin is not None
             assert driver.stdout is not None
@@ -283,6 +314,6 @@ run(json.loads(sys.argv[1]), out=sys.argv[2], progress=Aloud())
         assert all(heard)
         outcome = resume(folder)
         assert outcome.failed == ()
-        assert heard.count("finished\n") <= outcome.kept < len(CELLS)
+        assert heard.count("finished\n") <= outcome.kept < outcome.done + outcome.kept
         assert differences(reference, folder) == []
         assert len(driftlab.open_run(folder).table("frames")) == len(driftlab.open_run(reference).table("frames"))

@@ -1,0 +1,54 @@
+"""A tiny experiment in which two applications share a device, run networks of several sizes, and are taught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NESTED = {
+    "name": "nested",
+    "keep": [1.0, 0.5, 0.25],
+    "ranking": "l1",
+    "accuracy_loss": 1.0,
+    "prune_epochs": 0,
+    "grow_epochs": 1,
+}
+NESTDNN = {"name": "nestdnn", "alpha": 1.0}
+SLOW = {
+    "name": "slow-phone",  # the largest of the networks takes half a second
+    "macs_per_s": 1.5e6,
+    "bytes_per_s": 1e9,
+    "overhead_s": 60e-6,
+    "memory_bytes": 100_000_000,
+    "idle_w": 0.4,
+    "busy_w": 2.5,
+}
+SHARING: dict[str, Any] = {
+    "name": "sharing",
+    "systems": [
+        {"name": "nestdnn", "scaling": NESTED, "scheduling": NESTDNN},
+        {
+            "name": "ams+nested",
+            "streaming": {"name": "ams", "interval_s": 2},
+            "adaptation": {"name": "distill", "iterations": 3},
+            "scaling": NESTED,
+            "scheduling": NESTDNN,
+        },
+        {"name": "just_in_time", "streaming": {"name": "just_in_time", "threshold": 0.2}},
+    ],
+    "workloads": [
+        {
+            "name": "streets/running",
+            "duration_s": 12,
+            "fps": 2,
+            "height": 32,
+            "width": 48,
+            "churn": {"least": 1, "most": 2, "start": 0.3, "stop": 0.3},
+            "apps": [{"name": "front", "latency_goal_s": 0.5}, {"name": "side", "latency_goal_s": 0.5}],
+        }
+    ],
+    "fleets": [{"name": "slow", "devices": [{"hardware": SLOW}]}],
+    "window_s": 2,
+    "pictures": 2,
+    "bounds": False,
+    "student": {"network": "half", "pretrain_steps": 2},
+}
