@@ -89,6 +89,8 @@ def cells_of(experiment: Experiment) -> list[Cell]:
 
 def _cell(system: System, workload: str, devices: tuple[EdgeSpec, ...], fleet: str, seed: int) -> Cell:
     cell_id = f"{system.name}/{workload}/{fleet}/seed-{seed}"
+    if system.bound == "null_link":
+        devices = tuple(replace(device, link=link.find("null")) for device in devices)
     return Cell(cell_id, system, workload, fleet, devices, seed, devices[0].duration_s)
 
 
@@ -198,6 +200,8 @@ def system_of(part: str | SystemPart) -> System:
     system = replace(base, name=part.name, **slots)
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
+    if part.null_link:
+        system = replace(system, bound="null_link")
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
     if faults:
         raise RequestError("; ".join(faults))

@@ -37,6 +37,7 @@ class SystemPart(_Part):
     adaptation: str | dict[str, Any] | None = None
     scaling: str | dict[str, Any] | None = None
     scheduling: str | dict[str, Any] | None = None
+    null_link: bool | None = Field(None, description="true: a bound, what the row does where its link takes no time")
     vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
 
 
@@ -71,7 +72,7 @@ class WorkloadPart(_Part):
     @property
     def label(self) -> str:
         """How tables and plots call it."""
-        return self.alias or Path(self.name.removeprefix("video:")).stem
+        return self.alias or Path(self.name.rpartition(":")[2]).stem
 
     def seen_by(self, app: AppPart) -> WorkloadPart:
         """Describe what one application watches."""

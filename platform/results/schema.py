@@ -53,7 +53,7 @@ _RUNS = _table(
     _column("fleet", TEXT, "devices and links by name"),
     _column("devices", INDEX, "how many devices"),
     _column("seed", COUNT, "seed of the cell"),
-    _column("bound", TEXT, "do_nothing, best_static or oracle", null="the system is a method, not a bound"),
+    _column("bound", TEXT, "do_nothing, null_link, best_static or oracle", null="the system is a method, not a bound"),
     _column("status", TEXT, "done or failed"),
     _column("error", TEXT, "why the cell failed", null="it did not"),
     _column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),

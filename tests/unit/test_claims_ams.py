@@ -443,6 +443,10 @@ class TestHouse:
         own = Made({"name": "ams-table1"})
         assert evaluate(own.run, ["AMS-1"], tables=own)[0].note == "needs 'ams' and 'no_custom', with truth"
 
+    def test_a_null_link_is_no_cell_of_the_method(self):
+        rows = [run_row("ams", 0), run_row("ams-null-link", 0, bound="null_link")]
+        assert cells.done(Made(runs=rows))["system"].tolist() == ["ams"]
+
     def test_gain_on_average_is_over_all_streets(self):
         tables = scored(ams={"dance": 0.6, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})
         assert measured(ams.gain_on_average(tables)).value == pytest.approx(0.095)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,18 @@ def test_a_bound_with_other_members_is_none():
     other = SystemPart(name="mine", base="no_custom", streaming="one_time", adaptation="distill")
     assert system_of(other).bound is None
     assert system_of(SystemPart(name="mine", base="no_custom")).bound == "do_nothing"
+
+
+def test_over_a_null_link_a_method_is_a_bound_in_the_same_world():
+    alone = {"name": "swift", "base": "one_time", "null_link": True}
+    own, swift = grid(systems=["one_time", alone], workloads=WORKLOADS[:1], fleets=FLEETS[1:])
+    assert (own.system.bound, swift.system.bound) == (None, "null_link")
+    assert swift.system.members == own.system.members
+    assert [device.link.name for device in own.devices] == ["lte", "lte", "3g"]
+    assert [device.link.name for device in swift.devices] == ["null"] * 3
+    assert [replace(device, link=None) for device in swift.devices] == [
+        replace(device, link=None) for device in own.devices
+    ]
 
 
 def test_a_part_changes_the_slots_that_it_names():

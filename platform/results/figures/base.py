@@ -40,7 +40,8 @@ class View:
 
     def members(self, family: str, kind: type[Any] = object) -> dict[str, Any]:
         """Make the members that the systems of this run have in a slot, as far as they are of one kind."""
-        made = {name: slot(self.tables, name, family) for name in self.looks if name in set(self.runs["system"])}
+        present = set(self.runs["system"][self.runs["bound"] != "null_link"])
+        made = {name: slot(self.tables, name, family) for name in self.looks if name in present}
         return {name: member for name, member in made.items() if isinstance(member, kind)}
 
     def one_of_each(self) -> list[str]:

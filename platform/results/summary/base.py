@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DASH = "–"
 BOUNDS: Mapping[str, str] = {
     "do_nothing": "does nothing",
+    "null_link": "over a link that takes no time",
     "best_static": "best static choice",
     "oracle": "per-window oracle",
 }
