@@ -259,7 +259,7 @@ class RaySession:
             if call in last_use:
                 fresh[call] = payload
             for arg in call.args:
-                if last_use.get(arg) is call:
+                if isinstance(arg, Call) and last_use[arg] is call:
                     fresh.pop(arg, None)
 
     def _await(self, slot: Slot) -> None:

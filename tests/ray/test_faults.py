@@ -112,6 +112,16 @@ def test_a_call_that_kills_its_process_once_is_repeated(session, tmp_path):
     assert session.result(session.call(DEVICE, "die_once", tmp_path / "marker", 1)).facts
 
 
+def test_a_call_with_an_argument_that_has_no_hash_is_repeated(session):
+    """As rows have none, with which a recorder is called."""
+    session.place(DEVICE, "d")
+    first = session.call(DEVICE, "work", {"rows": [1]})
+    found = session.result(first).facts
+    kill(session, DEVICE)
+    session.result(session.call(DEVICE, "work", 2))
+    assert session.result(first).facts == found
+
+
 def settle(session):
     """Wait until the checkpoint that was just asked for is complete."""
     deadline = time.monotonic() + 60
