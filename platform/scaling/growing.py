@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models.family import Family, Widths, gather
-from driftlab.platform.models.ranking import Ranking, rank
+from driftlab.platform.models.ranking import Ranking, Scores, rank
 from driftlab.platform.models.schooling import Data, grade
 from driftlab.platform.models.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.models.vector import layout_of
@@ -64,15 +64,20 @@ def start(ground: Ground) -> Footprint:
 
 def pruned(ground: Ground, here: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int) -> Footprint:
     """Keep the most important filters of each group, so many that its share of the original ones is left."""
-    model, found, data = ground.model, ground.groups, ground.data
+    model, found = ground.model, ground.groups
     whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # what is gone is read by nobody
-    lessons = data.train.first(ranked_on)
-    scores = rank(whole, found, ranking, images=lessons.images, labels=lessons.labels, rng=ground.rng("rank"))
+    scores = ranked(ground, whole, ranking, ranked_on)
     kept = {
         name: best(channels, scores[name][channels], width_of(found.sizes[name], shares[name]))
         for name, channels in here.kept.items()
     }
     return Footprint(kept, cut(whole, found, kept))
+
+
+def ranked(ground: Ground, whole: nn.Module, ranking: Ranking, ranked_on: int) -> Scores:
+    """Score the filters of a network of full width."""
+    lessons = ground.data.train.first(ranked_on)
+    return rank(whole, ground.groups, ranking, images=lessons.images, labels=lessons.labels, rng=ground.rng("rank"))
 
 
 def best(channels: Tensor, scores: Tensor, count: int) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from driftlab.errors import RequestError
@@ -19,6 +20,8 @@ from driftlab.platform.core.ranges import BEFORE, faults_in
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from driftlab.platform.models.family import Family
@@ -33,6 +36,7 @@ class Nested(OfWidths):
     """Prune filters step by step, then grow them back around a frozen seed: one model of several capacities."""
 
     keep: Keep = KEEP  # share of the filters at each step
+    shares: Literal["uniform", "sensitivity"] = field(default="uniform", metadata={BEFORE: "uniform"})  # of each layer
     ranking: Literal["trr", "l1", "bn_gamma", "random"] = "trr"
     ranked_on: int = 500  # frames
     accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
@@ -52,6 +56,7 @@ class Nested(OfWidths):
         """Name every parameter outside its range."""
         ranges = {
             "ranked_on": (self.ranked_on >= 2, "at least 2"),
+            "shares": (self.only is None or self.shares == "uniform", "uniform where 'only' one group is pruned"),
             "only": (self.only is None or self.only >= 0, "at least 0"),
             "accuracy_loss": (0 <= self.accuracy_loss <= 1, "in [0, 1]"),
             "prune_epochs": (self.prune_epochs >= 0, "at least 0"),
@@ -80,30 +85,35 @@ class Nested(OfWidths):
         from driftlab.platform.scaling.growing import pruned, start
 
         goal = grade(ground.model, ground.data, ground.data.val) - self.accuracy_loss
+        shares = self._shares(ground)
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
             here = roadmap[-1] if roadmap else start(ground)
-            footprint = pruned(ground, here, self._shares(ground, share), self.ranking, self.ranked_on)
+            footprint = pruned(ground, here, shares(share), self.ranking, self.ranked_on)
             score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
-            logger.info("Pruned to %.0f %% of the filters: %.3f, the goal is %.3f", 100 * share, score, goal)
+            logger.info("Pruned to %s: %.3f, the goal is %.3f", dict(footprint.widths), score, goal)
             if score < goal:
                 break
             roadmap.append(footprint)
         if not roadmap:
             raise RequestError(
-                f"The network with {self.keep[0]:.0%} of its filters scores {score:.3f} and the goal is {goal:.3f}: "
+                f"The network pruned to {self.keep[0]:.0%} scores {score:.3f} and the goal is {goal:.3f}: "
                 "there is no seed. Allow a larger accuracy_loss, prune less at first or retrain for more epochs."
             )
         return roadmap
 
-    def _shares(self, ground: Ground, share: float) -> dict[str, float]:
-        """Say which share of each group of channels stays."""
-        groups = list(ground.groups.sizes)
-        if self.only is None:
-            return dict.fromkeys(groups, share)
-        if self.only >= len(groups):
-            raise RequestError(f"'only' is {self.only}, the network has groups 0 to {len(groups) - 1}")
-        return {**dict.fromkeys(groups, 1.0), groups[self.only]: share}
+    def _shares(self, ground: Ground) -> Callable[[float], dict[str, float]]:
+        """Choose how the share of a step becomes one of each group of channels."""
+        from driftlab.platform.scaling.sensitivity import equally_lossy, losses
+
+        if self.shares == "sensitivity":
+            return partial(equally_lossy, ground, losses(ground, self.ranking, self.ranked_on))
+        groups, only = list(ground.groups.sizes), self.only
+        if only is None:
+            return lambda share: dict.fromkeys(groups, share)
+        if only >= len(groups):
+            raise RequestError(f"'only' is {only}, the network has groups 0 to {len(groups) - 1}")
+        return lambda share: {**dict.fromkeys(groups, 1.0), groups[only]: share}
 
     def _growth(self, ground: Ground) -> Growth:
         from driftlab.platform.scaling.growing import growth

@@ -365,7 +365,7 @@ def test_a_parameter_that_came_later_leaves_what_was_built_before_where_it_is_ke
         member = Member("scaling", "nested", tuple(given.items()))
         return set(_family_origin(FamilyRecipe(Recipe("half"), member))["scaling"])
 
-    later = {"causal": True, "batch_norm": "shared_frozen"}
+    later = {"shares": "sensitivity", "causal": True, "batch_norm": "shared_frozen"}
     assert not written() & later.keys()
     for name, value in later.items():
         assert written(**{name: value}) == written() | {name}
