@@ -130,7 +130,7 @@ def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_tra
     )  # fmt: skip
     found = claim("N-1", tables)
     assert found.value == pytest.approx((0.1 + 0.2 - 0.1 + 0.0) / 4)
-    assert found.note == "at least as good at 75% of 8 points; over a random choice +0.150, over 2 applications"
+    assert found.note == "at least as good at 75% of 8 points; over a random choice +0.150, over 2 applications, each of a seed of its own"
     assert isinstance(CLAIMS["N-1"].measure(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
 
 
@@ -156,7 +156,7 @@ def test_memory_is_that_of_the_largest_against_the_sum():
         "N-5", built(FAMILIES, ours=lambda row: {"memory_bytes": row["memory_bytes"] + 2 * (row["app"] == "b")})
     )
     assert found.value == pytest.approx(1 - (40 + 42) / 200)
-    assert found.note == "8.2e-05 MB for 0.0002 MB, over 2 applications"
+    assert found.note == "8.2e-05 MB for 0.0002 MB, over 2 applications, each of a seed of its own"
 
 
 def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():

@@ -79,7 +79,8 @@ def over_apps(values: pd.Series, note: str = "") -> Measured | Untestable:
     found = interval(values)
     if found is None or found.n < 2:
         return Untestable("needs two applications or more")
-    return Measured.of(found, f"{note}, over {found.n} applications" if note else f"over {found.n} applications")
+    over = f"over {found.n} applications, each of a seed of its own"
+    return Measured.of(found, f"{note}, {over}" if note else over)
 
 
 def allocations(tables: Tables) -> pd.DataFrame:
