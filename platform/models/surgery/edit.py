@@ -40,10 +40,10 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
     """Make the model with its channels in a new order, computing the same; what was `order[i]` becomes channel i."""
     new = _order(groups, order)
 
-    def reorder(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return _along_axes(state, groups, lambda tensor, dim, ids: tensor.index_select(dim, _source(ids, new)))
+    def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
+        return tensor.index_select(dim, _source(ids, new).to(tensor.device))
 
-    return _rebuilt(model, groups, reorder)
+    return _rebuilt(model, groups, lambda state: _along_axes(state, groups, take))
 
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:

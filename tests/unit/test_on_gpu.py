@@ -1,0 +1,81 @@
+"""What is computed on a GPU is what a processor computes, up to the order of its sums; skipped where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scaling_factory as factory
+import torch
+
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.distill import Distill
+from driftlab.platform.models import masks, vector
+from driftlab.platform.models.family import dense
+from driftlab.platform.models.zoo import build
+from driftlab.platform.scaling import growing
+from driftlab.platform.scaling.nested import Nested
+
+GPU = "cuda"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+
+
+@pytest.fixture(autouse=True)
+def whole_floats(monkeypatch):
+    """Keep convolutions from rounding what they multiply to ten bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("strategy", ["gradient_guided", "random", "first", "last", "first_last", "probe", "full"])
+def test_a_phase_of_distill(strategy):
+    """The second of two, which begins with what the first has left; of `probe` a few may be chosen otherwise."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 16, 24, 3), dtype=np.uint8)
+    labels = rng.integers(0, 4, (5, 16, 24), dtype=np.uint8)
+    member = Distill(fraction=0.05, strategy=strategy, iterations=3, epsilon=1e-3)
+    theirs, ours = build("half", 4, seed=0), build("half", 4, seed=0).to(GPU)
+    state = member.adapt(theirs, member.prepare(theirs), Batch(images, labels, rng), Phase()).state
+    begun = vector.read(theirs)
+    vector.write(ours, begun)
+    (there, after_there), (here, after_here) = (
+        (member.adapt(model, state, Batch(images, labels, np.random.default_rng(1)), Phase()), vector.read(model))
+        for model in (theirs, ours)
+    )
+    assert next(ours.parameters()).device.type == GPU
+    assert after_here[~here.changed].tobytes() == begun[~here.changed].tobytes()
+    assert (after_here[here.changed] != begun[here.changed]).mean() > 0.5
+    if strategy == "probe":
+        assert (here.changed == there.changed).mean() > 0.99
+    else:
+        assert here.changed.sum() == masks.budget(1.0 if strategy == "full" else 0.05, len(begun))
+        assert np.array_equal(here.changed, there.changed)
+        assert np.allclose(after_here, after_there, atol=1e-5)
+    assert np.allclose(here.losses, there.losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["plain", "residual"])
+def test_a_nested_family(name):
+    """What is cut, ordered and put back without training is the processor's, to the bit."""
+    member = Nested(keep=factory.KEEP, ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
+    there, here = (member.build(factory.networks()[name].to(device), factory.problem()) for device in ("cpu", GPU))
+    assert here.widths == there.widths
+    assert here.shared.tobytes() == there.shared.tobytes()
+    assert np.allclose(here.accuracies, there.accuracies, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["plain", "residual"])
+def test_what_is_finished_of_a_nested_family_stays_as_it_was(name, monkeypatch):
+    descendants, store = [], growing.multi_capacity
+
+    def noted(*given):
+        descendants.extend(given[-1])
+        return store(*given)
+
+    monkeypatch.setattr(growing, "multi_capacity", noted)
+    member = Nested(keep=factory.KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=1)
+    family = member.build(factory.networks()[name].to(GPU), factory.problem())
+    assert len(descendants) == len(family) == len(factory.KEEP)
+    for which, finished in enumerate(descendants):
+        again = dense(family, which).state_dict()
+        for tensor_name, tensor in finished.state_dict().items():
+            assert tensor.device.type == GPU
+            assert torch.equal(again[tensor_name], tensor)
