@@ -61,9 +61,9 @@ def open_archive(request: SetRequest) -> LabelledSet:
     return LabelledSet(
         request.name,
         _names(learned),
-        train=_decoded(learned, order[val_count : val_count + train_count], request.size),
-        val=_decoded(learned, order[:val_count], request.size),
-        test=_decoded(judged, tested, request.size),
+        train=_decoded(request, learned, order[val_count : val_count + train_count]),
+        val=_decoded(request, learned, order[:val_count]),
+        test=_decoded(request, judged, tested),
     )
 
 
@@ -83,7 +83,8 @@ def open_digits(request: SetRequest) -> LabelledSet:
     _check_counts(request, {"all parts": (sum(counts), len(pictures))})
     parts = np.split(order[: sum(counts)], np.cumsum(counts)[:2])
     train, val, test = (
-        Pictures(_sized(pictures[rows], request.size), found.target[rows].astype(np.int64)) for rows in parts
+        Pictures(_sized(pictures[rows], request.size), found.target[rows].astype(np.int64))
+        for rows in (part[: request.at_most] for part in parts)
     )
     return LabelledSet(request.name, tuple(str(digit) for digit in range(10)), train, val, test)
 
@@ -119,24 +120,25 @@ def _names(part: Any) -> tuple[str, ...]:
     return tuple(str(number) for number in range(int(max(numbers)) + 1))
 
 
-def _decoded(part: Any, rows: npt.NDArray[np.intp], size: int) -> Pictures:
-    images = np.empty((len(rows), size, size, 3), np.uint8)
+def _decoded(request: SetRequest, part: Any, order: npt.NDArray[np.intp]) -> Pictures:
+    rows = order[: request.at_most]
+    images = np.empty((len(rows), *request.size, 3), np.uint8)
     classes = np.empty(len(rows), np.int64)
     for place, row in enumerate(rows):
         picture, classes[place] = part[int(row)]
-        images[place] = _square(picture, size)
+        images[place] = _brought_to(request.size, picture)
     return Pictures(images, classes)
 
 
-def _square(picture: Image, size: int) -> npt.NDArray[np.uint8]:
-    colours = picture.convert("RGB")
-    return np.asarray(colours if colours.size == (size, size) else colours.resize((size, size)), dtype=np.uint8)
+def _brought_to(size: tuple[int, int], picture: Image) -> npt.NDArray[np.uint8]:
+    colours, (height, width) = picture.convert("RGB"), size
+    return np.asarray(colours if colours.size == (width, height) else colours.resize((width, height)), dtype=np.uint8)
 
 
-def _sized(pictures: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+def _sized(pictures: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     from PIL import Image
 
-    return np.stack([_square(Image.fromarray(picture), size) for picture in pictures])
+    return np.stack([_brought_to(size, Image.fromarray(picture)) for picture in pictures])
 
 
 def _check_counts(request: SetRequest, wanted: dict[str, tuple[int, int]]) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
 from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
+from driftlab.datasets.labelled import SETS, Source, stamp
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
-VIDEO_PREFIX = "video:"
+VIDEO_PREFIX, SET_PREFIX, _FOLDER = "video:", "set:", "FOLDER"
 SMALLEST_PX, LARGEST_PX = 16, 4096
 FASTEST_FPS = 240.0
 
@@ -54,7 +55,7 @@ class Workload:
     parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means as long as it is
     family: str = "streets"  # the workloads that resemble it: networks are built on their pictures before a run
-    classes: tuple[str, ...] | None = CLASSES  # those that these show; None: as many as asked for
+    classes: tuple[str, ...] | None = CLASSES  # those that these show; None: whatever a stream has
 
 
 def _open_street(request: Request) -> Stream:
@@ -91,6 +92,19 @@ def _open_video(request: Request) -> Stream:
     return VideoStream(path, (request.height, request.width), request.fps, request.duration_s)
 
 
+def _open_slides(request: Request) -> Stream:
+    from driftlab.datasets.slides import Slides
+
+    labelled = request.name.removeprefix(SET_PREFIX)
+    size = (request.height, request.width)
+    return Slides(request.name, labelled, size, request.fps, request.duration_s, request.seed)
+
+
+def _named_sets() -> Iterator[tuple[str, Source]]:
+    for key, source in SETS.items():
+        yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
+
+
 _STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
     {
         "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
@@ -125,18 +139,33 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             )
             for preset in SIGNS.values()
         },
+        **{
+            name: Workload(name, f"Labelled set: {source.summary}.", _open_slides, family=name, classes=None)
+            for name, source in _named_sets()
+        },
         _VIDEO.name: _VIDEO,
     }
 )
 
 
 def find_workload(name: str) -> Workload:
-    """Look a workload up by its name; every name that begins with 'video:' is a file."""
+    """Look a workload up by its name; every name that begins with 'video:' is a file.
+
+    A labelled set resembles nothing but itself: networks are built on the pictures that it does not show.
+    """
     if name.startswith(VIDEO_PREFIX):
         return _VIDEO
+    kept = f"{':'.join(name.split(':')[:2])}:{_FOLDER}"
+    if kept in WORKLOADS:
+        return replace(WORKLOADS[kept], name=name, family=name)
     if name not in WORKLOADS:
         raise unknown_name("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def content_of(name: str) -> str:
+    """Say what is in the folder of a labelled set; nothing of any other workload."""
+    return stamp(name.removeprefix(SET_PREFIX)) if name.startswith(SET_PREFIX) else ""
 
 
 def open_stream(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -43,8 +45,9 @@ class SetRequest:
     name: str
     folder: str  # of an archive; empty where none was named
     seed: int
-    size: int  # height and width in pixels
+    size: tuple[int, int]  # height and width in pixels
     counts: Counts | None  # None: all there are
+    at_most: int | None  # of each part; a part that is cut begins as the whole one does
     problem: Problem  # of a set that is drawn
 
 
@@ -56,6 +59,11 @@ class Source:
     opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
     problem: Problem | None = None  # a set that is drawn: its classes and difficulty, which a request may change
     counts: Counts | None = None
+
+    @property
+    def in_folder(self) -> bool:
+        """Tell whether a folder belongs to its name."""
+        return self.opener is _open_archive
 
 
 def _draw_signs(request: SetRequest) -> LabelledSet:
@@ -98,17 +106,22 @@ def open_set(
     name: str,
     *,
     seed: int = 0,
-    size: int = 32,
-    counts: Counts | None = None,
+    size: int | tuple[int, int] = 32,
+    counts: Counts | int | None = None,
     classes: int | None = None,
     difficulty: float | None = None,
 ) -> LabelledSet:
-    """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder."""
+    """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder.
+
+    `counts` says how many pictures to train on, to choose by and to judge by; one number, that no part has more.
+    """
     key, _, folder = name.partition(":")
     if key not in SETS:
         raise unknown_name("labelled set", key, SETS)
     source = SETS[key]
-    faults = [*checks.whole("seed", seed, 0, 2**63 - 1), *checks.whole("size", size, 8, 512)]
+    height, width = size if isinstance(size, tuple) else (size, size)
+    faults = checks.whole("seed", seed, 0, 2**63 - 1)
+    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, 8, 512)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
     if faults:
         raise RequestError(f"Labelled set '{name}' cannot be opened: {'; '.join(faults)}.")
@@ -119,14 +132,28 @@ def open_set(
         known.classes if classes is None else classes,
         known.difficulty if difficulty is None else float(difficulty),
     )
-    return source.opener(SetRequest(name, folder, seed, size, counts or source.counts, problem))
+    exact, at_most = (source.counts, counts) if isinstance(counts, int) else (counts or source.counts, None)
+    return source.opener(SetRequest(name, folder, seed, (height, width), exact, at_most, problem))
+
+
+def stamp(name: str) -> str:
+    """Hash names and sizes of what lies in an archive's folder; nothing of a set that is the same everywhere."""
+    folder = Path(name.partition(":")[2]).expanduser()
+    if ":" not in name or not folder.is_dir():
+        return ""
+    files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:20]
 
 
 def _count_faults(counts: object) -> list[str]:
     if counts is None:
         return []
+    if isinstance(counts, int):
+        return checks.whole("counts", counts, 1, 10**7)
     if not isinstance(counts, tuple | list) or len(counts) != 3:
-        return [f"counts is {counts!r}, allowed are three numbers: to train on, to choose by, to judge by"]
+        return [
+            f"counts is {counts!r}, allowed are three numbers (to learn, to choose and to judge by) or the most of each"
+        ]
     return [fault for count in counts for fault in checks.whole("a count", count, 1, 10**7)]
 
 

@@ -15,7 +15,8 @@ CHUNK = 256  # pictures drawn at once: larger ones leave the processor's cache
 def draw_set(request: SetRequest) -> LabelledSet:
     """Draw the three parts, each from numbers of its own, so that a larger one begins with the smaller."""
     assert request.counts is not None
-    train, val, test = (_part(request, number, count) for number, count in enumerate(request.counts))
+    counts = [min(count, request.at_most or count) for count in request.counts]
+    train, val, test = (_part(request, number, count) for number, count in enumerate(counts))
     return LabelledSet(request.name, names_of(request.problem.classes), train, val, test)
 
 
@@ -23,12 +24,12 @@ def _part(request: SetRequest, number: int, count: int) -> Pictures:
     problem = request.problem
     kinds = kinds_of(problem.classes)
     classes = np.arange(count, dtype=np.int64) % problem.classes
-    images = np.empty((count, request.size, request.size, 3), np.uint8)
+    images = np.empty((count, *request.size, 3), np.uint8)
     for start in range(0, count, CHUNK):
         rng = np.random.Generator(np.random.SFC64([request.seed, 21, number, start]))
         rows = min(CHUNK, count - start)
         # A whole chunk is drawn even where fewer are wanted: the first pictures are then the same for any count.
         views = draw_views(rng, [kinds[k % problem.classes] for k in range(start, start + CHUNK)], problem.difficulty)
-        grain = draw_grain(rng, (CHUNK, request.size, request.size, 3), problem.difficulty)
-        images[start : start + rows] = draw(views, request.size, request.size, grain)[:rows]
+        grain = draw_grain(rng, (CHUNK, *request.size, 3), problem.difficulty)
+        images[start : start + rows] = draw(views, *request.size, grain)[:rows]
     return Pictures(images, classes)

@@ -114,14 +114,16 @@ def _workload(name: str) -> Entry:
 
 
 def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
-    """Say what a file is like; one that is not there or cannot be read is refused."""
-    from driftlab.datasets.catalogue import WORKLOADS, open_stream
+    """Say what a file or a set is like; one that is not there or cannot be read is refused."""
+    from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 
     if name in WORKLOADS:  # files in general
         return ()
-    stream = open_stream(name, seed=0, height=144, width=256, fps=30.0, duration_s=None)
+    length_s = None if find_workload(name).own_length else 1.0
+    stream = open_stream(name, seed=0, height=144, width=256, fps=30.0, duration_s=length_s)
+    length = {"property": "duration_s", "value": stream.duration_s}
     return (
-        {"property": "duration_s", "value": stream.duration_s},
+        *([length] if length_s is None else []),
         {"property": "has_truth", "value": stream.has_truth},
         {"property": "classes", "value": ", ".join(stream.classes)},
     )

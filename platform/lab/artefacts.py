@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.catalogue import find_workload
+from driftlab.datasets.catalogue import content_of, find_workload
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
@@ -56,6 +56,7 @@ def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scali
                 steps=part.pretrain_steps,
                 lr=part.pretrain_rate,
                 seed=part.pretrain_seed,
+                content=content_of(seen.name),
                 fresh_head=has_own_classes(seen, stream),
             ),
             member,

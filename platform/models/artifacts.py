@@ -42,6 +42,7 @@ class Recipe:
     lr: float = 6e-3
     version: int = 1  # raise it when a network, the lessons or the training change what comes out
     fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # the lessons have other classes
+    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # what lies in the folder of a labelled set
 
     def key(self) -> str:
         """Hash the recipe together with the version of torch, which decides the last bits."""

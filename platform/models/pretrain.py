@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
+from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.frames import Frames
+from driftlab.datasets.labelled import open_set
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.models.predict import load, state_of, to_input
-from driftlab.platform.models.schooling import Data, Lessons
+from driftlab.platform.models.schooling import Data, Lessons, data_of
 from driftlab.platform.models.zoo import build, task_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,15 @@ def pretrain(recipe: Recipe) -> Weights:
         classes = len(CLASSES) if recipe.fresh_head else recipe.classes
         model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
         if recipe.steps:
-            _train(model, recipe, draw_lessons(recipe, min(FRAMES, recipe.steps * recipe.batch)))
+            _train(model, recipe, _lessons(recipe))
         return state_of(_begun_anew(model, recipe) if recipe.fresh_head else model)
+
+
+def _lessons(recipe: Recipe) -> Lessons:
+    """Take what a network learns from: of a labelled set its pictures, else frames of many worlds."""
+    if is_of_set(recipe):
+        return draw_data(recipe).train
+    return draw_lessons(recipe, min(FRAMES, recipe.steps * recipe.batch))
 
 
 def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
@@ -65,10 +73,23 @@ def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
 
 def draw_data(recipe: Recipe) -> Data:
     """Draw what a family is built from: the network's own lessons, and others to choose by and to judge by."""
+    if is_of_set(recipe):
+        return _data_of_set(recipe)
     count = max(FEWEST, min(FRAMES, recipe.steps * recipe.batch))
     train = draw_lessons(recipe, count)
     val, test = (draw_lessons(recipe, min(count, HELD_OUT), part) for part in ("val", "test"))
     return Data(task_of(recipe.network), recipe.classes, train, val, test, recipe.seed)
+
+
+def is_of_set(recipe: Recipe) -> bool:
+    """Tell whether the lessons are the pictures of a labelled set."""
+    return recipe.workloads.startswith(SET_PREFIX)
+
+
+def _data_of_set(recipe: Recipe) -> Data:
+    """Open a labelled set, at most as many pictures as all steps can see; which are for what no seed changes."""
+    name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
+    return data_of(open_set(name, size=size, counts=max(FEWEST, recipe.steps * recipe.batch)), seed=recipe.seed)
 
 
 def draw_lessons(recipe: Recipe, wanted: int, part: str = "pretrain") -> Lessons:
@@ -96,7 +117,7 @@ def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
     for step in range(recipe.steps):
         rows = rng.integers(len(lessons.images), size=recipe.batch)
         images, labels = to_input(lessons.images[rows]), lessons.labels[rows]
-        if rng.random() < 0.5:  # streets are as likely the other way round
+        if not is_of_set(recipe) and rng.random() < 0.5:  # streets are as likely the other way round, digits are not
             images, labels = images.flip(-1), task.mirrored(labels, recipe.width)
         optimiser.param_groups[0]["lr"] = recipe.lr * _pace(step / recipe.steps)
         optimiser.zero_grad()

@@ -1,0 +1,62 @@
+"""Labelled sets as streams: the pictures to judge by, one per frame, each once before any returns. Nothing drifts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from driftlab.datasets.frames import IGNORE, Frames, Times, frame_number
+from driftlab.datasets.labelled import LabelledSet, Pictures, open_set
+from driftlab.errors import DataError
+
+
+@dataclass(frozen=True)
+class Slides:
+    """A labelled set at a given size and rate; the seed shuffles it and never moves a picture to another part."""
+
+    name: str
+    labelled: str  # name of the set
+    size: tuple[int, int]
+    fps: float
+    duration_s: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.classes) >= IGNORE:
+            raise DataError(f"'{self.name}' has {len(self.classes)} classes, a stream shows at most {IGNORE - 1}.")
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        return self._opened(1).classes
+
+    @property
+    def has_truth(self) -> bool:
+        return True
+
+    def changes_s(self) -> tuple[float, ...]:
+        """A set is one scene."""
+        return ()
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Take the pictures shown at these times; frame k is shown from k / fps on."""
+        times = np.asarray(times_s, np.float64)
+        numbers = np.array([frame_number(self, float(time_s)) for time_s in times], np.int64)
+        scenes = np.zeros(len(times), np.int32)
+        if not len(times):  # whoever asks what frames would be like need not wait for the pictures
+            return Frames(times, np.empty((0, *self.size, 3), np.uint8), scenes, classes=numbers)
+        shown = numbers % len(self._pictures.images)
+        return Frames(times, self._pictures.images[shown], scenes, classes=self._pictures.classes[shown])
+
+    @cached_property
+    def _pictures(self) -> Pictures:
+        """Shuffle as many as the stream has frames."""
+        found = self._opened(math.ceil(self.duration_s * self.fps)).test
+        order = np.random.default_rng([self.seed, 33]).permutation(len(found.images))
+        return Pictures(found.images[order], found.classes[order])
+
+    def _opened(self, at_most: int) -> LabelledSet:
+        return open_set(self.labelled, size=self.size, counts=at_most)

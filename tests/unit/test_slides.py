@@ -1,0 +1,107 @@
+"""Labelled sets as workloads: a run learns on one part of a set, chooses on another and is graded on the third."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from driftlab.datasets.catalogue import content_of, find_workload, open_stream
+from driftlab.datasets.labelled import open_set
+from driftlab.errors import RequestError
+from driftlab.platform.lab.experiment import parse
+from driftlab.platform.lab.run import run
+from driftlab.platform.models import pretrain
+from driftlab.platform.models.artifacts import Recipe
+from driftlab.platform.results.read import open_run
+
+SIZE: dict[str, Any] = {"height": 16, "width": 16, "fps": 4.0}
+NESTED = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 0.5, "prune_epochs": 1, "grow_epochs": 1}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    own = {
+        "name": "slides",
+        "systems": [{"name": "nestdnn", "scaling": NESTED}],
+        "workloads": [{"name": "set:digits", "duration_s": 20, **SIZE}],
+        "bounds": False,
+        "pictures": 1,
+        "student": {"network": "tiny_classifier", "pretrain_steps": 150},
+    }
+    return {**own, **changes}
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        parse(document(workloads=[{"name": name, **SIZE}]))
+    return str(caught.value)
+
+
+def bytes_of(images: np.ndarray) -> list[bytes]:
+    return [image.tobytes() for image in images]
+
+
+def test_every_picture_is_seen_once_before_any_returns():
+    pytest.importorskip("sklearn")
+    judged = open_set("digits", size=(16, 24)).test
+    stream = open_stream("set:digits", seed=5, height=16, width=24, fps=10.0, duration_s=50.0)
+    shown = stream.at(np.arange(500) / 10)
+    seen = bytes_of(shown.images)
+    assert set(seen[:360]) == set(bytes_of(judged.images)) and seen[360:] == seen[:140]
+    classes = dict(zip(bytes_of(judged.images), judged.classes, strict=True))
+    assert [classes[image] for image in seen] == shown.classes.tolist()
+
+
+def test_what_is_learned_from_is_never_shown():
+    pytest.importorskip("sklearn")
+    recipe = Recipe("tiny_classifier", 10, 16, 16, "set:digits", steps=1000, seed=7)
+    data = pretrain.draw_data(recipe)
+    assert [len(part) for part in (data.train, data.val, data.test)] == [1077, 360, 360]
+    shown = {image for seed in (0, 1) for image in bytes_of(digits_shown(seed))}
+    assert shown == set(bytes_of(data.test.images)) and not shown & set(bytes_of(data.train.images))
+
+
+def digits_shown(seed: int) -> np.ndarray:
+    return open_stream("set:digits", seed=seed, duration_s=90.0, **SIZE).at(np.arange(360) / 4).images
+
+
+def test_few_steps_open_few_pictures():
+    data = pretrain.draw_data(Recipe("tiny_classifier", 16, 16, 16, "set:signs/vs", steps=20))
+    whole = open_set("signs/vs", size=16)
+    for few, many in ((data.train, whole.train), (data.val, whole.val), (data.test, whole.test)):
+        assert np.array_equal(few.images, many.images[:80]) and np.array_equal(few.labels, many.classes[:80])
+
+
+def test_nested_networks_are_built_on_digits_and_graded_on_others(tmp_path: Path):
+    pytest.importorskip("sklearn")
+    found = open_run(run(document(), out=tmp_path / "run").directory)
+    assert set(found.frame("runs")["workload"]) == {"digits"}
+    accuracies = found.frame("variants")["accuracy"]
+    assert len(accuracies) == 2 and accuracies.min() > 0.6  # chance is 0.1
+    assert found.frame("frames")["score_frame"].mean() > 0.6
+
+
+def test_a_set_that_is_not_there_names_the_folder_and_a_wrong_name_what_was_meant(tmp_path: Path):
+    assert "Unknown workload 'set:digit'. Did you mean 'set:digits'?" in refusal("set:digit")
+    pytest.importorskip("torchvision.datasets", exc_type=Exception)
+    for name in ("set:gtsrb", f"set:gtsrb:{tmp_path}"):
+        assert "FOLDER holds gtsrb/GTSRB/Training" in refusal(name)
+
+
+def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path):
+    pytest.importorskip("torchvision.datasets", exc_type=Exception)
+    for part in ("train", "test"):
+        for kind in ("cat", "dog"):
+            (tmp_path / part / kind).mkdir(parents=True)
+            Image.fromarray(np.full((20, 30, 3), 90, np.uint8)).save(tmp_path / part / kind / "0.png")
+    name = f"set:images:{tmp_path}"
+    stream = open_stream(name, seed=0, duration_s=1.0, **SIZE)
+    assert (find_workload(name).family, stream.classes) == (name, ("cat", "dog"))
+    before = content_of(name)
+    assert before == content_of(name) != ""
+    (tmp_path / "train" / "dog" / "1.png").write_bytes(b"another")
+    assert content_of(name) not in (before, "")
+    assert content_of("set:digits") == content_of("streets/dance") == content_of("video:a:b.mp4") == ""
