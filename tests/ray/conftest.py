@@ -59,6 +59,27 @@ def no_ray(one_ray):
 
 
 @pytest.fixture
+def open_ray(no_ray):
+    """Opens backends that stay open from run to run until the test ends."""
+    from driftlab.actors.backend import RayBackend
+    from driftlab.actors.cluster import ClusterConfig
+
+    class Lasting(RayBackend):
+        def close(self):
+            """Leave that to the fixture."""
+
+    opened = []
+
+    def open_ray(**config):
+        opened.append(Lasting(ClusterConfig(**config)))
+        return opened[-1]
+
+    yield open_ray
+    for backend in opened:
+        RayBackend.close(backend)
+
+
+@pytest.fixture
 def session(backend, request):
     session = backend.open(request.node.name)
     yield session

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from documents_factory import SHARING
 
-from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
 
@@ -23,18 +22,21 @@ EXPERIMENT = {
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Run in one process."""
-    return run(EXPERIMENT, out=tmp_path_factory.mktemp("inline")).directory
+    """Runs in one process, by the names of their experiments."""
+    folder = tmp_path_factory.mktemp("inline")
+    documents = (EXPERIMENT, SHARING)
+    return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
 
 
 @pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
-def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(no_ray, alone, tmp_path, workers, rack):
-    config = ClusterConfig(workers=workers, rack=rack)
-    outcome = run(EXPERIMENT, out=tmp_path, open_backend=lambda: RayBackend(config))
-    assert outcome.failed == ()
-    assert differences(alone, tmp_path) == []
+def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(open_ray, alone, tmp_path, workers, rack):
+    backend = open_ray(workers=workers, rack=rack)
+    for document in (EXPERIMENT, SHARING):
+        outcome = run(document, out=tmp_path / document["name"], open_backend=lambda: backend)
+        assert outcome.failed == ()
+        assert differences(alone[document["name"]], outcome.directory) == []
 
 
 def test_another_seed_gives_other_tables(alone, tmp_path):
     other = run({**EXPERIMENT, "seeds": [1]}, out=tmp_path).directory
-    assert any(line.startswith("cell") for line in differences(alone, other))
+    assert any(line.startswith("cell") for line in differences(alone["packing"], other))

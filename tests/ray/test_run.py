@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from documents_factory import SHARING
+
 from driftlab.actors import faults
-from driftlab.actors.backend import RayBackend
-from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
 
-KILLS = 10
+MOST_RUNS = 20
 DOCUMENT: dict[str, Any] = {
     "name": "tiny",
     "systems": [
@@ -32,46 +33,33 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-class Shared(RayBackend):
-    """Stays open from run to run."""
-
-    def close(self) -> None:
-        """Leave that to the test."""
-
-
-def test_ten_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(
-    no_ray, tmp_path
+@pytest.mark.parametrize("document", [DOCUMENT, SHARING], ids=["alone", "shared"])
+def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(
+    open_ray, tmp_path, document
 ):
     """The hardest packing too: every device and application in a process of its own."""
-    reference = run(DOCUMENT, out=tmp_path / "inline").directory
-    backend = Shared(ClusterConfig(workers=2, rack=1))
-    try:
-        with faults.storm(KILLS, 1.5, seed=0) as killed:
-            for number in range(KILLS):
-                outcome = run(DOCUMENT, out=tmp_path / f"ray-{number}", open_backend=lambda: backend)
-                assert outcome.failed == ()
-                assert differences(reference, outcome.directory) == []
-                if len(killed) == KILLS:
-                    break
-    finally:
-        RayBackend.close(backend)
-    assert len(killed) == KILLS
-    assert len({title.partition(".")[0] for title in killed}) >= 3
-
-
-def test_classes_and_boxes_travel_as_label_maps_do(no_ray, tmp_path):
-    backend = Shared(ClusterConfig(workers=2))
-    try:
-        for workload, network in (("signs/motorway", "tiny_classifier"), ("streets/running", "tiny_detector")):
-            changes = {
-                "workloads": [{**DOCUMENT["workloads"][0], "name": workload, "duration_s": 6}],
-                "systems": ["remote_tracking", DOCUMENT["systems"][2]],
-                "seeds": [0],
-                "student": {"network": network, "pretrain_steps": 20},
-            }
-            reference = run({**DOCUMENT, **changes}, out=tmp_path / network).directory
-            outcome = run({**DOCUMENT, **changes}, out=tmp_path / f"{network}-ray", open_backend=lambda: backend)
+    reference = run(document, out=tmp_path / "inline").directory
+    backend = open_ray(workers=2, rack=1)
+    with faults.storm(len(faults.EVERY_KIND), 1.5, seed=0) as killed:
+        for number in range(MOST_RUNS):
+            outcome = run(document, out=tmp_path / f"ray-{number}", open_backend=lambda: backend)
             assert outcome.failed == ()
             assert differences(reference, outcome.directory) == []
-    finally:
-        RayBackend.close(backend)
+            if len(killed) == len(faults.EVERY_KIND):
+                break
+    assert sorted(map(faults.kind_in, killed)) == sorted(faults.EVERY_KIND)
+
+
+def test_classes_and_boxes_travel_as_label_maps_do(open_ray, tmp_path):
+    backend = open_ray(workers=2)
+    for workload, network in (("signs/motorway", "tiny_classifier"), ("streets/running", "tiny_detector")):
+        changes = {
+            "workloads": [{**DOCUMENT["workloads"][0], "name": workload, "duration_s": 6}],
+            "systems": ["remote_tracking", DOCUMENT["systems"][2]],
+            "seeds": [0],
+            "student": {"network": network, "pretrain_steps": 20},
+        }
+        reference = run({**DOCUMENT, **changes}, out=tmp_path / network).directory
+        outcome = run({**DOCUMENT, **changes}, out=tmp_path / f"{network}-ray", open_backend=lambda: backend)
+        assert outcome.failed == ()
+        assert differences(reference, outcome.directory) == []
