@@ -74,6 +74,9 @@ def test_as_many_pictures_as_asked_for_the_same_for_the_same_seed(cifar):
     assert first.train.images.shape == (20, 16, 16, 3) and agree(first.train)
     assert np.array_equal(first.train.images, same.train.images)
     assert not np.array_equal(first.train.classes, other.train.classes)
+    most = open_set(f"cifar10:{cifar}", counts=10)
+    assert [len(part.classes) for part in (most.train, most.val, most.test)] == [10, 6, 10] and agree(most.test)
+    assert np.array_equal(most.train.images, open_set(f"cifar10:{cifar}").train.images[:10])
     with pytest.raises(DataError, match=r"too few pictures \(train and val: 70 asked for, 60 there\)"):
         open_set(f"cifar10:{cifar}", counts=(60, 10, 5))
     with pytest.raises(DataError, match=r"too few pictures \(test: 16 asked for, 15 there\)"):

@@ -102,6 +102,6 @@ def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path):
     assert (find_workload(name).family, stream.classes) == (name, ("cat", "dog"))
     before = content_of(name)
     assert before == content_of(name) != ""
-    (tmp_path / "train" / "dog" / "1.png").write_bytes(b"another")
+    (tmp_path / "train" / "dog" / "0.png").write_bytes(b"another")
     assert content_of(name) not in (before, "")
     assert content_of("set:digits") == content_of("streets/dance") == content_of("video:a:b.mp4") == ""
