@@ -1,0 +1,108 @@
+"""How a run on Ray ends when its driver is killed or interrupted: nothing stays behind, and the run can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from driftlab.actors import cluster, faults
+from driftlab.actors.backend import RayBackend
+from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.lab.run import resume, run
+from driftlab.platform.results.diff import differences
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+LIMIT_S = 120
+EXPERIMENT = {
+    "name": "ended",
+    "systems": ["no_custom", {"name": "ams", "adaptation": {"name": "distill", "iterations": 3}}],
+    "workloads": [{"name": "streets/running", "duration_s": 12, "fps": 2, "height": 32, "width": 48}],
+    "seeds": [0, 1, 2],
+    "pictures": 0,
+    "bounds": False,
+    "student": {"network": "half", "pretrain_steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Run in one process, to its end."""
+    return run(EXPERIMENT, out=tmp_path_factory.mktemp("inline")).directory
+
+
+@contextlib.contextmanager
+def at_work(out):
+    """A driver on Ray in a process group of its own, as a terminal starts it; some of its cells are done."""
+    file = out.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(EXPERIMENT))
+    command = [sys.executable, "-m", "driftlab", "run", str(file), "--workers", "1", "--out", str(out)]
+    as_usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=as_usual,
+    ) as driver:
+        try:
+            while "cell 1/" not in (line := driver.stderr.readline()):
+                assert line, "it ended before a cell was done"
+            yield driver
+        finally:
+            driver.kill()
+
+
+def folder_of(driver):
+    """Find where the Ray of a driver has its files."""
+    (folder,) = Path(tempfile.gettempdir()).glob(f"{cluster.PREFIX}{driver.pid}-*")
+    return folder
+
+
+def processes_of(folder):
+    return [process for process in psutil.process_iter() if cluster._belongs(process, folder)]
+
+
+def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(no_ray, tmp_path, alone):
+    """One of its actors hangs, so that it does not notice that the others are gone."""
+    with at_work(tmp_path / "run") as driver:
+        folder = folder_of(driver)
+        (stuck, *_) = (one for one in processes_of(folder) if faults.kind_in(one.cmdline()[0]) == "Teacher")
+        stuck.suspend()
+        driver.kill()
+    assert driver.returncode == -signal.SIGKILL
+    assert stuck in processes_of(folder)
+    outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
+    assert outcome.failed == ()
+    assert outcome.kept > 0
+    assert processes_of(folder) == []
+    assert not folder.exists()
+    assert differences(alone, tmp_path / "run") == []
+
+
+def test_ctrl_c_ends_all_that_was_started_and_says_how_to_go_on(no_ray, tmp_path, alone):
+    """It reaches the driver and all that it has started, as a terminal's does."""
+    with at_work(tmp_path / "run") as driver:
+        folder = folder_of(driver)
+        assert processes_of(folder)
+        os.killpg(driver.pid, signal.SIGINT)
+        said = driver.communicate(timeout=LIMIT_S)[1]
+    assert driver.returncode == 128 + signal.SIGINT
+    assert said.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n")
+    assert processes_of(folder) == []
+    assert not folder.exists()
+    outcome = resume(tmp_path / "run")
+    assert outcome.failed == ()
+    assert outcome.done > 0
+    assert differences(alone, tmp_path / "run") == []
