@@ -159,8 +159,7 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
     from driftlab.platform.lab import run as lab
 
     opener = place.opener(spec)
-    directory = lab.prepare(spec, out)
-    with _told_how_to_go_on(directory), shown() as progress:
+    with lab.begun(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.work(spec, directory, opener, progress)
     _conclude(outcome, as_json)
 

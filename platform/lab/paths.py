@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import yaml
 
 from driftlab.errors import RequestError
 
+RUNS = Path("runs")  # where they are kept when nobody says otherwise
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 
 
 def new_run(out: Path | None, name: str, spec: dict[str, Any]) -> Path:
     """Make the folder of a new run with its spec."""
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
-    path = out if out is not None else Path("runs") / _fresh_name(name)
+    path = out if out is not None else RUNS / _fresh_name(name)
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
@@ -63,10 +64,20 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
         write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
-def forget_unused(path: Path) -> None:
-    """Remove the folder of a run that never began; one that holds any table stays."""
-    if not any((path / "tables").rglob("*.parquet")):
-        shutil.rmtree(path)
+def missing_above(out: Path | None) -> list[Path]:
+    """List the folders around a new run that are not there yet, from the inside out."""
+    around = RUNS.absolute() if out is None else out.absolute().parent
+    return [folder for folder in (around, *around.parents) if not os.path.exists(folder)]
+
+
+def forget_unused(path: Path, made: Sequence[Path]) -> None:
+    """Remove a run that never began, and what was made around it and is empty; one that holds any table stays."""
+    if any((path / "tables").rglob("*.parquet")):
+        return
+    shutil.rmtree(path)
+    for folder in made:
+        with contextlib.suppress(OSError):  # someone else has come to use it
+            folder.rmdir()
 
 
 def is_run(path: Path) -> bool:

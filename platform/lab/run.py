@@ -6,7 +6,8 @@ import os
 import platform as host
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ def run(
     """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
     spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
     check_torch_device(spec.compute.torch_device)
-    return work(spec, prepare(spec, None if out is None else Path(out)), open_backend, progress or Progress())
+    with begun(spec, None if out is None else Path(out)) as directory:
+        return work(spec, directory, open_backend, progress or Progress())
 
 
 def resume(
@@ -53,6 +55,18 @@ def prepare(spec: Experiment, out: Path | None) -> Path:
     return paths.new_run(out, spec.name, spec.model_dump(mode="json"))
 
 
+@contextmanager
+def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
+    """Make the folder of a new run; where the run is refused before it has done anything, nothing of it stays."""
+    missing = paths.missing_above(out)
+    directory = prepare(spec, out)
+    try:
+        yield directory
+    except RequestError:
+        paths.forget_unused(directory, missing)
+        raise
+
+
 def found(path: Path) -> tuple[Experiment, Path]:
     """Read what a run folder was asked to run."""
     return parse(paths.existing_run(path), source=str(path / paths.SPEC)), path.resolve()
@@ -62,20 +76,11 @@ def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend],
     """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
     with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file:
         paths.keep_info(directory, provenance)
-        backend = _opened(open_backend, directory)
+        backend = open_backend()
         try:
             return run_grid(spec, backend, directory, Log(file, progress))
         finally:
             backend.close()
-
-
-def _opened(open_backend: Callable[[], Backend], directory: Path) -> Backend:
-    """Open the backend; where that is refused, a new run leaves no folder behind."""
-    try:
-        return open_backend()
-    except RequestError:
-        paths.forget_unused(directory)
-        raise
 
 
 def provenance() -> dict[str, Any]:

@@ -245,7 +245,7 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
             pytest.fail(f"not refused within {REFUSED_S} s")
     refused(Answer(asked.returncode, output, error), *said)
     left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
-    assert left == []
+    assert left == [] and list(tmp_path.iterdir()) == []
 
 
 def test_who_is_asked_to_end_ends_and_says_how_to_go_on(tmp_path, mine):

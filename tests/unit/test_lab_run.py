@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from driftlab.errors import RequestError
 from driftlab.platform.lab import run as lab
 from driftlab.platform.lab.experiment import load, names, parse
 from driftlab.platform.lab.inline import InlineBackend
@@ -75,6 +77,41 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         lab.work(spec, lab.prepare(spec, tmp_path), InlineBackend, Progress())
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    ("out", "there", "left"),
+    [(None, "", []), (None, "runs", ["runs"]), ("a/b/c", "", []), ("a/b/c", "a", ["a"]), ("a/b", "a/b", ["a"])],
+)
+def test_a_run_that_is_refused_leaves_no_folder_that_it_made(tmp_path, monkeypatch, out, there, left):
+    def refused() -> InlineBackend:
+        raise RequestError("no cluster answers")
+
+    monkeypatch.chdir(tmp_path)
+    Path(there).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(RequestError, match="no cluster answers"):
+        lab.run(DOCUMENT, out=out, open_backend=refused)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == left
+
+
+def test_a_refused_run_leaves_what_others_have_put_beside_it(tmp_path):
+    def refused() -> InlineBackend:
+        (tmp_path / "runs" / "another").mkdir()
+        raise RequestError("no cluster answers")
+
+    with pytest.raises(RequestError):
+        lab.run(DOCUMENT, out=tmp_path / "runs" / "mine", open_backend=refused)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["another"]
+
+
+def test_one_that_was_to_be_continued_stays(tmp_path):
+    def refused() -> InlineBackend:
+        raise RequestError("no cluster answers")
+
+    directory = lab.prepare(parse(DOCUMENT), tmp_path / "run")
+    with pytest.raises(RequestError):
+        lab.resume(directory, open_backend=refused)
+    assert (directory / "spec.yaml").is_file()
 
 
 def test_the_log_tells_everyone_and_keeps_it(tmp_path):
