@@ -12,12 +12,17 @@ import psutil
 import pytest
 import ray
 import ray_fakes
+import yaml
+from documents_factory import SHARING
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.actors.faults import actor_processes
+from driftlab.cli import app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.diff import differences
 
 DEVICE = NodeId("device", "d")
 STORE_BYTES = 100 * 2**20
@@ -59,6 +64,22 @@ def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(t
     assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == answers(3, 150)
     assert use(backend.open("later"), built) == use(inline, build(inline))
     backend.close()
+
+
+@pytest.mark.slow
+def test_address_moves_a_run_to_a_cluster_and_its_tables_stay_what_they_are(two_machines, tmp_path, monkeypatch):
+    experiment = {**SHARING, "systems": SHARING["systems"][:2]}
+    reference = run(experiment, out=tmp_path / "inline").directory
+    file, out, joined, init = tmp_path / "sharing.yaml", tmp_path / "cluster", [], ray.init
+    file.write_text(yaml.safe_dump(experiment))
+    words = ["run", str(file), "--address", two_machines.address, "--workers", "2", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["driftlab", *words])
+    monkeypatch.setattr(ray, "init", lambda **given: joined.append(given["address"]) or init(**given))
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 0
+    assert joined == [two_machines.address]
+    assert differences(reference, out) == []
 
 
 def build(session):
