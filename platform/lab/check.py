@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError
 from driftlab.platform.core.wording import worded
@@ -147,16 +148,24 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
             "set teacher.kind=network, or put label maps beside the file"
         )
-    if student not in zoo.ZOO or not stream.has_truth:
+    if student not in zoo.ZOO:
         return
-    shown = stream.at([])
+    whose = f"'{seen.name}' has truth" if stream.has_truth else f"'{seen.name}' has no truth, networks have lessons"
+    shown = (stream if stream.has_truth else _lesson(seen)).at([])
     if zoo.task_of(student).truth(shown) is None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
         fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
         raise RequestError(
-            f"'{seen.name}' has truth for {' and '.join(known)}, and student.network={student} is for "
+            f"{whose} for {' and '.join(known)}, and student.network={student} is for "
             f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
         )
+
+
+def _lesson(workload: WorkloadPart) -> Stream:
+    """Open a stream like those that networks learn from before they are put on this one."""
+    family = find_workload(workload.name).family
+    name = next(name for name in WORKLOADS if name.startswith(f"{family}/"))
+    return open_stream(name, seed=0, height=workload.height, width=workload.width, fps=1.0, duration_s=1.0)
 
 
 def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:

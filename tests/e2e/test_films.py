@@ -54,6 +54,15 @@ def test_without_label_maps_a_network_teaches(film: Path, tmp_path: Path):
     assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(3, abs=1), "teacher")
 
 
+def test_a_network_teaches_only_what_it_had_lessons_in(film: Path):
+    teacher = {"kind": "network", "network": "wide_classifier"}
+    with pytest.raises(RequestError) as caught:
+        parse(document(film, teacher=teacher, student={"network": "tiny_classifier"}))
+    assert "has no truth, networks have lessons for segmentation and detection, and student.network=tiny_cl" in str(
+        caught.value
+    )
+
+
 def test_nobody_else_can_teach_classes_of_one_s_own(film: Path):
     def refusal(**changes: Any) -> str:
         with pytest.raises(RequestError) as caught:
