@@ -108,7 +108,7 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
         name = request.name.partition(":")[0]
         raise DataError(
             f"Labelled set '{name}' cannot be read from '{request.folder}': {_first_line(error)}. "
-            f"Write a folder behind it, {name}:FOLDER, which holds {archive.layout}."
+            f"In '{name}:FOLDER' FOLDER holds {archive.layout}."
         ) from error
 
 

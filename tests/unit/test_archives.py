@@ -140,7 +140,7 @@ def test_an_archive_that_is_not_there_names_the_layout_it_should_have(name, tmp_
     for request in (name, f"{name}:{tmp_path}", f"{name}:{tmp_path}/nowhere"):
         with pytest.raises(DataError) as caught:
             open_set(request)
-        assert f"'{name}:FOLDER' where FOLDER holds {ARCHIVES[name].layout}" in str(caught.value)
+        assert f"'{name}:FOLDER' FOLDER holds {ARCHIVES[name].layout}" in str(caught.value)
         assert "download=True" not in str(caught.value)
 
 
