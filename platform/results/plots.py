@@ -27,6 +27,7 @@ DASHES: Mapping[str, Any] = {
     "best_static": (0, (6, 2, 1, 2)),
     "oracle": (0, (5, 2)),
 }
+BELOW, ABOVE = 1.9, 2.0
 POINTS = 240  # a line on a page shows no more than this many
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 MARKS = 60  # and more scene changes than this would hide it
@@ -85,13 +86,13 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
         own = lines[lines["system"] == system]
         if own.empty:
             continue
+        height = BELOW if look.colour in GREYS.values() else ABOVE  # no bound hides a method that reaches it
+        usual: dict[str, Any] = {"color": look.colour, "zorder": height}
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
-                axis.plot(line["time_s"], line["score_window"], color=look.colour, linewidth=0.6, alpha=0.35)
+                axis.plot(line["time_s"], line["score_window"], linewidth=0.6, alpha=0.35, **usual)
         mean = own.groupby("bin")[["time_s", "score_window"]].mean()
-        axis.plot(
-            mean["time_s"], mean["score_window"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=system
-        )
+        axis.plot(mean["time_s"], mean["score_window"], linestyle=look.dash, linewidth=1.7, label=system, **usual)
     axis.set_xlabel("time, s")
     axis.set_ylabel(measure(runs))
     axis.margins(x=0.01)

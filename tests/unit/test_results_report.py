@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import results_factory as factory
+from matplotlib.figure import Figure as Canvas
 
 from driftlab.errors import DataError
 from driftlab.platform.results import plots
@@ -197,6 +198,15 @@ def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     assert [looks[name].colour for name in list(looks)[1:]] == list(plots.GREYS.values())
     many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
     assert len(set(plots.styles(many).values())) == 12
+
+
+def test_no_bound_lies_over_a_method(folder):
+    tables = open_run(folder)
+    runs = plots.with_settings(tables.frame("runs"))
+    axis, looks = Canvas().subplots(), plots.styles(runs)
+    plots.accuracy(axis, runs, tables.frame("frames"), looks)
+    heights = {line.get_label(): line.get_zorder() for line in axis.lines if line.get_label() in looks}
+    assert heights["no_custom"] < heights["one_time"]
 
 
 def test_changes_of_scene_are_counted_per_stream():
