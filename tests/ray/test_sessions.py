@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +13,11 @@ from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.backend import NodeId
 
 DEVICE, TRAINER, RECORDER = NodeId("device", "d"), NodeId("trainer", "t"), NodeId("recorder", "r")
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker runs all tests")
+def test_all_that_starts_ray_is_on_one_worker(request):
+    assert request.node.nodeid.endswith("@ray")
 
 
 def test_a_random_program_answers_as_in_one_process(session, answers):
