@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -161,6 +162,11 @@ def find_workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise unknown_name("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def label_of(name: str) -> str:
+    """Shorten a workload's name to what tables and plots call it: streets/running to running, video:a/b.mp4 to b."""
+    return Path(name.rpartition(":")[2]).stem
 
 
 def content_of(name: str) -> str:

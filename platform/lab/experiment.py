@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from driftlab.datasets.catalogue import label_of
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.lab.cells import written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
@@ -72,7 +73,7 @@ class WorkloadPart(_Part):
     @property
     def label(self) -> str:
         """How tables and plots call it."""
-        return self.alias or Path(self.name.rpartition(":")[2]).stem
+        return self.alias or label_of(self.name)
 
     def seen_by(self, app: AppPart) -> WorkloadPart:
         """Describe what one application watches."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
@@ -85,12 +86,15 @@ def compose(run: Run) -> Page:
 
 def _films(run: Run) -> set[str]:
     """Name the workloads whose first application watches a file: only the file knows its classes."""
-    found = set()
-    for part in run.spec.get("workloads", ()):
-        watched = [app.get("watches") for app in part.get("apps") or ()][:1]
-        if str((watched and watched[0]) or part["name"]).startswith("video:"):
-            found.add(part.get("alias") or Path(part["name"].removeprefix("video:")).stem)
-    return found
+    parts = run.spec.get("workloads", ())
+    return {
+        part.get("alias") or label_of(part["name"]) for part in parts if _watched_first(part).startswith(VIDEO_PREFIX)
+    }
+
+
+def _watched_first(part: Mapping[str, Any]) -> str:
+    apps: Sequence[Mapping[str, Any]] = part.get("apps") or [{}]
+    return str(apps[0].get("watches") or part["name"])
 
 
 def _sections(view: View) -> list[Section]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from driftlab.datasets.catalogue import label_of
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.claims.base import Measured, Untestable
@@ -135,7 +136,7 @@ def uploads(tables: Tables) -> pd.DataFrame:
 def labels_of(tables: Tables) -> dict[str, str]:
     """Map how the tables call a workload to its name in the catalogue."""
     parts: Iterable[dict[str, Any]] = tables.run.spec.get("workloads", ())
-    names = {part.get("alias") or part["name"].removeprefix("streets/"): part["name"] for part in parts}
+    names = {part.get("alias") or label_of(part["name"]): part["name"] for part in parts}
     return {**{part["name"]: part["name"] for part in parts}, **names}
 
 
