@@ -1,8 +1,9 @@
 """Measure how much faster two workers run a grid than one process; prints one JSON line.
 
-Each side runs the same cells in a process of its own. What is compared is how fast cells are done once all workers
-are there: from the end of the first wave of cells, during which Ray starts its processes, to the end of the last. The
-whole time, from the first line of Python to the end of the last cell, is given beside it.
+Each side runs the same cells in a process of its own. What is compared is how fast cells are done while there is work
+for all workers: from the end of the first wave of cells, during which Ray starts its processes, to the end of the last
+but one, after which workers begin to run out of cells. The whole time, from the first line of Python to the end of the
+last cell, is given beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ watch, workers, wave = Watch(), int(sys.argv[3]), int(sys.argv[4])
 open_backend = InlineBackend if workers == 0 else lambda: RayBackend(ClusterConfig(workers=workers))
 run(json.loads(sys.argv[1]), out=sys.argv[2], open_backend=open_backend, progress=watch)
 ends = watch.ends
-print(json.dumps({"work_s": ends[-1] - ends[wave - 1], "whole_s": ends[-1] - psutil.Process().create_time()}))
+print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "whole_s": ends[-1] - psutil.Process().create_time()}))
 """
 
 
@@ -67,18 +68,21 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     document = grid(options.cells, options.duration_s)
-    measure(grid(WAVE, 10.0), 0)  # builds the student, which both sides find from then on
+    measure(grid(2 * WAVE, 10.0), 0)  # builds the student, which both sides find from then on
     pairs = [(measure(document, 0), measure(document, WORKERS)) for _ in range(options.repeats)]
 
     def median(side: int, key: str) -> float:
         return statistics.median(pair[side][key] for pair in pairs)
 
+    def speedup(key: str) -> float:
+        return statistics.median(one[key] / two[key] for one, two in pairs)
+
     line = {
         "benchmark": "workers",
-        "cells": options.cells - WAVE,
+        "cells": options.cells - 2 * WAVE,
         "one_process_s": round(median(0, "work_s"), 2),
         "two_workers_s": round(median(1, "work_s"), 2),
-        "speedup": round(median(0, "work_s") / median(1, "work_s"), 3),
-        "speedup_with_start": round(median(0, "whole_s") / median(1, "whole_s"), 3),
+        "speedup": round(speedup("work_s"), 3),
+        "speedup_with_start": round(speedup("whole_s"), 3),
     }
     sys.stdout.write(json.dumps(line) + "\n")
