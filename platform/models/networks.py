@@ -86,6 +86,35 @@ class Detector(_Trunk):
         return judged
 
 
+class Block(nn.Module):
+    """Add two convolutions to what comes in, which is brought to their shape where it has another."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.inner = _conv(inputs, outputs, stride=stride)
+        self.outer = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inputs != outputs:
+            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.outer(self.inner(x)) + self.shortcut(x))
+
+
+class ResidualClassifier(nn.Module):
+    """Name the frame by two residual blocks, with the resolutions and channels of a trunk."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.first = _conv(3, width, stride=2)
+        self.deep = nn.Sequential(Block(width, 2 * width, stride=2), Block(2 * width, 2 * width))
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.deep(self.first(images)).mean(dim=(2, 3)))
+        return logits
+
+
 class Context(nn.Module):
     """Scale each channel by what the whole frame shows: how a scene looks is a fact of the frame, not of a pixel."""
 
@@ -152,6 +181,8 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "deeplabv3_mobilenet": DeepLab,
     "tiny_classifier": partial(Classifier, width=16),
     "wide_classifier": partial(Classifier, width=64),
+    "tiny_residual": partial(ResidualClassifier, width=14),
+    "wide_residual": partial(ResidualClassifier, width=56),
     "tiny_detector": partial(Detector, width=16),
     "wide_detector": partial(Detector, width=48),
 }

@@ -31,6 +31,8 @@ ZOO: Mapping[str, Network] = {
     ),
     "tiny_classifier": Network(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
     "wide_classifier": Network(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
+    "tiny_residual": Network(CLASSIFICATION, "two residual blocks, as large as tiny_classifier, 26 k parameters"),
+    "wide_residual": Network(CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters"),
     "tiny_detector": Network(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
     "wide_detector": Network(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
 }

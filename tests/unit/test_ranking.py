@@ -118,7 +118,7 @@ def test_planted_filters_come_last_by_response_and_first_by_weight():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("network", ["half", "tiny_classifier"])
+@pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_residual"])
 def test_every_channel_of_the_zoo_has_a_score(network, method):
     model = build(network, 4, seed=0).eval()
     rng = np.random.default_rng(0)
