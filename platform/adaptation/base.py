@@ -30,7 +30,7 @@ class Phase:
     """How long one call of `adapt` may go on; None leaves it to the member."""
 
     iterations: int | None = None
-    stop_score: float | None = None  # stop as soon as the batch is predicted this well
+    stop_score: float | None = None  # learn from the whole batch, and stop as soon as it is predicted this well
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,11 +114,14 @@ class Distill(Adaptation):
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
         losses: list[float] = []
-        score = _score(model, batch, phase)
+        score = None
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
+            images, labels = self._lesson(batch, phase)
+            output = _output(model, images)
+            score = _score(output, batch, phase)
             if _reached(score, phase):
                 break
-            loss = gradients(model, flat, *draw(batch, self.batch), batch.task)
+            loss = gradients(flat, output, labels, batch.task)
             if loss is None:
                 continue
             losses.append(loss)
@@ -127,7 +130,8 @@ class Distill(Adaptation):
             walk.step(flat.gradients)
             if self.strategy == "probe" and len(losses) == 1:
                 mask = _keep_what_moved(walk, before, self.fraction)
-            score = _score(model, batch, phase)
+        else:
+            score = _score_at_end(model, batch, phase)
         if not losses:
             flat.weights.copy_(before)
             return Adapted(memory, skipped="good enough" if _reached(score, phase) else "no label counts", score=score)
@@ -136,6 +140,11 @@ class Distill(Adaptation):
             return Adapted(memory, skipped=f"not finite after {len(losses)} iterations, loss {losses[-1]}")
         after = Memory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, len(losses), tuple(losses), mask | undone, score=score)
+
+    def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
+        """Draw a mini-batch; a phase that ends with a score learns from all frames that it is judged by."""
+        assert batch.labels is not None
+        return draw(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
 
     def _select(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
@@ -175,13 +184,11 @@ def draw(batch: Batch, count: int) -> tuple[Images, Answers]:
     return batch.images[rows], batch.labels[rows]
 
 
-def gradients(model: nn.Module, flat: Flat, images: Images, labels: Answers, task: Task = SEGMENTATION) -> float | None:
+def gradients(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
     """Put the gradient of the mean loss over the labels that count into the flat vector; None if none counts."""
     import torch
 
-    from driftlab.platform.models.predict import to_input
-
-    loss = task.loss(model(to_input(images).to(flat.weights.device)), labels)
+    loss = task.loss(output, labels)
     if loss is None:
         return None
     flat.gradients.zero_()
@@ -189,20 +196,30 @@ def gradients(model: nn.Module, flat: Flat, images: Images, labels: Answers, tas
     return float(loss.detach())
 
 
-def _score(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
-    """Return the score of the model on the whole batch where the phase wants to know it; 0 where no label counts."""
-    if phase.stop_score is None or batch.labels is None:
-        return None
-    import torch
-
+def _output(model: nn.Module, images: Images) -> torch.Tensor:
     from driftlab.platform.models.predict import to_input
 
-    device = next(model.parameters()).device
-    with torch.inference_mode():
-        output = model(to_input(batch.images).to(device))
-    predicted = batch.task.answers(output, *batch.images.shape[1:3])
+    output: torch.Tensor = model(to_input(images).to(next(model.parameters()).device))
+    return output
+
+
+def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
+    """Return how good the answers to the whole batch are where the phase wants to know it; 0 where no label counts."""
+    if phase.stop_score is None or batch.labels is None:
+        return None
+    predicted = batch.task.answers(output.detach(), *batch.images.shape[1:3])
     counts = batch.task.counts(predicted, batch.labels, output.shape[1])
     return float(np.nan_to_num(batch.task.score(counts.sum(axis=0))))
+
+
+def _score_at_end(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
+    """Look once more after the last step."""
+    import torch
+
+    if phase.stop_score is None:
+        return None
+    with torch.inference_mode():
+        return _score(_output(model, batch.images), batch, phase)
 
 
 def _reached(score: float | None, phase: Phase) -> bool:
