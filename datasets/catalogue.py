@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, Source, stamp
@@ -63,6 +65,13 @@ def _open_street(request: Request) -> Stream:
     from driftlab.datasets.streets.stream import StreetRequest, StreetStream
 
     return _procedural(request, StreetRequest, StreetStream)
+
+
+def _open_any_street(request: Request) -> Stream:
+    """Let the seed choose the kind of street, so that the devices of a fleet do not all see the same kind."""
+    kinds = sorted(STREETS)
+    kind = kinds[np.random.default_rng([request.seed, 13]).integers(len(kinds))]
+    return _open_street(replace(request, name=f"streets/{kind}"))
 
 
 def _open_signs(request: Request) -> Stream:
@@ -134,6 +143,12 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             )
             for preset in STREETS.values()
         },
+        "any-street": Workload(
+            "any-street",
+            "A street of one of these kinds; which, the seed decides.",
+            _open_any_street,
+            _STREET_PARAMETERS,
+        ),
         **{
             f"signs/{preset.name}": Workload(
                 f"signs/{preset.name}", preset.summary, _open_signs, _SIGNS_PARAMETERS, family="signs", classes=None

@@ -83,7 +83,7 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
 
 def _setting(experiment: Experiment, workload: WorkloadPart, scaling: Member, built: Mapping[str, Network]) -> Setting:
     part = experiment.server
-    server = Server(hardware.find(part.hardware), part.gpus, part.label_s, part.step_s)
+    server = Server(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {
         app.name: _app_setting(experiment, app, _recipes(experiment, workload, app, scaling), built, server)
         for app in experiment.apps_of(workload)

@@ -69,6 +69,7 @@ class Cell:
     devices: tuple[EdgeSpec, ...]
     seed: int
     duration_s: float
+    gpus: int = 1  # of the server that the devices take turns on
 
 
 def cells_of(experiment: Experiment) -> list[Cell]:
@@ -79,7 +80,7 @@ def cells_of(experiment: Experiment) -> list[Cell]:
         systems += [row for row in SYSTEMS.values() if row.bound and row.bound not in present]
     tenants = [(workload, tenants_of(experiment, workload)) for workload in experiment.workloads]
     return [
-        _cell(system, workload.label, devices_of(fleet, workload, inside, seed), fleet.name, seed)
+        _cell(system, workload.label, fleet, devices_of(fleet, workload, inside, seed), seed, experiment.server.gpus)
         for seed in experiment.seeds
         for fleet in experiment.fleets
         for workload, inside in tenants
@@ -87,11 +88,11 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     ]
 
 
-def _cell(system: System, workload: str, devices: tuple[EdgeSpec, ...], fleet: str, seed: int) -> Cell:
-    cell_id = f"{system.name}/{workload}/{fleet}/seed-{seed}"
+def _cell(system: System, workload: str, fleet: FleetPart, devices: tuple[EdgeSpec, ...], seed: int, gpus: int) -> Cell:
+    cell_id = f"{system.name}/{workload}/{fleet.name}/seed-{seed}"
     if system.bound == "null_link":
         devices = tuple(replace(device, link=link.find("null")) for device in devices)
-    return Cell(cell_id, system, workload, fleet, devices, seed, devices[0].duration_s)
+    return Cell(cell_id, system, workload, fleet.name, devices, seed, devices[0].duration_s, fleet.gpus or gpus)
 
 
 def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[Tenant], seed: int) -> tuple[EdgeSpec, ...]:

@@ -95,6 +95,7 @@ class FleetPart(_Part):
     """The devices of one cell."""
 
     name: str = "one"
+    gpus: Count | None = None  # of the server that they take turns on; none: as many as `server` says
     devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, strict=False)] = (DevicePart(),)
 
 

@@ -60,7 +60,7 @@ class Loop:
         self.adaptation = cell.system.adaptation.make()
         self.scaling = cell.system.scaling.make()
         self.scheduling = cell.system.scheduling.make()
-        self.gpu = simpy.Resource(self.clock, capacity=setting.server.gpus)
+        self.gpu = simpy.Resource(self.clock, capacity=cell.gpus)
         self.hosts = [self._host(spec) for spec in cell.devices]
 
     def run(self) -> None:

@@ -42,7 +42,6 @@ class Server:
     """The virtual machine that labels and trains."""
 
     hardware: Hardware
-    gpus: int
     label_s: float | None  # per frame; None: computed from the teacher's account
     step_s: float | None  # per training iteration; None: computed from the student's account
 

@@ -151,7 +151,7 @@ def run(
                 Network("half", single(cost), "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
             )
         },
-        server=Server(hardware.find("server-v100"), 1, 0.2, 0.25),
+        server=Server(hardware.find("server-v100"), 0.2, 0.25),
     )
     session = LosingSession(torn=torn)
     loop = Loop(cell, setting, session)

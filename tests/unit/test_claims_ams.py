@@ -241,24 +241,29 @@ class TestTraffic:
 
 class TestServer:
     def fleets(self, limits: dict[str, int], *, most: int = 11, chance: tuple[int, ...] = (0, 0, 0)) -> Made:
-        """Let a device lose two points in a fleet above the limit, which seeds move by chance."""
+        """Let a device lose two points in a fleet above the limit, which seeds move by chance, and none alone."""
         parts = [part(name, "ams", streaming={"slowdown": name == "ams"}) for name in limits]
+        counts = {"alone": most, **{f"n-{count}": count for count in range(3, most + 1, 2)}}
+        fleets = [
+            {"name": name, "devices": [{"count": 1}, {"count": count - 1}], "gpus": most if name == "alone" else None}
+            for name, count in counts.items()
+        ]
         runs, devices = [], []
         for name, limit in limits.items():
-            for count in range(1, most + 1, 2):
+            for fleet, count in counts.items():
                 for seed in SEEDS:
-                    runs.append(run_row(name, seed, fleet=f"n-{count}", devices=count))
+                    runs.append(run_row(name, seed, fleet=fleet, devices=count))
                     devices += [
                         {
                             "cell": runs[-1]["cell"],
                             "device": f"d-{i}",
-                            "score": 0.6 - 0.1 * i - 0.02 * (count > limit + chance[seed]),
+                            "score": 0.9 - 0.05 * i - 0.02 * (fleet != "alone" and count > limit + chance[seed]),
                         }
                         for i in range(count)
                     ]
-        return Made({"systems": parts}, runs=runs, devices=devices)
+        return Made({"systems": parts, "fleets": fleets, "server": {"gpus": 1}}, runs=runs, devices=devices)
 
-    def test_a_device_is_compared_with_itself_in_the_smallest_fleet(self):
+    def test_a_device_is_compared_with_itself_where_it_never_waits(self):
         tables = self.fleets({"ams": 9, "ams-steady": 5})
         found = measured(ams_rates.devices_gained(tables))
         assert found.value == 4
@@ -284,6 +289,21 @@ class TestServer:
 
     def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
         assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"
+
+    def test_of_fleets_that_never_wait_the_largest_is_compared_with(self):
+        tables = self.fleets({"ams": 1}, most=9)
+        fleets = tables.run.spec["fleets"]
+        fleets[1]["gpus"] = 3  # no wait with three devices either, but here they lost two points
+        lost = cells.losses(tables)
+        assert set(lost["devices"]) == {5, 7, 9} and len(lost) == len(SEEDS) * (5 + 7 + 9)
+        assert lost["loss"].tolist() == pytest.approx([0.02] * len(lost))
+        for fleet in fleets:
+            fleet["gpus"] = None
+        assert cells.losses(tables).empty
+        assert "one of them with a GPU for each device" in ams_rates.devices_served(tables).reason
+
+    def test_where_even_the_smallest_fleet_loses_one_device_is_served(self):
+        assert measured(ams_rates.devices_served(self.fleets({"ams": 1}))).value == 1
 
     def horizons(self, short_loses: float, student: str = "tiny") -> Made:
         parts, runs = [], []

@@ -57,7 +57,7 @@ def run(
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
     edge = EdgeSpec("cam", hardware.find("laptop"), link, (Tenant(App("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
-    server = Server(hardware.find("server-v100"), 1, 0.01, 0.01)
+    server = Server(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppSetting(student, None, TeacherSpec(), 0.01, CLASSES)
     setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)

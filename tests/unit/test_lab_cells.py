@@ -90,6 +90,12 @@ def test_a_fleet_lists_its_devices_in_order():
     assert [device.link.name for device in cell.devices] == ["lte", "lte", "3g"]
 
 
+def test_a_fleet_has_the_gpus_of_the_server_or_its_own():
+    fleets = [{"name": "own", "gpus": 3}, {"name": "shared"}]
+    found = grid(fleets=fleets, systems=["no_custom"], workloads=WORKLOADS[:1], server={"gpus": 2})
+    assert {cell.fleet: cell.gpus for cell in found} == {"own": 3, "shared": 2}
+
+
 def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
     found = grid(fleets=FLEETS, seeds=[0, 1])
     worlds: dict[tuple[str, int, int], set[int]] = {}

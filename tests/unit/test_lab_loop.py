@@ -192,13 +192,13 @@ def run(
         for number, stream in enumerate(streams)
     )
     system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation)
-    cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s)
+    cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s, gpus)
     given = {
         "experiment": "test",
         "clock": "virtual",
         "window_s": 10.0,
         "pictures": 0,
-        "server": Server(hardware.find("server-v100"), gpus, LABEL_S, step_s),
+        "server": Server(hardware.find("server-v100"), LABEL_S, step_s),
     }
     needs = {
         "student": Network("tiny", single(COST), "digest", "the student's weights"),
@@ -763,7 +763,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             30.0,
         )
         student = Network("tiny", single(COST), "", "w")
-        server = Server(hardware.find("server-v100"), 1, 0.1, 0.1)
+        server = Server(hardware.find("server-v100"), 0.1, 0.1)
         needs = AppSetting(student, None, TeacherSpec(), 0.1, 8)
         setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
         session.loop = Loop(cell, setting, session)

@@ -48,6 +48,16 @@ def test_how_fast_the_worlds_change():
     assert len(street("running", duration_s=60, pace=2.0).changes_s()) > changes["running"]
 
 
+def test_any_street_is_one_of_the_streets_and_over_seeds_all_of_them():
+    size = {"height": 24, "width": 32, "fps": 1, "duration_s": 2}
+    seen = set()
+    for seed in range(40):
+        drawn = open_stream("any-street", seed=seed, **size, noise=0.5).at([1.0])
+        streets = {name: open_stream(name, seed=seed, **size, noise=0.5).at([1.0]) for name in STREETS}
+        seen |= {name for name, same in streets.items() if np.array_equal(same.images, drawn.images)}
+    assert seen == set(STREETS)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_changes_are_where_the_scene_numbers_change(name):
     stream = street(name, duration_s=400)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOSS = 0.01  # a device is served as long as waiting costs it less than this
 MORE = 10  # devices, one more than the paper's GPU serves
+SHARING = "in fleets of several sizes, one of them with a GPU for each device"
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
 STREAM = ["cell", "device", "app"]
@@ -34,7 +35,7 @@ def devices_gained(tables: Tables) -> Measured | Untestable:
     """Tell how many more devices a GPU serves when training intervals are adaptive, seed by seed."""
     adaptive, steady = (_losses(tables, slowdown=slowdown) for slowdown in (True, False))
     if adaptive.empty or steady.empty:
-        return Untestable("needs AMS with and without slowdown in fleets of several sizes")
+        return Untestable(f"needs AMS with and without slowdown {SHARING}")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
         return Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
     served = _served(adaptive).merge(_served(steady), on="seed", suffixes=("", "_steady"))
@@ -47,7 +48,7 @@ def devices_served(tables: Tables) -> Measured | Untestable:
     """Tell how many devices a GPU serves with adaptive training intervals, seed by seed."""
     lost = _losses(tables, slowdown=True)
     if lost.empty:
-        return Untestable("needs AMS in fleets of several sizes")
+        return Untestable(f"needs AMS {SHARING}")
     served, most = _served(lost), int(lost["devices"].max())
     if (served["value"] == most).all() and most < MORE:
         return Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
@@ -67,7 +68,7 @@ def _served(lost: pd.DataFrame) -> pd.DataFrame:
     for seed, own in lost.groupby("seed"):
         means = own.groupby("devices")["loss"].mean()
         small = means.index[(means < LOSS).cummin()]
-        rows.append({"seed": seed, "value": int(small.max())})
+        rows.append({"seed": seed, "value": max(small, default=1)})
     return table_of(rows)
 
 

@@ -98,18 +98,26 @@ def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
 
 
 def losses(tables: Tables) -> pd.DataFrame:
-    """List how much less a device scores in a fleet than the same device did in the smallest one: `devices`, `loss`.
+    """List how much less a device scores in a fleet than the same device where it never waits: `devices`, `loss`.
 
-    Only devices that are in every fleet can be compared; with fleets of one size there are no rows.
+    It never waits in a fleet with a GPU for each device, and of such fleets the largest counts.
     """
     runs = done(tables)
-    rows = tables.frame("devices").merge(runs[["cell", "system", "workload", "seed", "devices"]], on="cell")
+    columns = ["cell", "system", "workload", "seed", "fleet", "devices"]
+    rows = tables.frame("devices").merge(runs[columns], on="cell").sort_values("devices")
     key = ["system", "workload", "seed", "device"]
-    wide = rows.pivot_table("score", key, "devices").dropna()
-    if wide.shape[1] < 2:
-        wide = wide.iloc[:0]
-    lost = wide.rsub(wide.iloc[:, 0], axis="index") if len(wide) else wide
-    return lost.melt(ignore_index=False, var_name="devices", value_name="loss").reset_index()
+    alone = rows["fleet"].isin(without_waiting(tables))
+    own = rows[alone].drop_duplicates(key, keep="last")[[*key, "score"]]
+    shared = rows[~alone].merge(own, on=key, suffixes=("", "_alone"))
+    return shared.assign(loss=shared["score_alone"] - shared["score"])[[*key, "devices", "loss"]]
+
+
+def without_waiting(tables: Tables) -> set[str]:
+    """Name the fleets with a GPU for each device."""
+    spec = tables.run.spec
+    sizes = {part["name"]: sum(each["count"] for each in part["devices"]) for part in spec.get("fleets", ())}
+    gpus = {part["name"]: part.get("gpus") or spec["server"]["gpus"] for part in spec.get("fleets", ())}
+    return {name for name, size in sizes.items() if gpus[name] >= size}
 
 
 def uploads(tables: Tables) -> pd.DataFrame:

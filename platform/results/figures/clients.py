@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import losses, uploads
+from driftlab.platform.results.claims.cells import losses, uploads, without_waiting
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "First what a device scores less than the same device in the smallest fleet; the rule marks one point, the loss up "
+    "First what a device scores less than the same device where it never waits; the rule marks one point, the loss up "
     "to which the paper calls a device served. Then how long an upload waits before the server begins to label it. "
     "Means over streets and seeds with their 95 % intervals."
 )
@@ -26,7 +26,8 @@ def show(view: View) -> Shown | None:
     if view.runs["devices"].nunique() < 2:
         return None
     lost = losses(view.tables)
-    sent = uploads(view.tables).merge(view.runs[["cell", "devices"]], on="cell")
+    shared = view.runs[~view.runs["fleet"].isin(without_waiting(view.tables))]
+    sent = uploads(view.tables).merge(shared[["cell", "devices"]], on="cell")
     waited = sent.assign(waited_s=sent["teach_start_s"] - sent["arrive_s"])
     looks = {name: look for name, look in view.looks.items() if name in set(waited["system"])}
     panels = []
