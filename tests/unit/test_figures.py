@@ -195,6 +195,15 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
     assert lines(second)[shown.legend["horizon 64 s"].colour] == ([10, 20, 40], pytest.approx([0.054, 0.044, 0.024]))
 
 
+def test_each_student_has_a_horizon_of_its_own():
+    tables = made("ams-horizon")
+    tables.change("runs", student=lambda row: "half" if row["workload"] == "half-width" else "tiny")
+    tables.change("runs", score=lambda row: 0.3 if row["student"] == "half" else 0.5)
+    panels = show(horizon, tables).panels
+    assert [panel.title for panel in panels[::2]] == ["by horizon, student half", "by horizon, student tiny"]
+    assert [lines(drawn(panel))[plots.INK][1] for panel in panels[::2]] == [pytest.approx([x] * 3) for x in (0.3, 0.5)]
+
+
 def test_devices_that_share_lose_and_wait():
     tables = made("ams-clients")
     count = dict(tables.frame("runs")[["cell", "devices"]].itertuples(index=False))

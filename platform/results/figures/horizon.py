@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+ONE = {"": plots.Style(plots.INK)}
 NOTE = (
     "First the score over the training horizon, at the shortest interval between updates; then what a longer interval "
-    "costs with each horizon. Means over streets and seeds with their 95 % intervals."
+    "costs with each horizon. Means over streets and seeds with their 95 % intervals; each student by itself."
 )
 
 
@@ -29,20 +30,19 @@ def show(view: View) -> Shown | None:
     )
     if grid["horizon_s"].nunique() < 2 or grid["interval_s"].nunique() < 2:
         return None
-    points = means(grid, ["horizon_s", "interval_s"], "score")
-    shortest = points[points["interval_s"] == points["interval_s"].min()]
-    horizons = {f"horizon {value:g} s": value for value in sorted(set(points["horizon_s"]))}
+    horizons = {f"horizon {value:g} s": value for value in sorted(set(grid["horizon_s"]))}
     looks = plots.series(horizons)
-    series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
-    quiet = plots.Style(plots.INK)
-    return Shown(
-        NOTE,
-        [
-            Panel("by horizon", partial(_draw, series={"": shortest}, x="horizon_s", looks={"": quiet})),
-            Panel("by interval between updates", partial(_draw, series=series, x="interval_s", looks=looks)),
-        ],
-        legend=looks,
-    )
+    panels = []
+    for student, own in grid.groupby("student"):
+        whose = f", student {student}" if grid["student"].nunique() > 1 else ""
+        points = means(own, ["horizon_s", "interval_s"], "score")
+        shortest = {"": points[points["interval_s"] == points["interval_s"].min()]}
+        series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
+        panels += [
+            Panel(f"by horizon{whose}", partial(_draw, series=shortest, x="horizon_s", looks=ONE)),
+            Panel(f"by interval{whose}", partial(_draw, series=series, x="interval_s", looks=looks)),
+        ]
+    return Shown(NOTE, panels, legend=looks)
 
 
 def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Looks) -> None:
