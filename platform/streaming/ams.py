@@ -29,9 +29,11 @@ class Ams(Streaming):
     horizon_s: float = 120.0
     low_fps: float = 0.1
     high_fps: float = 1.0
+    first_fps: float | None = None  # none: begin at high_fps, as in the paper
     control: Literal["tanh", "linear", "scaled", "fixed"] = "tanh"
     target: float = 0.4
     slowdown: bool = True  # whether the training interval adapts too
+    patience: float | None = None  # intervals that samples may be late before fewer are taken; none: as in the paper
     codec: str = "h264"
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
     mask: Literal["raw", "gzip", "gaps", "rice"] = "gzip"
@@ -49,14 +51,19 @@ class Ams(Streaming):
             "horizon_s": (self.horizon_s > 0, "above 0"),
             "low_fps": (self.low_fps > 0, "above 0"),
             "high_fps": (self.high_fps >= self.low_fps, f"at least low_fps = {self.low_fps}"),
+            "first_fps": (
+                self.first_fps is None or self.low_fps <= self.first_fps <= self.high_fps,
+                f"from low_fps = {self.low_fps} to high_fps = {self.high_fps}, or none",
+            ),
             "longest": (self.longest >= 1, "at least 1"),
+            "patience": (self.patience is None or self.patience > 0, "above 0, or none"),
             "first_train_s": (self.first_train_s >= 0, "at least 0"),
             "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
         }
         return faults_in(self, ranges)
 
     def start(self, session: Session) -> Rates:
-        return Rates(self.high_fps, self.interval_s)
+        return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)
 
     def plan_uplink(self, state: Rates, session: Session, now_s: float) -> Sampling | None:
         """Fill the next buffer evenly and send it when the interval is over."""
@@ -68,7 +75,7 @@ class Ams(Streaming):
     def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
         """Set both rates by the new φ-scores, and train on what the horizon still holds."""
         wire = Wire(self.values, self.mask, self.feedback)
-        after = self._advance(state, stored)
+        after = self._advance(state, stored, now_s)
         return Answer(
             after,
             Phase() if now_s >= self.first_train_s else None,
@@ -78,10 +85,17 @@ class Ams(Streaming):
             interval_s=after.interval_s,
         )
 
-    def _advance(self, state: Rates, stored: Stored) -> Rates:
+    def _advance(self, state: Rates, stored: Stored, now_s: float) -> Rates:
         if self.control == "fixed":
             return state
-        return rates.advance(state, stored.phis, self._sampling(self.control), self._training())
+        relief = self._relief(now_s - stored.newest_s)
+        return rates.advance(state, stored.phis, self._sampling(self.control), self._training(), relief)
+
+    def _relief(self, late_s: float) -> float:
+        """Halve the rate at most, and less where samples are hardly too late: devices that share a server make room."""
+        if self.patience is None or late_s <= 0:
+            return 1.0
+        return min(1.0, max(0.2, self.patience * self.interval_s / late_s))
 
     def _sampling(self, mode: rates.Mode) -> SamplingControl:
         """Let the steps of the rate grow with its range, so that a faster world is the same world on a faster clock."""

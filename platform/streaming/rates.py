@@ -58,11 +58,16 @@ def start(sampling: SamplingControl, training: TrainingControl) -> Rates:
     return Rates(sampling.high_fps, training.shortest_s)
 
 
-def advance(rates: Rates, phis: Sequence[float], sampling: SamplingControl, training: TrainingControl) -> Rates:
-    """Update both controllers with the φ-scores since the last update; without any, nothing is known and both stay."""
+def advance(
+    rates: Rates, phis: Sequence[float], sampling: SamplingControl, training: TrainingControl, relief: float = 1.0
+) -> Rates:
+    """Update both controllers with the φ-scores since the last update; without any, nothing is known and both stay.
+
+    A server that falls behind is given relief: whatever the scores ask for, the rate is multiplied by it.
+    """
     if not phis:
         return rates
-    fps = sampled_at(rates.fps, sum(phis) / len(phis), sampling)
+    fps = max(sampling.low_fps, relief * sampled_at(rates.fps, sum(phis) / len(phis), sampling))
     return trained_every(replace(rates, fps=fps), training, sampling.high_fps)
 
 

@@ -11,7 +11,7 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.claims import ams, ams_rates, ams_traffic, cells
+from driftlab.platform.results.claims import ams, ams_clients, ams_rates, ams_traffic, cells
 from driftlab.platform.results.claims.base import Measured, Untestable, evaluate, every_claim, judge
 from driftlab.platform.results.read import Tables
 
@@ -241,8 +241,12 @@ class TestTraffic:
 
 class TestServer:
     def fleets(self, limits: dict[str, int], *, most: int = 11, chance: tuple[int, ...] = (0, 0, 0)) -> Made:
-        """Let a device lose two points in a fleet above the limit, which seeds move by chance, and none alone."""
-        parts = [part(name, "ams", streaming={"slowdown": name == "ams"}) for name in limits]
+        """Let a device lose two points in a fleet above the limit, which seeds move by chance; patience costs 0.4."""
+        patience = {"ams-patient": 0.3}
+        parts = [
+            part(name, "ams", streaming={"slowdown": name != "ams-steady", "patience": patience.get(name)})
+            for name in limits
+        ]
         counts = {"alone": most, **{f"n-{count}": count for count in range(3, most + 1, 2)}}
         fleets = [
             {"name": name, "devices": [{"count": 1}, {"count": count - 1}], "gpus": most if name == "alone" else None}
@@ -257,7 +261,10 @@ class TestServer:
                         {
                             "cell": runs[-1]["cell"],
                             "device": f"d-{i}",
-                            "score": 0.9 - 0.05 * i - 0.02 * (fleet != "alone" and count > limit + chance[seed]),
+                            "score": 0.9
+                            - 0.05 * i
+                            - 0.004 * (name in patience)
+                            - 0.02 * (fleet != "alone" and count > limit + chance[seed]),
                         }
                         for i in range(count)
                     ]
@@ -265,45 +272,55 @@ class TestServer:
 
     def test_a_device_is_compared_with_itself_where_it_never_waits(self):
         tables = self.fleets({"ams": 9, "ams-steady": 5})
-        found = measured(ams_rates.devices_gained(tables))
+        found = measured(ams_clients.devices_gained(tables))
         assert found.value == 4
         assert "9 with, 5 without" in found.note
-        assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not reproduced")
-        assert word("SHARE-1", self.fleets({"ams": 11, "ams-steady": 7})) == "reproduced"
+        assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not testable here")
+
+    def test_devices_that_make_room_are_compared_with_the_paper_s_where_they_never_wait(self):
+        tables = self.fleets({"ams": 5, "ams-patient": 11})
+        found = measured(ams_clients.devices_served(tables))
+        assert (found.value, word("SHARE-1", tables)) == (pytest.approx(11), "reproduced")
+        assert "3: +0.004, 5: +0.004" in found.note
+        made = measured(ams_clients.room_made(tables))
+        assert made.value == pytest.approx(0.016) and "of 11 devices each loses 0.004 instead of 0.020" in made.note
+        assert word("SHARE-2", tables) == "reproduced"
+        assert word("SHARE-2", self.fleets({"ams": 11, "ams-patient": 5})) == "not reproduced"
+        assert word("SHARE-2", self.fleets({"ams-patient": 5})) == "not testable here"
 
     def test_devices_are_counted_seed_by_seed(self):
-        found = measured(ams_rates.devices_served(self.fleets({"ams": 7}, chance=(-2, 0, 2))))
+        found = measured(ams_clients.devices_served(self.fleets({"ams": 3, "ams-patient": 7}, chance=(-2, 0, 2))))
         assert (found.value, found.n) == (pytest.approx(7), 3)
         assert found.low == pytest.approx(7 - 4.303 * 2 / math.sqrt(3), abs=0.01)
-        gained = measured(ams_rates.devices_gained(self.fleets({"ams": 9, "ams-steady": 5}, chance=(-2, 0, 2))))
+        gained = measured(ams_clients.devices_gained(self.fleets({"ams": 9, "ams-steady": 5}, chance=(-2, 0, 2))))
         assert (gained.value, gained.low) == (pytest.approx(4), pytest.approx(4))  # the same streams on both sides
 
     def test_a_fleet_counts_only_when_all_smaller_ones_are_served(self):
         lost = pd.DataFrame({"seed": 0, "devices": [1, 3, 5, 7], "loss": [0.0, 0.001, 0.02, 0.001]})
-        assert ams_rates._served(lost)["value"].tolist() == [3]
+        assert ams_clients._served(lost)["value"].tolist() == [3]
 
     def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
-        found = ams_rates.devices_served(self.fleets({"ams": 9}, most=7))
+        found = ams_clients.devices_served(self.fleets({"ams": 5, "ams-patient": 9}, most=7))
         assert "7 devices were served, and no more were tried" in found.reason
-        assert word("SHARE-1", self.fleets({"ams": 5}, most=7)) == "not reproduced"
+        assert word("SHARE-1", self.fleets({"ams": 5, "ams-patient": 5}, most=7)) == "not reproduced"
 
     def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
         assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"
 
     def test_of_fleets_that_never_wait_the_largest_is_compared_with(self):
-        tables = self.fleets({"ams": 1}, most=9)
+        tables = self.fleets({"ams": 1, "ams-steady": 1}, most=9)
         fleets = tables.run.spec["fleets"]
         fleets[1]["gpus"] = 3  # no wait with three devices either, but here they lost two points
         lost = cells.losses(tables)
-        assert set(lost["devices"]) == {5, 7, 9} and len(lost) == len(SEEDS) * (5 + 7 + 9)
+        assert set(lost["devices"]) == {5, 7, 9} and len(lost) == 2 * len(SEEDS) * (5 + 7 + 9)
         assert lost["loss"].tolist() == pytest.approx([0.02] * len(lost))
         for fleet in fleets:
             fleet["gpus"] = None
         assert cells.losses(tables).empty
-        assert "one of them with a GPU for each device" in ams_rates.devices_served(tables).reason
+        assert "one of them with a GPU for each device" in ams_clients.devices_gained(tables).reason
 
     def test_where_even_the_smallest_fleet_loses_one_device_is_served(self):
-        assert measured(ams_rates.devices_served(self.fleets({"ams": 1}))).value == 1
+        assert measured(ams_clients.devices_served(self.fleets({"ams": 1, "ams-patient": 1}))).value == 1
 
     def horizons(self, short_loses: float, student: str = "tiny") -> Made:
         parts, runs = [], []

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Stored, Trained
@@ -107,6 +108,21 @@ class TestAms:
             state = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (phi,)), 5.0).state
         assert (state.fps == pytest.approx(0.1)) == slower
         assert (state.interval_s == pytest.approx(60.0)) == slower
+
+    @pytest.mark.parametrize(("late_s", "share"), [(2.0, 1.0), (3.0, 1.0), (6.0, 0.5), (60.0, 0.2)])
+    def test_the_patient_sample_less_where_the_server_is_late(self, late_s, share):
+        """The scores ask for the highest rate; samples may be late by 0.3 intervals of 10 s."""
+        patient, paper = member("ams", patience=0.3), member("ams")
+        now_s, state = STORED.newest_s + late_s, paper.start(SESSION)
+        stored = Stored(5, 5, 4.5, 4.5, (1.0,))
+        assert patient.plan_downlink(state, SESSION, stored, now_s).rate_fps == pytest.approx(share)
+        assert paper.plan_downlink(state, SESSION, stored, now_s).rate_fps == 1.0
+        assert member("ams", patience=1e-3).plan_downlink(state, SESSION, STORED, now_s).rate_fps >= 0.1
+
+    def test_the_first_rate_may_be_a_low_one(self):
+        assert member("ams", first_fps=0.3).start(SESSION).fps == 0.3
+        with pytest.raises(RequestError, match=r"'first_fps' is 2.0.* to high_fps = 1.0, or none; 'patience' is 0.0"):
+            member("ams", first_fps=2.0, patience=0.0)
 
     @pytest.mark.parametrize(("now_s", "phase"), [(99.9, None), (100.0, Phase())])
     def test_it_may_wait_before_it_trains_for_the_first_time(self, now_s, phase):

@@ -1,7 +1,7 @@
-"""Claims about when AMS samples and trains, how far back it looks, and how many devices share a GPU.
+"""Claims about when AMS samples and trains, and how far back it looks.
 
-AMS-14 and SHARE-1 are read from a run of `ams-clients`, AMS-15 and AMS-16 from `ams-horizon`, the others from
-`ams-rates`. A sampling rate is what an upload brought over the time since the upload before.
+AMS-15 and AMS-16 are read from a run of `ams-horizon`, the others from `ams-rates`. A sampling rate is what an upload
+brought over the time since the upload before.
 """
 
 from __future__ import annotations
@@ -14,63 +14,16 @@ import numpy as np
 
 from driftlab.datasets.streets.presets import PRESETS, Preset
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import CELL, done, labels_of, losses, over_seeds, slot, table_of, uploads
+from driftlab.platform.results.claims.cells import CELL, done, labels_of, members, over_seeds, slot, table_of, uploads
 from driftlab.platform.results.read import Tables
 from driftlab.platform.streaming.ams import Ams
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LOSS = 0.01  # a device is served as long as waiting costs it less than this
-MORE = 10  # devices, one more than the paper's GPU serves
-SHARING = "in fleets of several sizes, one of them with a GPU for each device"
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
 STREAM = ["cell", "device", "app"]
-
-# Sharing a GPU --------------------------------------------------------------------------------------------------------
-
-
-def devices_gained(tables: Tables) -> Measured | Untestable:
-    """Tell how many more devices a GPU serves when training intervals are adaptive, seed by seed."""
-    adaptive, steady = (_losses(tables, slowdown=slowdown) for slowdown in (True, False))
-    if adaptive.empty or steady.empty:
-        return Untestable(f"needs AMS with and without slowdown {SHARING}")
-    if adaptive["loss"].tolist() == steady["loss"].tolist():
-        return Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
-    served = _served(adaptive).merge(_served(steady), on="seed", suffixes=("", "_steady"))
-    note = f"{served['value'].mean():.3g} with, {served['value_steady'].mean():.3g} without"
-    note += f"; tried up to {adaptive['devices'].max()}"
-    return over_seeds(served.assign(value=served["value"] - served["value_steady"]), note)
-
-
-def devices_served(tables: Tables) -> Measured | Untestable:
-    """Tell how many devices a GPU serves with adaptive training intervals, seed by seed."""
-    lost = _losses(tables, slowdown=True)
-    if lost.empty:
-        return Untestable(f"needs AMS {SHARING}")
-    served, most = _served(lost), int(lost["devices"].max())
-    if (served["value"] == most).all() and most < MORE:
-        return Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
-    means = lost.groupby("devices")["loss"].mean()
-    return over_seeds(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
-
-
-def _losses(tables: Tables, *, slowdown: bool) -> pd.DataFrame:
-    names = [name for name, member in _ams(tables).items() if member.slowdown == slowdown]
-    lost = losses(tables)
-    return lost[lost["system"].isin(names[:1])]
-
-
-def _served(lost: pd.DataFrame) -> pd.DataFrame:
-    """Find, for every seed, the largest fleet up to which waiting costs less than the limit."""
-    rows = []
-    for seed, own in lost.groupby("seed"):
-        means = own.groupby("devices")["loss"].mean()
-        small = means.index[(means < LOSS).cummin()]
-        rows.append({"seed": seed, "value": max(small, default=1)})
-    return table_of(rows)
-
 
 # How far back to look -------------------------------------------------------------------------------------------------
 
@@ -197,8 +150,7 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
 
 
 def _ams(tables: Tables) -> dict[str, Ams]:
-    members = {name: slot(tables, name, "streaming") for name in done(tables)["system"].unique()}
-    return {name: member for name, member in members.items() if isinstance(member, Ams)}
+    return members(tables, "streaming", Ams)
 
 
 def _usual(member: Ams) -> bool:
@@ -234,26 +186,6 @@ def _still(preset: Preset) -> bool:
 
 
 CLAIMS = (
-    Claim(
-        id="AMS-14",
-        experiment="ams-clients",
-        source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
-        sentence="with adaptive training intervals a GPU serves at least as many devices at less than a point of loss",
-        paper=0.0,
-        unit="devices",
-        rule="ge",
-        measure=devices_gained,
-    ),
-    Claim(
-        id="SHARE-1",
-        experiment="ams-clients",
-        source="driftlab: more devices than the paper's 9",
-        sentence="a GPU serves more than 9 devices at less than a point of loss",
-        paper=float(MORE),
-        unit="devices",
-        rule="ge",
-        measure=devices_served,
-    ),
     Claim(
         id="AMS-15",
         experiment="ams-horizon",

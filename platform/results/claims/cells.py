@@ -41,6 +41,12 @@ def slot(tables: Tables, system: str, family: str) -> Any:
     return getattr(row, family).make()
 
 
+def members(tables: Tables, family: str, kind: Any) -> dict[str, Any]:
+    """Make the members of one kind that the systems of a run have in a slot, by system."""
+    made = {name: slot(tables, name, family) for name in done(tables)["system"].unique()}
+    return {name: member for name, member in made.items() if isinstance(member, kind)}
+
+
 def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
     """Put a column of two systems into one row per cell that both have: `ours`, `theirs`."""
     runs = done(tables).dropna(subset=[column])
@@ -97,19 +103,22 @@ def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
     return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
 
 
-def losses(tables: Tables) -> pd.DataFrame:
+def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
     """List how much less a device scores in a fleet than the same device where it never waits: `devices`, `loss`.
 
-    It never waits in a fleet with a GPU for each device, and of such fleets the largest counts.
+    It never waits in a fleet with a GPU for each device, and of such fleets the largest counts. There it runs the same
+    system, or the one that it is to be compared `against`.
     """
     runs = done(tables)
     columns = ["cell", "system", "workload", "seed", "fleet", "devices"]
     rows = tables.frame("devices").merge(runs[columns], on="cell").sort_values("devices")
-    key = ["system", "workload", "seed", "device"]
+    device = ["workload", "seed", "device"]
+    key = ["system", *device] if against is None else device
     alone = rows["fleet"].isin(without_waiting(tables))
-    own = rows[alone].drop_duplicates(key, keep="last")[[*key, "score"]]
+    own = rows[alone] if against is None else rows[alone & (rows["system"] == against)]
+    own = own.drop_duplicates(key, keep="last")[[*key, "score"]]
     shared = rows[~alone].merge(own, on=key, suffixes=("", "_alone"))
-    return shared.assign(loss=shared["score_alone"] - shared["score"])[[*key, "devices", "loss"]]
+    return shared.assign(loss=shared["score_alone"] - shared["score"])[["system", *device, "devices", "loss"]]
 
 
 def without_waiting(tables: Tables) -> set[str]:

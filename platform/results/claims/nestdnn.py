@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import difference
+from driftlab.platform.results.claims.cells import difference, members
 from driftlab.platform.results.claims.sharing import (
-    members,
     memory_of_all,
     nested_and_independent,
     of_kind,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.claims.base import Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import lowest, over_seeds, slot
+from driftlab.platform.results.claims.cells import lowest, members, over_seeds, slot
 from driftlab.platform.results.claims.sharing import (
     costs,
     crossing,
@@ -16,7 +16,6 @@ from driftlab.platform.results.claims.sharing import (
     greedy_and_exact,
     in_use,
     knee,
-    members,
     on_traces,
     once,
     switches,

@@ -11,7 +11,7 @@ import numpy as np
 
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.claims.base import Measured, Untestable
-from driftlab.platform.results.claims.cells import CELL, done, slot
+from driftlab.platform.results.claims.cells import CELL, done, members, slot
 from driftlab.platform.results.read import Tables
 from driftlab.platform.scaling.fixed import Fixed
 from driftlab.platform.scaling.independent import Independent
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 WINDOW = [*CELL, "device", "time_s"]
 ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
-
-
-def members(tables: Tables, family: str, kind: Any) -> dict[str, Any]:
-    """Make the members of one kind that the systems of a run have in a slot, by system."""
-    made = {name: slot(tables, name, family) for name in done(tables)["system"].unique()}
-    return {name: member for name, member in made.items() if isinstance(member, kind)}
 
 
 def networks(tables: Tables) -> pd.DataFrame:

@@ -1,0 +1,115 @@
+"""Claims about how many devices share a GPU, read from a run of `ams-clients`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import losses, members, over_seeds, table_of
+from driftlab.platform.results.read import Tables
+from driftlab.platform.streaming.ams import Ams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOSS = 0.01  # a device is served as long as waiting costs it less than this
+MORE = 10  # devices, one more than the paper's GPU serves
+SHARING = "in fleets of several sizes, one of them with a GPU for each device"
+
+
+def devices_gained(tables: Tables) -> Measured | Untestable:
+    """Tell how many more devices a GPU serves when training intervals are adaptive, seed by seed."""
+    names = [_first(tables, slowdown=slowdown, patient=False) for slowdown in (True, False)]
+    adaptive, steady = (_losses(tables, name, name) for name in names)
+    if adaptive.empty or steady.empty:
+        return Untestable(f"needs AMS with and without slowdown {SHARING}")
+    if adaptive["loss"].tolist() == steady["loss"].tolist():
+        return Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
+    served = _served(adaptive).merge(_served(steady), on="seed", suffixes=("", "_steady"))
+    note = f"{served['value'].mean():.3g} with, {served['value_steady'].mean():.3g} without"
+    note += f"; tried up to {adaptive['devices'].max()}"
+    return over_seeds(served.assign(value=served["value"] - served["value_steady"]), note)
+
+
+def devices_served(tables: Tables) -> Measured | Untestable:
+    """Tell how many devices a GPU serves that make room for one another, seed by seed."""
+    lost, _ = _patient_and_not(tables)
+    if lost.empty:
+        return Untestable(f"needs AMS with and without patience {SHARING}")
+    served, most = _served(lost), int(lost["devices"].max())
+    if (served["value"] == most).all() and most < MORE:
+        return Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
+    means = lost.groupby("devices")["loss"].mean()
+    return over_seeds(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
+
+
+def room_made(tables: Tables) -> Measured | Untestable:
+    """Tell how much less devices lose in the largest fleet when they make room for one another, seed by seed."""
+    patient, plain = _patient_and_not(tables)
+    if patient.empty or plain.empty:
+        return Untestable(f"needs AMS with and without patience {SHARING}")
+    most = plain["devices"].max()
+    means = [lost[lost["devices"] == most].groupby("seed")["loss"].mean() for lost in (plain, patient)]
+    note = f"of {most} devices each loses {means[1].mean():.3f} instead of {means[0].mean():.3f}"
+    return over_seeds((means[0] - means[1]).rename("value").reset_index(), note)
+
+
+def _patient_and_not(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """List what both kinds lose against the one that does not make room, where it never waits."""
+    names = [_first(tables, slowdown=True, patient=patient) for patient in (True, False)]
+    return _losses(tables, names[0], names[1]), _losses(tables, names[1], names[1])
+
+
+def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
+    lost = losses(tables, against)
+    return lost[lost["system"] == name]
+
+
+def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
+    """Name the first AMS system of a kind; nothing if the run has none."""
+    kinds = {name: (ams.slowdown, ams.patience is not None) for name, ams in members(tables, "streaming", Ams).items()}
+    return next((name for name, kind in kinds.items() if kind == (slowdown, patient)), "")
+
+
+def _served(lost: pd.DataFrame) -> pd.DataFrame:
+    """Find, for every seed, the largest fleet up to which waiting costs less than the limit."""
+    rows = []
+    for seed, own in lost.groupby("seed"):
+        means = own.groupby("devices")["loss"].mean()
+        small = means.index[(means < LOSS).cummin()]
+        rows.append({"seed": seed, "value": max(small, default=1)})
+    return table_of(rows)
+
+
+CLAIMS = (
+    Claim(
+        id="AMS-14",
+        experiment="ams-clients",
+        source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
+        sentence="with adaptive training intervals a GPU serves at least as many devices at less than a point of loss",
+        paper=0.0,
+        unit="devices",
+        rule="ge",
+        measure=devices_gained,
+    ),
+    Claim(
+        id="SHARE-1",
+        experiment="ams-clients",
+        source="driftlab: more devices than the paper's 9",
+        sentence="a GPU serves more than 9 devices that make room for one another, at less than a point of loss",
+        paper=float(MORE),
+        unit="devices",
+        rule="ge",
+        measure=devices_served,
+    ),
+    Claim(
+        id="SHARE-2",
+        experiment="ams-clients",
+        source="driftlab: `patience`",
+        sentence="devices that make room for one another lose less in a large fleet",
+        paper=0.0,
+        unit=DIFFERENCE,
+        rule="ge",
+        measure=room_made,
+    ),
+)
