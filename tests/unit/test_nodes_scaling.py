@@ -93,7 +93,7 @@ def test_everything_that_a_family_depends_on_decides_where_it_is_kept(tmp_path):
         FamilyRecipe(dataclasses.replace(NETWORK, steps=3), NESTED),
         FamilyRecipe(NETWORK, Member("scaling", "nested")),
         FamilyRecipe(NETWORK, Member("scaling", "usnet")),
-        FamilyRecipe(NETWORK, NESTED, version=2),
+        FamilyRecipe(NETWORK, NESTED, version=RECIPE.version + 1),
         FamilyRecipe(NETWORK, member),
     ]
     keys = {recipe.key() for recipe in [RECIPE, *others]}
