@@ -16,7 +16,7 @@ from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill, draw
 from driftlab.platform.models import masks, vector
 from driftlab.platform.models.descent import Adam, Descent, Momentum
-from driftlab.platform.models.predict import to_input
+from driftlab.platform.models.predict import predict, to_input
 from driftlab.platform.models.zoo import build
 
 STRATEGIES = ("gradient_guided", "random", "first", "last", "first_last", "probe", "full")
@@ -291,6 +291,19 @@ def test_a_phase_stops_at_its_score():
     assert (again.iterations, again.skipped, again.state) == (0, "good enough", reached.state)
     assert member.adapt(model, state, given, Phase(iterations=4, stop_score=1.01)).iterations == 4
     assert member.adapt(model, state, given, Phase(iterations=4, stop_score=0.0)).iterations == 0
+
+
+def test_a_phase_with_a_score_learns_from_every_frame_that_it_is_judged_by():
+    model, member, given = build("half", 4, seed=0).eval(), Distill(fraction=1.0, batch=1), batch(frames=5)
+    expected = float(given.task.loss(model(to_input(given.images)), given.labels).detach())
+    score = np.nan_to_num(
+        given.task.score(given.task.counts(predict(model, given.images), given.labels, 4).sum(axis=0))
+    )
+    done = member.adapt(model, member.prepare(model), given, Phase(iterations=1, stop_score=1.01))
+    assert done.losses == (pytest.approx(expected),)
+    assert done.score != pytest.approx(float(score))  # it is that after the step
+    idle = member.adapt(model, done.state, given, Phase(iterations=0, stop_score=1.01))
+    assert idle.score == pytest.approx(done.score)
 
 
 def test_batch_norm_keeps_its_statistics_and_trains_its_scale():
