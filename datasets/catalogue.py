@@ -145,7 +145,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         },
         "any-street": Workload(
             "any-street",
-            "A street of one of these kinds; which, the seed decides.",
+            "One of the kinds of streets; which, the seed decides.",
             _open_any_street,
             _STREET_PARAMETERS,
         ),
