@@ -124,9 +124,9 @@ def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
 def without_waiting(tables: Tables) -> set[str]:
     """Name the fleets with a GPU for each device."""
     spec = tables.run.spec
-    sizes = {part["name"]: sum(each["count"] for each in part["devices"]) for part in spec.get("fleets", ())}
-    gpus = {part["name"]: part.get("gpus") or spec["server"]["gpus"] for part in spec.get("fleets", ())}
-    return {name for name, size in sizes.items() if gpus[name] >= size}
+    fleets, usual = spec.get("fleets", ()), spec.get("server", {}).get("gpus", 1)
+    sizes = {part["name"]: sum(each.get("count", 1) for each in part.get("devices", ({},))) for part in fleets}
+    return {part["name"] for part in fleets if (part.get("gpus") or usual) >= sizes[part["name"]]}
 
 
 def uploads(tables: Tables) -> pd.DataFrame:
