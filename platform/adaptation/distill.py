@@ -205,8 +205,9 @@ def _output(model: nn.Module, images: Images) -> torch.Tensor:
 
 def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
     """Return how good the answers to the whole batch are where the phase wants to know it; 0 where no label counts."""
-    if phase.stop_score is None or batch.labels is None:
+    if phase.stop_score is None:
         return None
+    assert batch.labels is not None
     predicted = batch.task.answers(output.detach(), *batch.images.shape[1:3])
     counts = batch.task.counts(predicted, batch.labels, output.shape[1])
     return float(np.nan_to_num(batch.task.score(counts.sum(axis=0))))

@@ -226,10 +226,11 @@ class Loop:
         visit.train_start_s = self.clock.now
         training = self.session.call(visit.edge.node("trainer"), "train", replace(answer, state=None))
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
-        if answer.phase.stop_score is not None:
-            iterations = self.session.result(training).facts.iterations
-        cost, batch = visit.edge.setting.student.cost, self.adaptation.phase_batch
-        yield self._busy(self.setting.server.training_s(cost, iterations, batch))
+        batch = self.adaptation.phase_batch
+        if answer.phase.stop_score is not None:  # every step takes all frames
+            known: Trained = self.session.result(training).facts
+            iterations, batch = known.iterations, known.frames
+        yield self._busy(self.setting.server.training_s(visit.edge.setting.student.cost, iterations, batch))
         trained: Trained = self.session.result(training).facts
         visit.trained, visit.train_end_s, visit.idle = trained, self.clock.now, trained.skipped
         return training

@@ -17,6 +17,7 @@ from driftlab.platform.streaming.base import Answer, Sampling, Session, Stamp, S
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
 
+LEAST = 0.2  # share of its rate that a device keeps in one visit, however late the server is
 LARGEST = 4  # a frame has sixteen times the pixels then
 
 
@@ -56,7 +57,10 @@ class Ams(Streaming):
                 f"from low_fps = {self.low_fps} to high_fps = {self.high_fps}, or none",
             ),
             "longest": (self.longest >= 1, "at least 1"),
-            "patience": (self.patience is None or self.patience > 0, "above 0, or none"),
+            "patience": (
+                self.patience is None or (self.patience > 0 and self.control != "fixed"),
+                "above 0, or none, as with control = fixed",
+            ),
             "first_train_s": (self.first_train_s >= 0, "at least 0"),
             "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
         }
@@ -92,10 +96,10 @@ class Ams(Streaming):
         return rates.advance(state, stored.phis, self._sampling(self.control), self._training(), relief)
 
     def _relief(self, late_s: float) -> float:
-        """Halve the rate at most, and less where samples are hardly too late: devices that share a server make room."""
+        """Tell which share of its rate a device keeps: the later its samples are taught, the less."""
         if self.patience is None or late_s <= 0:
             return 1.0
-        return min(1.0, max(0.2, self.patience * self.interval_s / late_s))
+        return min(1.0, max(LEAST, self.patience * self.interval_s / late_s))
 
     def _sampling(self, mode: rates.Mode) -> SamplingControl:
         """Let the steps of the rate grow with its range, so that a faster world is the same world on a faster clock."""

@@ -26,7 +26,7 @@ _ROWS = (
         "just_in_time",
         "Train on single frames until the student agrees with the teacher.",
         streaming=Member("streaming", "just_in_time"),
-        adaptation=Member("adaptation", "distill", (("optimiser", "momentum"), ("learning_rate", 0.003), ("batch", 1))),
+        adaptation=Member("adaptation", "distill", (("optimiser", "momentum"), ("learning_rate", 0.003))),
     ),
     System(
         "ams",

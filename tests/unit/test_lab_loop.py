@@ -383,6 +383,13 @@ class TestTraining:
         (update,) = rows(loop, "updates")
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(7 * STEP_S)
 
+    def test_where_a_score_ends_training_a_step_takes_all_frames(self):
+        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5))
+        _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session, step_s=None)
+        (update,) = rows(loop, "updates")
+        wanted_s = training_s(COST, hardware.find("server-v100"), iterations=7, batch=5)
+        assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
+
     def test_a_phase_without_length_takes_the_adaptation_s_own(self):
         distill = Member("adaptation", "distill", (("iterations", 30),))
         _, loop = run(Scripted(uploads(5.0), phase=Phase()), adaptation=distill)

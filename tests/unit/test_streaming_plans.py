@@ -123,6 +123,8 @@ class TestAms:
         assert member("ams", first_fps=0.3).start(SESSION).fps == 0.3
         with pytest.raises(RequestError, match=r"'first_fps' is 2.0.* to high_fps = 1.0, or none; 'patience' is 0.0"):
             member("ams", first_fps=2.0, patience=0.0)
+        with pytest.raises(RequestError, match="none, as with control = fixed"):
+            member("ams", control="fixed", patience=0.6)
 
     @pytest.mark.parametrize(("now_s", "phase"), [(99.9, None), (100.0, Phase())])
     def test_it_may_wait_before_it_trains_for_the_first_time(self, now_s, phase):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import done, slot
+from driftlab.platform.results.claims.cells import members
 from driftlab.platform.results.claims.sharing import swept
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables
@@ -40,9 +40,8 @@ class View:
 
     def members(self, family: str, kind: type[Any] = object) -> dict[str, Any]:
         """Make the members that the systems of this run have in a slot, as far as they are of one kind."""
-        present = set(done(self.tables)["system"])
-        made = {name: slot(self.tables, name, family) for name in self.looks if name in present}
-        return {name: member for name, member in made.items() if isinstance(member, kind)}
+        made = members(self.tables, family, kind)
+        return {name: made[name] for name in self.looks if name in made}
 
     def one_of_each(self) -> list[str]:
         """Take a system for each pair of scheduler and networks; of those that differ in alpha alone the most usual."""
