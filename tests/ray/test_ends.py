@@ -78,7 +78,9 @@ def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(no_
     """One of its actors hangs, so that it does not notice that the others are gone."""
     with at_work(tmp_path / "run") as driver:
         folder = folder_of(driver)
+        (raylet,) = (one for one in processes_of(folder) if one.name() == "raylet")
         (stuck, *_) = (one for one in processes_of(folder) if faults.kind_in(one.cmdline()[0]) == "Teacher")
+        raylet.suspend()  # it dies with the driver, but may hear of that death in time to kill the actors itself
         stuck.suspend()
         driver.kill()
     assert driver.returncode == -signal.SIGKILL
