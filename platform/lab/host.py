@@ -23,10 +23,9 @@ class Grant:
     demand: Demand
     share: float  # of the machine's compute; 0: it waits
     variant: int | None  # None: it waits, or scaling chooses
-    switched: bool  # whether that is another network than before
     moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
     note: str  # why it waits, which goal cannot be met
-    host_seconds: float  # that this machine took to decide on the window
+    host_seconds: float  # of this machine's processor, to decide on the window
 
     @property
     def network(self) -> Variant | None:
@@ -63,9 +62,9 @@ class Host:
             page_j_per_byte=machine.energy.page_mj_per_mb * 1e-9,
             state=self.state,
         )
-        started = time.perf_counter()
+        started_s = time.thread_time()  # of this thread alone: other cells work beside it
         allocation = scheduling.allocate(window)
-        took_s = time.perf_counter() - started
+        took_s = time.thread_time() - started_s
         self.state = allocation.state
         return list(self._grants(window.demands, allocation, took_s))
 
@@ -86,7 +85,7 @@ class Host:
         notes = allocation.notes or ("",) * len(demands)
         for demand, share, variant, note in zip(demands, allocation.shares, chosen, notes, strict=True):
             before = self.held[demand.app]
-            after = before if variant is None else variant
+            after = variant if allocation.variants else before  # who has to wait makes room
             moved = paged_bytes(demand.variants, before, after, nested=self.nested)
             self.held[demand.app] = after
-            yield Grant(self.edges[demand.app], demand, share, variant, after != before, moved, note, took_s)
+            yield Grant(self.edges[demand.app], demand, share, variant, moved, note, took_s)

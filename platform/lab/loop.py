@@ -99,7 +99,7 @@ class Loop:
             self.ledger.row("shares", **share_row(grant, start_s, window_s))
         awake = [grant for grant in grants if grant.share] if self.setting.live else []
         for grant in awake:
-            if grant.switched:
+            if grant.variant not in (None, grant.edge.runs):
                 self.session.call(grant.edge.node("application"), "switch", grant.variant)
                 grant.edge.runs = grant.variant
         return awake

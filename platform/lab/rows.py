@@ -108,7 +108,7 @@ def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
         "energy_j": _energy_j(grant, window_s),
-        "paging_j": moved_in * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "paging_j": (moved_in + moved_out) * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
         "note": grant.note or None,
         "host_schedule_seconds": grant.host_seconds,
     }

@@ -20,14 +20,14 @@ NotNegative = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class Energy:
-    """What a network's work costs: per multiply-accumulate, per byte by where it is found, per megabyte paged in."""
+    """What a network's work costs: per multiply-accumulate, per byte by where it is found, per megabyte paged."""
 
     __pydantic_config__: ClassVar = STRICT
 
     mac_pj: NotNegative
     cache_pj_per_byte: NotNegative
     dram_pj_per_byte: NotNegative
-    page_mj_per_mb: NotNegative = 6.4  # derived from NestDNN's own table of model switches
+    page_mj_per_mb: NotNegative = 6.4  # in or out: derived from NestDNN's own table of model switches
     cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that the cache serves
 
 

@@ -96,7 +96,7 @@ def rows(system, workload, seed, duration_s, fps, pictures):
     """Make the rows of one cell: a score that steps at scene changes when the system specialises."""
     rng = np.random.default_rng([seed, list(SLOTS).index(system), len(workload)])
     times = np.arange(int(duration_s * fps)) / fps
-    static = "interview" in workload
+    static = "driving" not in workload
     scene = np.zeros(len(times), int) if static else np.searchsorted(CHANGES_S, times, side="right") % 2
     trains = SLOTS[system][1] == "distill"
     start_s = 20.0 if system == "one_time" else 0.0

@@ -65,6 +65,16 @@ class TestSchemes:
         assert "running" in found.note
         assert (word("AMS-1", good), word("AMS-1", bad)) == ("reproduced", "not reproduced")
 
+    def test_a_street_where_seeds_disagree_is_not_hidden_by_one_of_a_lower_mean(self):
+        tables = scored(ams={"dance": 0.6, "running": 0.55}, no_custom={"dance": 0.4, "running": 0.5})
+        chance = {("ams", "dance"): 0.3}
+        tables.change(
+            "runs", score=lambda row: row["score"] + chance.get((row["system"], row["workload"]), 0) * (row["seed"] - 1)
+        )
+        found = measured(ams.gain_everywhere(tables))
+        assert (found.value, found.note) == (pytest.approx(0.2), "on dance, the lowest of 2")
+        assert word("AMS-1", tables) == "not reproduced"
+
     def test_the_worst_of_many_streets_is_judged_by_a_wider_interval(self):
         one = scored(one_time={"dance": 0.4}, no_custom={"dance": 0.5})
         many = scored(
@@ -100,15 +110,16 @@ class TestSchemes:
         assert "3 kbit/s up; 0.1 bit" in found.note
         assert word("AMS-7", Made(runs=rows)) == "information"
 
-    def test_frames_are_compared_one_by_one(self):
+    def test_frames_are_compared_one_by_one_from_the_update_on(self):
         runs, frames = [], []
         improved = {"no_custom": 0, "ams": 9, "one_time": 6}
         for system, better in improved.items():
             for seed in SEEDS:
                 runs.append(run_row(system, seed))
-                for number in range(10):
-                    score = 0.5 + (0.1 if number < better - (seed == 2) else -0.1 if better else 0)
-                    row = {"device": "d", "app": "a", "frame": number, "score_frame": score}
+                for number in range(-20, 10):
+                    score = 0.5 + (0.1 if 0 <= number < better - (seed == 2) else -0.1 if better else 0)
+                    version = int(system == "ams" or number >= 0)
+                    row = {"device": "d", "app": "a", "frame": number, "version": version, "score_frame": score}
                     frames.append({"cell": runs[-1]["cell"], **row})
         found = measured(ams.frames_improved(Made(runs=runs, frames=frames)))
         assert found.value == pytest.approx(0.3)
@@ -295,6 +306,11 @@ class TestServer:
         gained = measured(ams_clients.devices_gained(self.fleets({"ams": 9, "ams-steady": 5}, chance=(-2, 0, 2))))
         assert (gained.value, gained.low) == (pytest.approx(4), pytest.approx(4))  # the same streams on both sides
 
+    def test_as_many_devices_are_not_more(self):
+        tables = self.fleets({"ams": 5, "ams-steady": 5})
+        tables.change("devices", score=lambda row: row["score"] - 0.001 * ("steady/dance/n-3" in row["cell"]))
+        assert (measured(ams_clients.devices_gained(tables)).value, word("AMS-14", tables)) == (0, "not reproduced")
+
     def test_a_fleet_counts_only_when_all_smaller_ones_are_served(self):
         lost = pd.DataFrame({"seed": 0, "devices": [1, 3, 5, 7], "loss": [0.0, 0.001, 0.02, 0.001]})
         assert ams_clients._served(lost)["value"].tolist() == [3]
@@ -345,6 +361,8 @@ class TestServer:
         half = self.horizons(0.1, student="half")
         assert measured(ams_rates.best_horizon(half)).value == 64
         assert isinstance(ams_rates.short_horizon_ages(half), Untestable)  # asks the usual student
+        half.change("runs", duration_s=lambda row: 60.0)
+        assert "to forget nothing is best in streams of 60 s (16 s 0.5" in ams_rates.best_horizon(half).reason
 
 
 class TestRates:

@@ -18,6 +18,7 @@ SYSTEMS: list[dict[str, Any]] = [
     {"name": "fast", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 1.0}},
     {"name": "good", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 0.01}},
     {"name": "base", "scaling": {"name": "independent"}, "scheduling": {"name": "status_quo"}},
+    {"name": "base-picked", "scaling": {"name": "independent"}, "scheduling": {"name": "nestdnn", "alpha": 0.1}},
     {"name": "best", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "exact", "alpha": 0.1}},
     {"name": "whole", "scaling": {"name": "fixed"}, "scheduling": {"name": "status_quo"}},
     *(
@@ -75,16 +76,17 @@ def share(system: str, seed: int, time_s: float, workload: str = "w", **more: An
         "latency_ms": 100.0,
         "fps": 30.0,
         "window_s": 1.0,
+        "priority": 1.0,
     }
     usual |= {"latency_goal_ms": 50.0, "paged_in_bytes": 0, "paged_out_bytes": 0, "energy_j": 1.0, "paging_j": 0.0}
     return {"cell": run_row(system, seed, workload)["cell"], "device": "d", "time_s": time_s, **usual, **more}
 
 
-def shared(rows: list[dict[str, Any]]) -> Made:
+def shared(rows: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> Made:
     """Make a run of shares, with the cells that they are of."""
     cells = {row["cell"]: row["cell"].split("/") for row in rows}
     runs = [run_row(system, int(seed[5:]), workload) for system, workload, _, seed in cells.values()]
-    return Made(SPEC, runs=runs, shares=rows)
+    return Made(SPEC, runs=runs, shares=rows, **tables)
 
 
 WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
@@ -281,13 +283,23 @@ def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use()
     assert found.note == "ours 3; not counted: literal-0.1 50, lookahead-anew 50"
 
 
-def test_the_highest_cost_of_a_window_is_what_the_other_objective_costs():
+def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal():
     rows = [
-        share("ours", 0, 0.0, app=app, accuracy=accuracy, latency_ms=50.0) for app, accuracy in (("a", 0.2), ("b", 0.9))
+        share("ours", 0, 0.0, app="a", accuracy=0.95, latency_ms=50.0),
+        share("ours", 0, 0.0, app="b", accuracy=0.5, latency_ms=50.0),
+        share("ours", 0, 0.0, app="c", accuracy=0.75, latency_ms=150.0, accuracy_goal=0.9),
     ]
-    found = {objective: sharing.costs(shared(rows), {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
-    assert found["total"].tolist() == pytest.approx([-1.1])
-    assert found["max"].tolist() == pytest.approx([-0.2])
+    usual = {"cell": rows[0]["cell"], "device": "d"}
+    least = [{**usual, "app": app, "accuracy": accuracy} for app in "abc" for accuracy in (0.5 + 0.4 * (app == "a"), 1)]
+    tables = shared(rows, variants=least)
+    found = {objective: sharing.costs(tables, {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
+    assert found["total"].tolist() == pytest.approx([-0.05 + 0.0 + 0.15 + 0.01])
+    assert found["max"].tolist() == pytest.approx([0.16])
+
+
+def test_a_priority_multiplies_what_is_never_negative():
+    rows = [share("ours", 0, 0.0, accuracy=0.5, latency_ms=150.0, accuracy_goal=0.6, priority=3.0)]
+    assert sharing.costs(shared(rows), {"ours": 0.1})["ours"].tolist() == pytest.approx([3 * 1.11 - 1])
 
 
 def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():
@@ -349,7 +361,7 @@ def test_only_going_on_with_another_network_is_a_switch():
 
 
 def test_a_thousand_switches_of_either_kind_are_compared():
-    drawn = {"ours": 0.002, "base": 0.005}
+    drawn = {"base": 0.001, "fast": 0.001, "ours": 0.002, "base-picked": 0.005}  # two have a scheduler in common
     rows = [
         share(system, seed, float(k), variant=k % 2, paging_j=joules * (1 + seed) * (99 if k == 0 else 1))
         for system, joules in drawn.items()

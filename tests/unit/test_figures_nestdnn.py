@@ -391,8 +391,8 @@ def test_what_is_loaded_and_dropped_adds_up():
 def test_energy_is_counted_as_far_as_all_traces_switch():
     once = show(paging, factory.made(seeds=(0,)))
     curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
-    assert curve == ([1, 2], pytest.approx([0, 20]))
-    assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch, down, which draws nothing
+    assert curve == ([1, 2], pytest.approx([20, 40]))
+    assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch
 
 
 def test_one_switch_is_no_curve():
@@ -406,7 +406,7 @@ def test_one_switch_is_no_curve():
 def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
     tables = factory.made()
     (grid,) = show(paging, tables).grids
-    assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "5"]
+    assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
     assert texts(grid)["status_quo"] == ["0", "–", "–", "–", "–", "–"]
     assert claimed(nestdnn_sharing, "N-6", tables) == 0
 

@@ -74,11 +74,6 @@ class TestGrants:
         moved = [device.grant(asked, 5.0 * k, 5.0)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
-    def test_an_application_hears_of_another_network_alone(self):
-        asked = Scripted([Allocation((1.0,), (variant,)) for variant in (0, 1, 1, 0)] + [Allocation((1.0,))])
-        device = host("a")
-        assert [device.grant(asked, 5.0 * k, 5.0)[0].switched for k in range(5)] == [True, True, False, True, False]
-
     def test_everyone_hears_what_concerns_it(self):
         device = host("a", "b")
         asked = Scripted(
@@ -87,12 +82,13 @@ class TestGrants:
         notes = [[grant.note for grant in device.grant(asked, 5.0 * k, 5.0)] for k in range(2)]
         assert notes == [["", "waits: b is too big"], ["", ""]]
 
-    def test_who_waits_keeps_what_it_has_in_memory(self):
+    def test_who_waits_makes_room_and_is_loaded_again(self):
         asked = Scripted([Allocation((1.0,), (1,)), Allocation((0.0,), (None,)), Allocation((1.0,), (1,))])
         device = host("a")
         grants = [device.grant(asked, 5.0 * k, 5.0)[0] for k in range(3)]
-        assert [grant.moved_bytes for grant in grants] == [(300, 0), (0, 0), (0, 0)]
+        assert [grant.moved_bytes for grant in grants] == [(300, 0), (0, 300), (300, 0)]
         assert [grant.network and grant.network.name for grant in grants] == ["v1", None, "v1"]
+        assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
     def test_who_is_gone_leaves_memory_and_comes_back_to_none(self):
         app = App("a")
@@ -117,11 +113,14 @@ class TestGrants:
     def test_how_long_the_scheduler_took_is_measured(self):
         class Slow(Scripted):
             def allocate(self, window: Window) -> Allocation:
-                time.sleep(0.02)
+                until_s = time.thread_time() + 0.02
+                while time.thread_time() < until_s:
+                    pass
+                time.sleep(0.1)  # does not count
                 return super().allocate(window)
 
         grants = host("a", "b").grant(Slow([Allocation((0.5, 0.5))]), 0.0, 5.0)
-        assert {grant.host_seconds > 0.02 for grant in grants} == {True}
+        assert {0.02 <= grant.host_seconds < 0.1 for grant in grants} == {True}
 
 
 def several(**more: Any) -> dict[str, Any]:

@@ -58,6 +58,14 @@ def test_what_cannot_be_told_is_not_judged():
         verdict("roughly", 1.0, Measured(1.0))
 
 
+def test_a_scene_whose_light_and_weather_move_on_is_not_one_that_stays(tmp_path):
+    names = ("streets/interview", "streets/drift")
+    verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path, workloads=names)))}
+    assert verdicts["ONCE-1"].measured.value == pytest.approx(0.26 * 100 / 120, abs=0.01)
+    only = evaluate(open_run(factory.make_run(tmp_path / "drift", workloads=names[1:])), ["ONCE-1"])
+    assert only[0].word == "not testable here"
+
+
 def test_claims_of_a_run_whose_answer_is_known(tmp_path):
     verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path)))}
     assert {name: x.word for name, x in verdicts.items() if name.startswith("ONCE")} == {

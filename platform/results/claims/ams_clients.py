@@ -86,10 +86,10 @@ CLAIMS = (
         id="AMS-14",
         experiment="ams-clients",
         source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
-        sentence="with adaptive training intervals a GPU serves at least as many devices at less than a point of loss",
-        paper=0.0,
+        sentence="with adaptive training intervals a GPU serves more devices at less than a point of loss",
+        paper=2.0,
         unit="devices",
-        rule="ge",
+        rule="sign",
         measure=devices_gained,
     ),
     Claim(

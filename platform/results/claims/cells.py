@@ -82,18 +82,18 @@ def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestab
 
 
 def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
-    """Take the workload whose `value` has the lowest mean over seeds.
+    """Take the workload whose `value` is lowest over seeds: by its interval's lower end if all workloads have to hold.
 
-    Where a claim needs only one workload, the worst of many is low by chance too: `chosen_after` divides the chance of
-    an interval that misses by their number (Bonferroni).
+    Where a claim needs only one workload, it is the one with the lowest mean. The worst of many is low by chance too:
+    `chosen_after` divides the chance of an interval that misses by their number (Bonferroni).
     """
     from scipy.special import stdtrit
 
     found = {name: interval(part["value"]) for name, part in cells.groupby("workload")}
-    known = {name: value for name, value in found.items() if value is not None and value.n > 1}
+    known = {name: value for name, value in found.items() if value is not None and value.low is not None}
     if not known:
         return Untestable(MORE_SEEDS)
-    name, least = min(known.items(), key=lambda item: item[1].mean)
+    name, least = min(known.items(), key=lambda item: item[1].mean if chosen_after else item[1].low or 0.0)
     assert least.low is not None
     wider = 1.0
     if chosen_after:

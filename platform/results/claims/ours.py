@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.metrics import interval
+from driftlab.datasets.streets.presets import PRESETS
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.cells import CELL, labels_of, over_seeds
 from driftlab.platform.results.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STREAM = ["workload", "fleet", "seed", "device", "app", "time_s"]  # the same frame, whatever system runs
-CELL = ["workload", "fleet", "seed"]
 NEEDS = "needs 'one_time' and 'no_custom' on the same workload and seed, with truth"
 
 
 def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
-    """Compare whole sessions in which no stream ever changes its scene."""
+    """Compare whole sessions in which no stream ever changes its scene, nor the scene its light and weather."""
     pairs = _pairs(tables)
     if pairs.empty:
         return Untestable(NEEDS)
+    drifting = {f"streets/{name}" for name, preset in PRESETS.items() if preset.drift_s}
+    pairs = pairs[~pairs["workload"].map(labels_of(tables)).isin(drifting)]
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
@@ -44,7 +46,7 @@ def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
     gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
         return Untestable("needs both known and new scenes after the update")
-    return _mean(both[False] - both[True])
+    return _over_seeds(both[False] - both[True])
 
 
 def _pairs(tables: Tables) -> pd.DataFrame:
@@ -67,15 +69,11 @@ def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFram
 
 
 def _over_cells(pairs: pd.DataFrame) -> Measured | Untestable:
-    return _mean(pairs.groupby(CELL)["gain"].mean())
+    return _over_seeds(pairs.groupby(CELL)["gain"].mean())
 
 
-def _mean(values: pd.Series) -> Measured | Untestable:
-    """Average over cells; a single one may have got its sign by luck."""
-    found = interval(values)
-    if found is None or found.n == 1:
-        return Untestable("one cell has no interval; run it with more seeds")
-    return Measured.of(found)
+def _over_seeds(cells: pd.Series) -> Measured | Untestable:
+    return over_seeds(cells.rename("value").reset_index())
 
 
 CLAIMS = (

@@ -83,6 +83,14 @@ def allocations(tables: Tables) -> pd.DataFrame:
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["share"] > 0, 0.0))
 
 
+def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
+    """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
+    app = ["cell", "device", "app"]
+    least = tables.frame("variants").groupby(app, as_index=False)["accuracy"].min()
+    known = rows[[*app, "accuracy_goal"]].merge(least, on=app, how="left").set_axis(rows.index)
+    return known["accuracy_goal"].astype(float).fillna(known["accuracy"].astype(float)).fillna(0.0)
+
+
 def once(tables: Tables) -> pd.DataFrame:
     """List who is there window by window, once for each trace: all systems of a setting and seed see the same one."""
     rows = allocations(tables)
@@ -104,10 +112,11 @@ def switches(tables: Tables) -> pd.DataFrame:
     return rows.assign(before=last["variant"])[changed]
 
 
-def cost(rows: pd.DataFrame, alpha: float) -> pd.Series:
-    """Work out Eq. 2 for each share, but for the accuracy goal, which is the same for whatever is compared."""
+def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
+    """Work out Eq. 2 for each share as schedulers do; who waits has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    return alpha * late_s - rows["accuracy"].fillna(0.0)
+    plain = goal - rows["accuracy"].fillna(0.0) + alpha * late_s
+    return plain + (rows["priority"] - 1) * (1 + plain)
 
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
@@ -116,7 +125,7 @@ def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -
     found = {}
     for name, alpha in systems.items():
         own = rows[rows["system"] == name]
-        by_window = own.assign(cost=cost(own, alpha)).groupby(WINDOW)["cost"]
+        by_window = own.assign(cost=cost(own, goals(tables, own), alpha)).groupby(WINDOW)["cost"]
         found[name] = by_window.max() if objective == "max" else by_window.sum()
     import pandas as pd
 

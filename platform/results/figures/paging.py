@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Weights that a device has loaded and dropped since the session began, those of applications that start among "
-    "them; then what loading has drawn after so many switches from network to network. The table has what one switch "
+    "them; then what both have drawn after so many switches from network to network. The table has what one switch "
     "moves, up to a larger network and down to a smaller one, and what a thousand draw, with half of the 95 % "
     "interval. Means over devices and seeds."
 )
