@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 Gray = npt.NDArray[np.uint8]
 Map = npt.NDArray[np.float32]  # [height, width, 2]: where each pixel comes from, x then y
-Method = Literal["farneback", "dis"]
 
 
 def gray(image: npt.NDArray[np.uint8]) -> Gray:
@@ -18,23 +15,14 @@ def gray(image: npt.NDArray[np.uint8]) -> Gray:
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
 
 
-def flow(now: Gray, before: Gray, method: Method = "farneback") -> Map:
+def flow(now: Gray, before: Gray) -> Map:
     """Return for each pixel of `now` the offset to where it was in `before`; 0 where nothing around it changed."""
     window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; a window has a middle
-    found = _dis(now, before) if method == "dis" else _farneback(now, before, window)
+    unfilled, flags = np.zeros((*now.shape, 2), dtype=np.float32), cv2.OPTFLOW_FARNEBACK_GAUSSIAN
+    found = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
     still = cv2.erode((now == before).astype(np.uint8), np.ones((window, window), np.uint8))
     found[still == 1] = 0  # near the border Farneback finds most of a pixel between two equal pictures
-    return found
-
-
-def _farneback(now: Gray, before: Gray, window: int) -> Map:
-    unfilled, flags = np.zeros((*now.shape, 2), dtype=np.float32), cv2.OPTFLOW_FARNEBACK_GAUSSIAN
-    return np.asarray(cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags), np.float32)
-
-
-def _dis(now: Gray, before: Gray) -> Map:
-    tracker = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-    return np.asarray(tracker.calc(now, before, np.zeros((*now.shape, 2), dtype=np.float32)), np.float32)
+    return np.asarray(found, np.float32)
 
 
 def identity(height: int, width: int) -> Map:

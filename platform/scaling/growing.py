@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models.family import Family, Widths, gather
 from driftlab.platform.models.ranking import Ranking, Scores, rank
@@ -35,6 +36,15 @@ class Ground:
     model: nn.Module
     groups: Groups
     data: Data
+
+    def __post_init__(self) -> None:
+        """Refuse a network of which nothing can be cut: all its sizes would be one."""
+        if not self.groups.sizes:
+            reasons = "; ".join(f"{layer}: {why}" for layer, why in self.groups.fixed.items())
+            raise RequestError(
+                f"Nothing of {type(self.model).__name__} can be pruned ({reasons or 'it has no channels'}). "
+                "Take another network, or scaling 'fixed'."
+            )
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         return rng_for(self.data.seed, "scaling", *purpose)

@@ -159,3 +159,10 @@ class TestEveryScaling:
         before = torch.random.get_rng_state()
         member.select(member.build(network(), DATA), Budget())
         assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES["scaling"]) - {"fixed"}))
+def test_a_network_of_which_nothing_can_be_cut_is_refused(name):
+    """Its only channels are those that it answers with."""
+    with pytest.raises(RequestError, match=r"Nothing of Sequential can be pruned \(0: .*\).*scaling 'fixed'"):
+        Member("scaling", name).make().build(torch.nn.Sequential(torch.nn.Conv2d(3, CLASSES, 1)).eval(), DATA)

@@ -86,9 +86,14 @@ def test_where_nothing_is_damaged_nothing_is_refused(sound):
     assert "resync" not in {row["kind"] for row in rows(sound, "transfers")}
 
 
+@pytest.fixture(scope="module", params=["jpeg", "h264"])
+def coded(request):
+    return Member("streaming", "ams", (("codec", request.param), ("interval_s", 5.0)))
+
+
 @pytest.fixture(scope="module")
-def torn():
-    return run(link=replace(LINK, damaged=0.4))
+def torn(coded):
+    return run(coded, link=replace(LINK, damaged=0.4))
 
 
 class TestADamagedLink:
@@ -121,8 +126,8 @@ class TestADamagedLink:
         last = next(row for row in reversed(rows(loop, "updates")) if row["accepted"] is not None)
         assert np.array_equal(device._versions[-1].vector, server._vector) == last["accepted"]
 
-    def test_the_same_seed_damages_the_same_messages(self, torn):
-        again = run(link=replace(LINK, damaged=0.4))[0]
+    def test_the_same_seed_damages_the_same_messages(self, torn, coded):
+        again = run(coded, link=replace(LINK, damaged=0.4))[0]
         host = {"host_pack_seconds", "host_train_seconds"}
         for table in ("transfers", "updates", "runs"):
             first, second = (

@@ -80,7 +80,7 @@ def _table(claims: Sequence[Claim], runs: Stored) -> str:
 def _row(claim: Claim, verdict: Verdict) -> str:
     said = f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word
     cells = (
-        f"{claim.id}: {claim.sentence}",
+        f"{claim.id}: {claim.sentence} ({claim.source})",
         of_paper(claim),
         of_ours(verdict),
         of_span(verdict),
