@@ -96,7 +96,7 @@ if __name__ == "__main__":
     ratios = {network: step_ratios(network, options.repeats) for network in NETWORKS}
     line = {
         "benchmark": "optimiser",
-        "ratio": max(ratio["full"] for ratio in ratios.values()),
+        "ratio": max(max(ratio.values()) for ratio in ratios.values()),
         "goal": 1.10,
         "networks": ratios,
         "iteration": iteration_ratios(options.repeats),

@@ -48,7 +48,8 @@ def test_the_closed_form_is_the_sum_over_all_triplets(seed):
 def test_a_constant_changes_nothing_and_a_factor_counts_squared(seed):
     maps, labels = maps_of(seed)
     plain = residual(maps, labels)
-    assert torch.allclose(residual(maps + torch.full((1, 4, 6), 3.5), labels), plain, rtol=1e-9)
+    constant = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(seed), dtype=maps.dtype)
+    assert torch.allclose(residual(maps + constant, labels), plain, rtol=1e-9)
     assert torch.allclose(residual(-2.5 * maps, labels), 6.25 * plain, rtol=1e-10)
 
 
