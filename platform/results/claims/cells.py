@@ -93,7 +93,8 @@ def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
     known = {name: value for name, value in found.items() if value is not None and value.low is not None}
     if not known:
         return Untestable(MORE_SEEDS)
-    name, least = min(known.items(), key=lambda item: item[1].mean if chosen_after else item[1].low or 0.0)
+    by = "mean" if chosen_after else "low"
+    name, least = min(known.items(), key=lambda item: float(getattr(item[1], by)))
     assert least.low is not None
     wider = 1.0
     if chosen_after:
