@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from driftlab.platform.lab.loop import RETRY_S, Loop
 from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
+from driftlab.platform.scheduling.base import Allocation
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
@@ -183,6 +185,7 @@ def run(
     gpus: int = 1,
     step_s: float | None = STEP_S,
     adaptation: Member = Member("adaptation", "distill"),
+    scheduling: Any = Member("scheduling", "uniform"),
     session: FakeSession | None = None,
     **setting: Any,
 ) -> tuple[FakeSession, Loop]:
@@ -191,7 +194,7 @@ def run(
         EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (Tenant(App("segmentation"), stream),))
         for number, stream in enumerate(streams)
     )
-    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation)
+    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
     cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s, gpus)
     given = {
         "experiment": "test",
@@ -367,6 +370,18 @@ class TestPlans:
     def test_the_trainer_is_placed_once(self):
         session, _ = run(Scripted(uploads(5.0, 12.0, 20.0)))
         assert [node.kind for _, node, _ in session.placed].count("trainer") == 1
+
+
+class TestSwitching:
+    def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
+        chosen = iter([0, 0, None, 0, 1, 1])
+        answers = ((Allocation((0.0 if one is None else 1.0,), (one,))) for one in chosen)
+        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers)))
+        session = FakeSession(switch=lambda node, variant: variant)
+        family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
+        _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
+        assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
+        assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
 
 
 class TestTraining:
