@@ -188,7 +188,7 @@ _SHARES = _table(
     _column("energy_j", REAL, "what the frames draw that there is time for", "J", null=f"{_WAITS}, or not modelled"),
     _column("paging_j", REAL, "what loading and dropping draws", "J"),
     _column("note", TEXT, "why it waits, which of its goals is out of reach", null="nothing to say"),
-    _column("host_schedule_seconds", REAL, "time this machine took to share out the whole window", "s"),
+    _column("host_schedule_seconds", REAL, "processor time that this machine took to share out the whole window", "s"),
 )
 
 _VARIANTS = _table(

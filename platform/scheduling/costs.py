@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,14 @@ class Plan:
     units: Ints
 
 
+def weighed(missing: Any, late_s: Any, alpha: float, priority: Any) -> Any:
+    """Work out Eq. 2 for arrays or columns; a priority multiplies (1 + cost), which is never negative."""
+    plain = missing + alpha * late_s
+    return plain + (priority - 1) * (1 + plain)
+
+
 def tabulate(demands: Sequence[Demand], limit_bytes: int, alpha: float, units: int) -> Choices:
-    """Work out Eq. 2 for every network and share; a priority multiplies (1 + cost), which is never negative."""
+    """Work out Eq. 2 for every network and share."""
     most = max((len(demand.variants) for demand in demands), default=0)
     memory_bytes, rate = np.full((len(demands), most), np.inf), np.zeros((len(demands), most))
     cost = np.full((len(demands), most, units + 1), np.inf)
@@ -60,8 +67,7 @@ def tabulate(demands: Sequence[Demand], limit_bytes: int, alpha: float, units: i
         rate[v, :n] = 1 / (latency_s * demand.fps)
         goal_s = np.inf if demand.latency_goal_s is None else demand.latency_goal_s
         late_s = np.maximum(0, latency_s[:, None] / shares - goal_s)
-        plain = missing_accuracy(demand)[:, None] + alpha * late_s
-        cost[v, :n, 1:] = plain + (demand.priority - 1) * (1 + plain)
+        cost[v, :n, 1:] = weighed(missing_accuracy(demand)[:, None], late_s, alpha, demand.priority)
     return Choices(cost, memory_bytes, rate, float(limit_bytes))
 
 

@@ -26,7 +26,7 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
-    return _over_cells(still)
+    return _over_seeds(still.groupby(CELL)["gain"].mean())
 
 
 def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
@@ -35,7 +35,11 @@ def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
     if pairs.empty:
         return Untestable(NEEDS + ", and an update that arrived")
     strange = pairs[~pairs["familiar"]]
-    return Untestable("no new scene after the update") if strange.empty else _over_cells(strange)
+    return (
+        Untestable("no new scene after the update")
+        if strange.empty
+        else _over_seeds(strange.groupby(CELL)["gain"].mean())
+    )
 
 
 def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
@@ -66,10 +70,6 @@ def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFram
     began_s = known.groupby([*STREAM[:-1], "scene"])["time_s"].transform("min")
     known = known.assign(familiar=began_s < known["teach_start_s"])
     return known[known["version"] > 0]
-
-
-def _over_cells(pairs: pd.DataFrame) -> Measured | Untestable:
-    return _over_seeds(pairs.groupby(CELL)["gain"].mean())
 
 
 def _over_seeds(cells: pd.Series) -> Measured | Untestable:

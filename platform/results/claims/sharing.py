@@ -16,6 +16,7 @@ from driftlab.platform.results.read import Tables
 from driftlab.platform.scaling.fixed import Fixed
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.scheduling.costs import weighed
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
@@ -113,10 +114,10 @@ def switches(tables: Tables) -> pd.DataFrame:
 
 
 def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
-    """Work out Eq. 2 for each share as schedulers do; who waits has no accuracy."""
+    """Tell what each share costs as schedulers see it; who waits has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    plain = goal - rows["accuracy"].fillna(0.0) + alpha * late_s
-    return plain + (rows["priority"] - 1) * (1 + plain)
+    found: pd.Series = weighed(goal - rows["accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
+    return found
 
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:

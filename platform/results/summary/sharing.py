@@ -39,7 +39,7 @@ NOTE = (
     "Means over n seeds of what the scheduler gave, window by window and application by application. Accuracy is what "
     "the networks that ran had reached on held-out data; frames are those that there is time for, and who waits has "
     "none. Paged is what moved into memory and out of it; with it, energy is what frames and paging draw, both per "
-    "device. A decision is the time that this machine took to share out one window."
+    "device. A decision is the processor time that this machine took for one window."
 )
 
 
