@@ -109,6 +109,7 @@ def remove_session(folder: Path) -> None:
     for process in psutil.wait_procs(left, timeout=LEAVE_S)[1]:
         with contextlib.suppress(psutil.Error):
             process.kill()
+    psutil.wait_procs(left, timeout=LEAVE_S)
     shutil.rmtree(folder, ignore_errors=True)
 
 

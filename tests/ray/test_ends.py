@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from driftlab.actors import cluster, faults
+from driftlab.actors import cluster
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.lab.run import resume, run
@@ -74,21 +74,33 @@ def processes_of(folder):
     return [process for process in psutil.process_iter() if cluster._belongs(process, folder)]
 
 
+@contextlib.contextmanager
+def hung(folder):
+    """A process that looks like one of a Ray's and does not notice that the others are gone.
+
+    Stopping a real actor is no such process: its group loses its last parent with the raylet, and then the kernel
+    hangs up on stopped members.
+    """
+    command = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
+    with subprocess.Popen(command, env=os.environ | {cluster.MARK: str(folder)}, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
 def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(no_ray, tmp_path, alone):
-    """One of its actors hangs, so that it does not notice that the others are gone."""
     with at_work(tmp_path / "run") as driver:
         folder = folder_of(driver)
-        (raylet,) = (one for one in processes_of(folder) if one.name() == "raylet")
-        (stuck, *_) = (one for one in processes_of(folder) if faults.kind_in(one.cmdline()[0]) == "Teacher")
-        raylet.suspend()  # it dies with the driver, but may hear of that death in time to kill the actors itself
-        stuck.suspend()
         driver.kill()
     assert driver.returncode == -signal.SIGKILL
-    assert stuck in processes_of(folder)
-    outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
+    with hung(folder) as stuck:
+        assert stuck in processes_of(folder)
+        outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
+        assert processes_of(folder) == []
     assert outcome.failed == ()
     assert outcome.kept > 0
-    assert processes_of(folder) == []
     assert not folder.exists()
     assert differences(alone, tmp_path / "run") == []
 
