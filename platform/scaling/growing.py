@@ -203,6 +203,11 @@ def prefix_of(ground: Ground, share: float) -> dict[str, range]:
     return {name: range(width_of(size, share)) for name, size in ground.groups.sizes.items()}
 
 
+def distinct(ground: Ground, shares: Sequence[float]) -> list[float]:
+    """Leave out a share that comes to the same whole channels as another one: they are one network."""
+    return list({tuple(prefix_of(ground, share).items()): share for share in shares}.values())
+
+
 def widths_of(ground: Ground, shares: Sequence[float]) -> Widths:
     """Count the channels of networks that keep these shares, from the smallest on."""
     return {name: tuple(width_of(size, share) for share in shares) for name, size in ground.groups.sizes.items()}

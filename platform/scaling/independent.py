@@ -53,12 +53,12 @@ class Independent(OfWidths):
         from driftlab.platform.models.family import gather
         from driftlab.platform.models.schooling import Course, alone, teach
         from driftlab.platform.models.surgery import groups
-        from driftlab.platform.scaling.growing import Ground, judged, tensor_names, widths_of
+        from driftlab.platform.scaling.growing import Ground, distinct, judged, tensor_names, widths_of
 
         assert data is not None
         with alone(data.seed):
             ground = Ground(model, groups(model, data.example(model)), data)
-            shares = self.keep[::-1]
+            shares = distinct(ground, self.keep[::-1])
             networks = [self._begin(ground, share) for share in shares]
             for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
                 course = Course(self.epochs, self.learning_rate, self.batch)

@@ -90,6 +90,8 @@ class Nested(OfWidths):
         for step, share in enumerate(self.keep):
             here = roadmap[-1] if roadmap else start(ground)
             footprint = pruned(ground, here, shares(share), self.ranking, self.ranked_on)
+            if roadmap and footprint.widths == here.widths:  # channels are whole: none went, it is the same network
+                continue
             score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
             logger.info("Pruned to %s: %.3f, the goal is %.3f", dict(footprint.widths), score, goal)
             if score < goal:

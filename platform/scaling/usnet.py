@@ -51,14 +51,14 @@ class UsNet(OfWidths):
         from driftlab.platform.models.schooling import Course, alone
         from driftlab.platform.models.surgery import groups
         from driftlab.platform.scaling import slimming
-        from driftlab.platform.scaling.growing import Ground, judged, widths_of
+        from driftlab.platform.scaling.growing import Ground, distinct, judged, widths_of
 
         assert data is not None
         with alone(data.seed):
             ground = Ground(model, groups(model, data.example(model)), data)
             course = Course(self.epochs, self.learning_rate, self.batch)
             whole = slimming.trained(ground, self.keep, self.widths, course)
-            shares = self.keep[::-1]
+            shares = distinct(ground, self.keep[::-1])
             networks = [slimming.calibrated(ground, whole, share, course, self.calibration) for share in shares]
             own = {name for name, _ in model.named_buffers()}
             family = judged(

@@ -1,4 +1,4 @@
-"""What an application's networks are as a set: which are worth having, which is the usual one, what a switch moves."""
+"""What an application's networks are as a set: which is the usual one, what a switch moves."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from driftlab.platform.core.records import Variant
-
-
-def front(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Drop every network that another one equals or beats in accuracy, memory and latency; order by memory."""
-    kept: list[Variant] = []
-    for one in sorted(variants, key=lambda one: (one.memory_bytes, one.latency_s, -(one.accuracy or 0.0))):
-        if not any(_beats(other, one) for other in kept):
-            kept.append(one)
-    return tuple(kept)
-
-
-def _beats(other: Variant, one: Variant) -> bool:
-    """Compare with a network that holds no more memory; two that nobody has measured are equals."""
-    return other.latency_s <= one.latency_s and (other.accuracy or 0.0) >= (one.accuracy or 0.0)
 
 
 def knee(variants: Sequence[Variant]) -> int:

@@ -81,6 +81,17 @@ class TestWhoeverHeedsMemory:
         assert member.allocate(window(first, last, memory_bytes=15)).variants == (0, None)
         assert member.allocate(window(first, replace(last, priority=2.0), memory_bytes=15)).variants == (None, 0)
 
+    def test_a_network_that_a_smaller_one_equals_is_never_taken(self, name):
+        for seed in range(10):
+            given = factory.window(factory.demands(seed, apps=3, networks=3), 0.8)
+            demands = tuple(
+                replace(each, variants=tuple(replace(one, memory_bytes=one.memory_bytes + more)
+                                             for one in each.variants for more in (0, 1)))
+                for each in given.demands
+            )  # fmt: skip
+            chosen = Member("scheduling", name).make().allocate(replace(given, demands=demands)).variants
+            assert all(which % 2 == 0 for which in chosen)
+
     def test_memory_is_never_exceeded(self, name):
         for seed in range(10):
             given = factory.window(factory.demands(seed), 0.6)

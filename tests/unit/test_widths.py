@@ -17,6 +17,7 @@ from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on
 from driftlab.platform.scaling.growing import Ground, prefix_of
 from driftlab.platform.scaling.independent import Independent
+from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.world import hardware
 from driftlab.platform.world.variants import paged_bytes
@@ -99,6 +100,23 @@ def test_independent_networks_share_nothing_and_begin_where_they_are_told(start)
     assert theirs <= mine if start == "pruned" else not theirs & mine
     own = [sum(array.nbytes for array in private.values()) for private in family.private]
     assert [family.memory_bytes(which) for which in range(2)] == own
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        Nested(keep=(0.75, 0.5, 0.49, 0.25), accuracy_loss=1.0, prune_epochs=0, grow_epochs=0),
+        Independent(keep=(0.75, 0.5, 0.49, 0.25), epochs=0),
+        UsNet(keep=(0.75, 0.5, 0.49, 0.25), epochs=0),
+    ],
+    ids=["nested", "independent", "usnet"],
+)
+def test_shares_of_the_same_whole_channels_are_one_network(member):
+    here = ground()
+    family = member.build(here.model, here.data)
+    assert len(family) == 3
+    macs = [one.cost.macs for one in member.profile(family, factory.SIZE)]
+    assert macs == sorted(set(macs))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,4 +1,4 @@
-"""Sets of networks: fronts, knees, what a switch moves; and reading them from files."""
+"""Sets of networks: knees, what a switch moves; and reading them from files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyarrow import parquet
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.world import measured
-from driftlab.platform.world.variants import front, knee, paged_bytes, usual_goals
+from driftlab.platform.world.variants import knee, paged_bytes, usual_goals
 
 SIZES = (4, 9, 20, 36, 64)
 
@@ -27,19 +27,6 @@ def of_sizes(sizes) -> list[Variant]:
 
 
 class TestSets:
-    def test_a_front_keeps_what_nothing_else_beats(self):
-        good, worse, quick = network(0.8, 10, 0.2), network(0.7, 20, 0.2), network(0.6, 20, 0.1)
-        assert front([worse, quick, good]) == (good, quick)
-        assert front([good, good]) == (good,)
-
-    def test_a_front_is_what_brute_force_finds(self):
-        rng = np.random.default_rng(0)
-        for _ in range(50):
-            all_of_them = [network(*map(int, rng.integers(1, 6, 2)), int(rng.integers(1, 6))) for _ in range(8)]
-            keys = {(-v.accuracy, v.memory_bytes, v.latency_s) for v in all_of_them}
-            best = {k for k in keys if not any(o != k and all(a <= b for a, b in zip(o, k, strict=True)) for o in keys)}
-            assert {(-v.accuracy, v.memory_bytes, v.latency_s) for v in front(all_of_them)} == best
-
     def test_the_knee_is_farthest_above_the_line(self):
         assert knee([network(0.5, 10), network(0.8, 100), network(0.9, 1000)]) == 1
         assert knee([network(0.9, 1000), network(0.8, 100), network(0.5, 10)]) == 1

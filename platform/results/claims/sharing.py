@@ -59,11 +59,15 @@ def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
 
 
 def pruned_alone(tables: Tables) -> pd.DataFrame:
-    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`."""
+    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`.
+
+    Of a layer with fewer networks than shares nobody knows which share is missing.
+    """
     kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
     kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
     rows = networks(tables)
-    rows = rows[rows["system"].isin(list(kinds))]
+    count = rows.groupby(["system", "workload", "app"])["variant"].transform("size")
+    rows = rows[count == rows["system"].map({name: len(member.keep) for name, member in kinds.items()})]
     shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
     ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
     return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
