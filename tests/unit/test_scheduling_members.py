@@ -31,13 +31,17 @@ def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Windo
     return Window(0.0, 10.0, memory_bytes, demands, **others)
 
 
-def total(given: Window, allocation) -> float:
-    """What an allocation costs by Eq. 2, at the usual alpha."""
-    cost = 0.0
+def costs(given: Window, allocation) -> list[float]:
+    """What an allocation costs each application by Eq. 2, at the usual alpha."""
+    found = []
     for demand, network, share in zip(given.demands, allocation.variants, allocation.shares, strict=True):
         late_s = max(0, demand.variants[network].latency_s / share - demand.latency_goal_s)
-        cost += demand.accuracy_goal - demand.variants[network].accuracy + 0.1 * late_s
-    return cost
+        found.append(demand.accuracy_goal - demand.variants[network].accuracy + 0.1 * late_s)
+    return found
+
+
+def total(given: Window, allocation) -> float:
+    return sum(costs(given, allocation))
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
@@ -176,6 +180,23 @@ class TestNestDnn:
             best = total(given, Exact().allocate(given))
             for member in (NestDnn(), NestDnn(method="steepest"), Mcdnn()):
                 assert total(given, member.allocate(given)) >= best - 1e-7
+
+    @pytest.mark.parametrize("share", [1.0, 0.7])
+    @pytest.mark.parametrize(
+        ("objective", "method"), [("total", "lookahead"), ("total", "steepest"), ("max", "lookahead")]
+    )
+    def test_nor_does_a_plan_that_was_made_for_other_wishes(self, objective, method, share):
+        join = {"total": sum, "max": max}[objective]
+        for seed in range(6):
+            given = factory.window(factory.demands(seed), share)
+            first, *others = given.demands
+            hurried = replace(given, demands=(replace(first, latency_goal_s=first.latency_goal_s / 4), *others))
+            member = NestDnn(objective, method)
+            found = member.allocate(replace(hurried, state=member.allocate(given).state))
+            assert found.state.times == 2  # it was taken up
+            best = join(costs(hurried, Exact(objective).allocate(hurried)))
+            assert join(costs(hurried, found)) >= best - 1e-7
+            assert sum(found.shares) == pytest.approx(1)
 
 
 class TestStatusQuo:

@@ -1,15 +1,12 @@
-"""Rivals of nested networks: trained alone, or all together; and what switching between networks moves."""
+"""Rivals of nested networks: trained alone, or all together."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.core.records import Variant
 from driftlab.platform.models.family import dense
 from driftlab.platform.models.schooling import Course, grade
 from driftlab.platform.models.surgery import cut, groups
@@ -20,7 +17,6 @@ from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.world import hardware
-from driftlab.platform.world.variants import paged_bytes
 
 EXAMPLE = factory.some_images()
 
@@ -117,25 +113,6 @@ def test_shares_of_the_same_whole_channels_are_one_network(member):
     assert len(family) == 3
     macs = [one.cost.macs for one in member.profile(family, factory.SIZE)]
     assert macs == sorted(set(macs))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_what_switches_move_adds_up(seed):
-    """Identities of NestDNN's Tables 3 to 5 that hold for networks of any sizes."""
-    sizes = np.sort(np.random.default_rng(seed).choice(10_000, size=5, replace=False)).tolist()
-    networks = [Variant(str(size), None, size, 1.0) for size in sizes]
-    ups = list(itertools.combinations(range(5), 2))
-
-    def mean(nested: bool, pairs: list[tuple[int, int]]) -> tuple[float, float]:
-        moved = [paged_bytes(networks, *pair, nested=nested) for pair in pairs]
-        return float(np.mean([into for into, _ in moved])), float(np.mean([out for _, out in moved]))
-
-    nested_up, alone_up = mean(True, ups), mean(False, ups)
-    nested_down, alone_down = (mean(kind, [(j, i) for i, j in ups]) for kind in (True, False))
-    assert nested_up[1] == 0 and nested_down[0] == 0
-    assert nested_down == nested_up[::-1] and alone_down == alone_up[::-1]
-    assert alone_up[0] - alone_up[1] == pytest.approx(nested_up[0])
-    assert sum(alone_up) == pytest.approx(0.4 * sum(sizes))
 
 
 def test_a_larger_network_takes_longer_and_draws_more():
