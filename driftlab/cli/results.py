@@ -47,8 +47,8 @@ def claims(
     opened = open_run(folder)
     verdicts = evaluate(opened)
     if as_json:
-        origin = {"experiment": opened.spec.get("name"), "seeds": opened.spec.get("seeds")}
-        origin["commit"] = opened.info.get("git_commit")
+        origin = {key: opened.spec.get(key) for key in ("size", "seeds")}
+        origin |= {"experiment": opened.spec.get("name"), "commit": opened.info.get("git_commit")}
         print_json({"run": folder, **origin, "claims": as_records(verdicts)})
     else:
         remark(f"Judged by {folder}")

@@ -105,6 +105,7 @@ class Stored:
     newest_s: float
     usable_s: float | None  # time of the newest sample in the buffer with a label that counts, if there is one
     phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
+    unknown: int = 0  # labels that name no class of the list
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Experiment(_Part):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
     summary: str = ""
+    size: str | None = None  # of those that its file offers, before what `--set` and the like changed
     systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, strict=False)]
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, strict=False)] = (FleetPart(),)
@@ -283,9 +284,9 @@ def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> d
     size = requested[-1] if requested else default
     if not isinstance(sizes, dict) or not all(isinstance(changes, dict) for changes in sizes.values()):
         raise RequestError(f"{source}: sizes is {sizes!r}; give changes by name, such as {{small: {{window_s: 5}}}}")
-    if size is None:
-        return document
+    if size is None or (not sizes and not requested):  # none, or a document in full that names the size it was
+        return {**document, "size": size}
     known = {str(name): changes for name, changes in sizes.items()}
     if str(size) not in known:
         raise RequestError(f"{source}: {unknown_name('size', str(size), known)}")
-    return merged(document, known[str(size)])
+    return merged(document, {**known[str(size)], "size": str(size)})

@@ -203,6 +203,7 @@ def update_row(visit: Visit, reason: str, applied: Applied | None, arrive_s: flo
         "version": applied.version if applied and applied.accepted else None,
         "uploads": len(visit.uploads),
         "samples": sum(upload.sent.frames for upload in visit.uploads),
+        "unknown": stored.unknown if stored else 0,
         "buffered": buffered,
         "phi": float(np.mean(stored.phis)) if stored and stored.phis else None,
         "rate_fps": answer.rate_fps if answer else None,

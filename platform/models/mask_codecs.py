@@ -1,7 +1,8 @@
 """How the indices of an update are written: rising positions below n, to bytes and back.
 
 raw    one bit per parameter
-gzip   the same bits through gzip, as AMS sends them
+gzip   the same bits through gzip at its own usual level, as AMS sends them; the highest takes ten times as long for
+       5 % fewer bytes
 gaps   distance to the next index as a byte, 255 to go on, through zlib
 rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
        choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
@@ -25,6 +26,7 @@ Bits = npt.NDArray[np.uint8]
 BLOCK = 512
 MOST_LOW_BITS = 31
 GZIP = 31  # zlib's name for a gzip header; unlike the gzip module's it holds no time
+GZIP_LEVEL = 6
 ESCAPE = 255
 
 
@@ -59,7 +61,7 @@ def _decode_raw(data: bytes, size: int, count: int) -> Index:
 
 
 def _encode_gzip(index: Index, size: int) -> bytes:
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, GZIP)
+    squeeze = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP)
     return squeeze.compress(_encode_raw(index, size)) + squeeze.flush()
 
 

@@ -88,6 +88,10 @@ class Task(ABC):
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
         """Read it again; ValueError or zlib.error where it is torn."""
 
+    def unknown(self, answers: Answers, classes: int) -> int:
+        """Count labels that are outside the class list."""
+        return 0
+
     def known(self, answer: Answer, classes: int) -> Answer:
         """Leave out what is outside the class list, which nobody can score."""
         return answer
@@ -117,6 +121,9 @@ class _OfClasses(Task):
 
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
         return np.asarray((answers < classes).any(axis=tuple(range(1, answers.ndim))))
+
+    def unknown(self, answers: Answers, classes: int) -> int:
+        return int(np.count_nonzero(answers >= classes))
 
     def known(self, answer: Answer, classes: int) -> Answer:
         return np.where(answer < classes, answer, IGNORE).astype(np.uint8)[()]

@@ -69,6 +69,7 @@ class Trainer:
                 newest_s=float(self._times_s[-1]),
                 usable_s=self._usable_s(),
                 phis=phis,
+                unknown=self._task.unknown(labels, self._spec.classes),
             )
         )
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
@@ -140,6 +140,7 @@ _UPDATES = _table(
     _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     _column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     _column("samples", COUNT, "samples they brought", "frames"),
+    _column("unknown", COUNT, "labels of theirs that name no class of the list; no one learns from them", "labels"),
     _column("buffered", COUNT, "samples in the buffer that was trained on", "frames"),
     _column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
     _column("rate_fps", REAL, "sampling rate from here on, within its limits", "frames/s", null=_NO_PLAN),

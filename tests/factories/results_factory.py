@@ -203,6 +203,7 @@ def update(device, rng, at_s=10.0):
         "version": 1,
         "uploads": 1,
         "samples": 20,
+        "unknown": 0,
         "buffered": 20,
         "iterations": 60,
         "values": 34_000,

@@ -26,7 +26,8 @@ def run(experiment: str, **measured: float | None) -> dict[str, Any]:
         value = measured.get(name.replace("-", "_"))
         found = Untestable("why") if value is None else Measured(value, value - 0.01, value + 0.01, 5)
         verdicts.append(judge(claim, found))
-    origin = {"run": f"runs/{experiment}", "experiment": experiment, "seeds": [0, 1], "commit": "0123456789abcdef"}
+    origin = {"run": f"runs/{experiment}", "experiment": experiment, "size": "medium"}
+    origin |= {"seeds": [0, 1], "commit": "0123456789abcdef"}
     return json.loads(json.dumps({**origin, "claims": as_records(verdicts)}))
 
 
@@ -70,7 +71,12 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     assert first.split(" | ")[1:] == ["+0.155", "+0.200", "+0.190 to +0.210, n = 5", "reproduced", own]
     assert second.split(" | ")[2:] == ["+0.300", "+0.290 to +0.310, n = 5", "not reproduced", own]
     assert third.split(" | ")[2:] == ["–", "–", "not testable here: why", own]
-    assert rest == ["", "* `ams-table1`: 2 seeds, commit 0123456789", "<!-- end of claims -->", "after"]
+    assert rest == [
+        "",
+        "* `driftlab run ams-table1 --set size=medium`: 2 seeds, commit 0123456789",
+        "<!-- end of claims -->",
+        "after",
+    ]
     assert written(PAGE, {}).count("not testable here: no run is stored") == 3
 
 

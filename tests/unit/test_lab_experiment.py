@@ -409,7 +409,8 @@ class TestOverrides:
 
         settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
         overridden = {override.partition("=")[0] for override in self.CHANGES}
-        assert {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)} == set()
+        untouched = {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)}
+        assert untouched == {"size"}  # which chooses among what the file offers
 
     def test_a_whole_number_may_stand_for_a_float_and_no_float_for_a_count(self):
         assert parse(document(), ["window_s=5"]).window_s == 5.0
@@ -441,6 +442,11 @@ class TestSizes:
         assert parse(self.SIZED, ["size=small"]).seeds == (7,)
         assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3
 
+    def test_the_spec_in_full_says_its_size_and_keeps_it_when_it_is_read_again(self):
+        chosen = parse(self.SIZED, ["size=small"])
+        assert chosen.size == "small"
+        assert parse(chosen.model_dump(mode="json")) == chosen
+
     def test_a_size_comes_before_every_override(self):
         assert parse(self.SIZED, ["seeds.0=9", "size=small"]).seeds == (9,)
 
@@ -458,6 +464,7 @@ class TestSizes:
         assert said in refusal({**copy.deepcopy(self.SIZED), **changes}, overrides)
 
     def test_an_experiment_without_sizes_has_none(self):
+        assert parse(document()).size is None
         assert "Unknown size 'small'. Known: none." in refusal(document(), ("size=small",))
 
 

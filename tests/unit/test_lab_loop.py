@@ -119,7 +119,7 @@ def uploaded(frames: int, newest_s: float, damage: Any = None, size: int = UP_BY
 
 
 def stored(sent: Uploaded, **changes: Any) -> Stored:
-    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3)), **changes)
+    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unknown=2), **changes)
 
 
 def trained(**changes: Any) -> Trained:
@@ -256,15 +256,16 @@ class TestOneUpload:
 
     def test_the_row_says_what_happened(self, ran):
         (update,) = rows(ran[1], "updates")
-        said = {name: update[name] for name in ("version", "samples", "buffered", "iterations", "values", "bytes")}
-        assert said == {
+        wanted = {
             "version": 1,
             "samples": 10,
+            "unknown": 2,
             "buffered": 40,
             "iterations": 50,
             "values": 500,
             "bytes": DOWN_BYTES,
         }
+        assert {name: update[name] for name in wanted} == wanted
         assert update["phi"] == pytest.approx(0.2)
         assert (update["accepted"], update["reason"]) == (True, None)
 

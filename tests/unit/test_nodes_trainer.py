@@ -96,6 +96,13 @@ class TestStore:
         seen = frames(0.0, 1.0)
         assert trainer().store(seen, np.full_like(seen.labels, IGNORE)).facts.usable_s is None
 
+    def test_it_counts_labels_that_name_no_class_among_those_that_came(self):
+        node, seen = trainer(), frames(0.0, 1.0)
+        labels = seen.labels.copy()
+        labels[1, 3, :3] = CLASSES, CLASSES + 9, IGNORE
+        assert node.store(seen, labels).facts.unknown == 3 + np.count_nonzero(seen.labels >= CLASSES)
+        assert node.store(seen, np.zeros_like(labels)).facts.unknown == 0
+
 
 class TestTrain:
     def test_only_what_changed_is_sent_unless_everything_is_asked_for(self):

@@ -102,7 +102,9 @@ def verdict_of(claim: Claim, run: Mapping[str, Any] | None) -> Verdict:
 
 def _origin(name: str, run: Mapping[str, Any]) -> str:
     seeds = len(run["seeds"])
-    return f"* `{name}`: {seeds} seed{'' if seeds == 1 else 's'}, commit {(run['commit'] or 'unknown')[:10]}"
+    size = f" --set size={run['size']}" if run.get("size") else ""
+    commit = (run["commit"] or "unknown")[:10]
+    return f"* `driftlab run {name}{size}`: {seeds} seed{'' if seeds == 1 else 's'}, commit {commit}"
 
 
 def main(docs: Path) -> None:
