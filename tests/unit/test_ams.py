@@ -128,10 +128,16 @@ class LosingSession(InlineSession):
 
 
 def run(
-    streaming: Member, adaptation: Member, *, devices: int = 1, duration_s: float = 45.0, torn: tuple[int, ...] = ()
+    streaming: Member,
+    adaptation: Member,
+    *,
+    devices: int = 1,
+    duration_s: float = 45.0,
+    fps: float = FPS,
+    torn: tuple[int, ...] = (),
 ) -> tuple[Loop, LosingSession]:
     student = build("half", CLASSES, seed=0)
-    streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, FPS, duration_s) for number in range(devices)]
+    streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, fps, duration_s) for number in range(devices)]
     edges = tuple(
         EdgeSpec(
             f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (Tenant(App("segmentation"), stream),)
@@ -243,12 +249,15 @@ class TestEnds:
 
 
 class TestJustInTimeThresholds:
-    """Real training on frames of a street: a threshold of 0 is always reached, one above 1 never."""
+    """Real training on frames of a street: a threshold of 0 is always reached, one above 1 never.
 
-    def run(self, threshold: float) -> tuple[list[dict[str, Any]], list[float]]:
+    A frame lasts 0.2 s, less than the shortest gap, so that nothing but the rule itself sets the gaps.
+    """
+
+    def run(self, threshold: float, fps: float = 5.0) -> tuple[list[dict[str, Any]], list[float]]:
         streaming = Member("streaming", "just_in_time", (("threshold", threshold), ("most_steps", 3)))
         momentum = distill(optimiser="momentum", learning_rate=1e-3)
-        loop, _ = run(streaming, momentum, duration_s=20.0)
+        loop, _ = run(streaming, momentum, duration_s=12.0, fps=fps)
         sent_s = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "samples"]
         return rows(loop, "updates"), list(np.diff(sent_s))
 
@@ -256,15 +265,16 @@ class TestJustInTimeThresholds:
         updates, gaps_s = self.run(0.0)
         assert {row["reason"] for row in updates} == {"good enough"}
         assert {row["iterations"] for row in updates} == {0}
-        assert gaps_s[:2] == pytest.approx([0.5, 16 / 30])  # never less than a frame
-        assert (np.diff(gaps_s) > -1e-9).all()
-        assert gaps_s[-3:] == pytest.approx([64 / 30] * 3)
+        assert gaps_s == pytest.approx([8 / 30, 16 / 30, 32 / 30, *[64 / 30] * 4])
 
-    def test_a_threshold_that_nothing_reaches_takes_every_step_and_every_frame(self):
+    def test_a_threshold_that_nothing_reaches_takes_every_step_and_the_shortest_gap(self):
         updates, gaps_s = self.run(1.01)
         assert {row["iterations"] for row in updates} == {3}
         assert all(row["version"] for row in updates if row["arrive_s"] is not None)  # the last one is late
-        assert gaps_s == pytest.approx([1 / FPS] * len(gaps_s))
+        assert gaps_s == pytest.approx([8 / 30] * 44)
+
+    def test_no_gap_is_shorter_than_a_frame(self):
+        assert self.run(1.01, fps=2.0)[1] == pytest.approx([0.5] * 23)
 
 
 class TestRates:
