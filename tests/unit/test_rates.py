@@ -58,6 +58,26 @@ def test_phi_of_the_other_tasks():
     assert phi.detection(boxes[:0], boxes[:0]) == 0
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_phi_of_boxes_is_the_same_both_ways_and_under_other_names(seed):
+    """Boxes of a grid, all of which have moved a little and some of which are gone."""
+    rng = np.random.default_rng(seed)
+    corners = 40.0 * np.argwhere(np.ones((3, 3)))
+    before = np.hstack([rng.integers(5, 8, (9, 1)), corners, corners + 20])
+    now = rng.permutation(before)[: rng.integers(1, 9)]
+    now[:, 1:] += rng.uniform(-6, 6, now[:, 1:].shape)
+    score = phi.detection(now, before)
+    assert 0 < score < 1
+    assert phi.detection(before, now) == score
+    names = np.array([6, 7, 5])
+    for boxes in (now, before):
+        boxes[:, 0] = names[boxes[:, 0].astype(int) - 5]
+    assert phi.detection(now, before) == score
+    for change in ([0, 20, 20, 20, 20], [3, 0, 0, 0, 0]):  # beside where they were; other things
+        other = before + np.array(change)
+        assert phi.detection(other, before) == phi.detection(before, other) == 1
+
+
 @pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])
 def test_the_rate_stays_at_the_target_and_within_its_bounds(mode):
     sampling = SamplingControl(mode=mode)
