@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import scaling_factory as factory
@@ -10,6 +12,7 @@ import torch
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.models import masks, vector
+from driftlab.platform.models.descent import Descent
 from driftlab.platform.models.family import dense
 from driftlab.platform.models.zoo import build
 from driftlab.platform.scaling import growing
@@ -25,12 +28,17 @@ def whole_floats(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
+def lesson() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """Draw images and labels, and return what else is to be drawn from."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 16, 24, 3), dtype=np.uint8)
+    return images, rng.integers(0, 4, (5, 16, 24), dtype=np.uint8), rng
+
+
 @pytest.mark.parametrize("strategy", ["gradient_guided", "random", "first", "last", "first_last", "probe", "full"])
 def test_a_phase_of_distill(strategy):
     """The second of two, which begins with what the first has left; of `probe` a few may be chosen otherwise."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (5, 16, 24, 3), dtype=np.uint8)
-    labels = rng.integers(0, 4, (5, 16, 24), dtype=np.uint8)
+    images, labels, rng = lesson()
     member = Distill(fraction=0.05, strategy=strategy, iterations=3, epsilon=1e-3)
     theirs, ours = build("half", 4, seed=0), build("half", 4, seed=0).to(GPU)
     state = member.adapt(theirs, member.prepare(theirs), Batch(images, labels, rng), Phase()).state
@@ -50,6 +58,32 @@ def test_a_phase_of_distill(strategy):
         assert np.array_equal(here.changed, there.changed)
         assert np.allclose(after_here, after_there, atol=1e-5)
     assert np.allclose(here.losses, there.losses, rtol=1e-3)
+
+
+def test_training_everything_is_torch_s_adam_bit_for_bit(monkeypatch):
+    """Over two phases; torch is given the gradients that were met, as their sums may come out otherwise next time."""
+    met, places, step = [], set(), Descent.step
+
+    def noted(walk, gradient):
+        met.append(gradient.clone())
+        places.update(each.device.type for each in (gradient, walk.weights, *walk._moments))
+        step(walk, gradient)
+
+    monkeypatch.setattr(Descent, "step", noted)
+    ours = build("half", 4, seed=0).to(GPU)
+    theirs, member, (images, labels, rng) = copy.deepcopy(ours), Distill(fraction=1.0, iterations=100), lesson()
+    state = member.prepare(ours)
+    for _ in range(2):
+        state = member.adapt(ours, state, Batch(images, labels, rng), Phase()).state
+    parameters = list(theirs.parameters())
+    adam = torch.optim.Adam(parameters, lr=member.learning_rate, foreach=False)
+    for gradient in met:
+        parts = gradient.split([parameter.numel() for parameter in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+        adam.step()
+    assert (len(met), places) == (200, {GPU})
+    assert vector.read(ours).tobytes() == vector.read(theirs).tobytes()
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
