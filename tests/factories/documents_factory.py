@@ -1,4 +1,4 @@
-"""A tiny experiment in which two applications share a device, run networks of several sizes, and are taught."""
+"""Tiny experiments in which two applications share a device: they run and are taught, or are only given shares."""
 
 from __future__ import annotations
 
@@ -51,4 +51,13 @@ SHARING: dict[str, Any] = {
     "pictures": 2,
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
+}
+SHARES: dict[str, Any] = {
+    **SHARING,
+    "name": "shares",
+    "systems": [
+        {"name": name, "base": "nestdnn", "scaling": NESTED, "scheduling": name}
+        for name in ("nestdnn", "exact", "status_quo")
+    ],
+    "workloads": [{**SHARING["workloads"][0], "live": False}],
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from documents_factory import SHARING
+from documents_factory import SHARES, SHARING
 
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
@@ -18,20 +18,20 @@ EXPERIMENT = {
     "fleets": [{"name": "three", "devices": [{"hardware": "jetson-nx", "link": "lte", "count": 3}]}],
     "student": {"network": "half", "pretrain_steps": 2},
 }
+DOCUMENTS = (EXPERIMENT, SHARING, SHARES)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Runs in one process, by the names of their experiments."""
     folder = tmp_path_factory.mktemp("inline")
-    documents = (EXPERIMENT, SHARING)
-    return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
+    return {document["name"]: run(document, out=folder / document["name"]).directory for document in DOCUMENTS}
 
 
 @pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
 def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(open_ray, alone, tmp_path, workers, rack):
     backend = open_ray(workers=workers, rack=rack)
-    for document in (EXPERIMENT, SHARING):
+    for document in DOCUMENTS:
         outcome = run(document, out=tmp_path / document["name"], open_backend=lambda: backend)
         assert outcome.failed == ()
         assert differences(alone[document["name"]], outcome.directory) == []
