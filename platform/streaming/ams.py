@@ -1,7 +1,7 @@
 """AMS: buffer sampled frames, train on a horizon of them, and let the teacher's answers set both rates.
 
-Differs from the paper: samples are stamped with the time of capture, not of receipt (`stamp`); a horizon of 120 s and
-rates of 0.1 to 1 frames/s suit streams of some minutes.
+Differs from the paper: samples are stamped with the time of capture, not of receipt (`stamp`), and a horizon of 120 s
+suits streams of some minutes.
 """
 
 from __future__ import annotations

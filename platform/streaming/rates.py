@@ -7,6 +7,8 @@ shortest as soon as the rate has risen.
 The paper gives neither the target nor the gain; both are those of its released code. With them the rate never settles
 below about 0.6 frames/s: if answers decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51 and the loop is
 stable only for a gain below 6.5 times that. `scaled` lets the gain follow the rate and settles everywhere.
+
+Differs from the paper: ATR goes by the mean of the last rates, not by the last one, and ends at a longest interval.
 """
 
 from __future__ import annotations
