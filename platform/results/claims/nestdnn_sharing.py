@@ -1,8 +1,10 @@
-"""Claims of the NestDNN paper about sharing a device, read from runs of `nestdnn-fig8` to `-fig11` and `-optimum`."""
+"""Claims of the NestDNN paper about sharing a device: who comes, the frontier, the optimum.
+
+Read from runs of `nestdnn-fig9` to `-fig11`, `-tables45` and `-optimum`.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +24,6 @@ from driftlab.platform.results.claims.sharing import (
     switches,
 )
 from driftlab.platform.results.read import Tables
-from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scheduling.nestdnn import NestDnn
 
 if TYPE_CHECKING:
@@ -49,29 +50,6 @@ def nested_switches(tables: Tables) -> Measured | Untestable:
     up = found["variant"] > found["before"]
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"]).sum()
     return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down")
-
-
-def switching_energy(tables: Tables) -> Measured | Untestable:
-    """Subtract what a thousand switches draw among nested networks from what they draw among independent ones.
-
-    One scheduler decides about both, each time on what it is given; the first such pair counts.
-    """
-    found = switches(tables)
-    kinds = {name: slot(tables, name, "scaling") for name in found["system"].unique()}
-    pair = next(
-        (
-            (one, other)
-            for one, other in itertools.product(kinds, kinds)
-            if kinds[one].nested and isinstance(kinds[other], Independent)
-            if slot(tables, one, "scheduling") == slot(tables, other, "scheduling")
-        ),
-        None,
-    )
-    if pair is None:
-        return Untestable("needs nested and independent networks that the same scheduler switches")
-    nested, alone = (1000 * found[found["system"] == name].groupby("seed")["paging_j"].mean() for name in pair)
-    note = f"{nested.mean():.3g} J against {alone.mean():.3g} J"
-    return over_seeds((alone - nested).dropna().rename("value").reset_index(), note)
 
 
 # Who comes and goes ---------------------------------------------------------------------------------------------------
@@ -248,16 +226,6 @@ CLAIMS = (
         unit="bytes",
         rule="exact",
         measure=nested_switches,
-    ),
-    Claim(
-        id="N-8",
-        experiment="nestdnn-fig8",
-        source="NestDNN, Figure 8: 602.1 J (VC) to 4.0 J (VS)",
-        sentence="a thousand switches among nested networks draw less",
-        paper=4.0,
-        unit="J",
-        rule="sign",
-        measure=switching_energy,
     ),
     Claim(
         id="N-9",

@@ -210,15 +210,18 @@ def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) ->
 
 
 def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
-    """Interpolate linearly along a frontier to where a column has a level; NaN where it never has."""
+    """Interpolate linearly along a frontier to where a column has a level; NaN where it never has.
+
+    Where it has the level several times the lowest of them counts: who chooses the best one has seen them all.
+    """
     x, y = points[column].to_numpy(), points[wanted].to_numpy()
     found = []
     for k in range(len(x) - 1):
         low, high = sorted((x[k], x[k + 1]))
         if low - ENDS <= level <= high + ENDS:
-            along = 0.0 if high - low < ENDS else (level - x[k]) / (x[k + 1] - x[k])
-            found.append(y[k] + along * (y[k + 1] - y[k]))
-    return max(found, default=float("nan"))
+            ends = (0.0, 1.0) if high - low < ENDS else ((level - x[k]) / (x[k + 1] - x[k]),)
+            found += [y[k] + along * (y[k + 1] - y[k]) for along in ends]
+    return min(found, default=float("nan"))
 
 
 def knee(points: pd.DataFrame) -> pd.Series:

@@ -17,7 +17,7 @@ NOTE = (
     "Weights that a device has loaded and dropped since the session began, those of applications that start among "
     "them; then what both have drawn after so many switches from network to network. The table has what one switch "
     "moves, up to a larger network and down to a smaller one, and what a thousand draw, with half of the 95 % "
-    "interval. Means over devices and seeds."
+    "interval: switches as schedulers made them. Means over devices and seeds."
 )
 SIDES = {"paged_in_bytes": "loaded", "paged_out_bytes": "dropped"}
 Curves = dict[str, "pd.Series"]  # by system; over time, or over the number of switches
