@@ -137,6 +137,16 @@ class TestWhoNeverRuns:
         assert summary.words[-1] == summary.parts[-1].warnings[0]
 
 
+def test_how_often_networks_need_more_memory_than_there_is_is_said():
+    """In one window of four, on one of two devices."""
+    over = {"note": "the networks need 9 bytes, the machine has 5; an accuracy of 0.95 is out of reach"}
+    shares = [share(app, time_s, device=device) for app in "xy" for time_s in (0.0, 1.0) for device in "de"]
+    shares = [row | (over if (row["time_s"], row["device"]) == (1.0, "e") else {}) for row in shares]
+    assert list(sharing.show(view(["a"], shares, run_row("a"))).warnings) == [
+        "On w, the networks that a runs need more memory than there is 25 % of the time."
+    ]
+
+
 SHARED = [share("x"), share("y")]
 
 

@@ -22,6 +22,7 @@ from driftlab.platform.results.summary.base import (
     percent,
     score,
 )
+from driftlab.platform.scheduling.status_quo import TOO_LARGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def show(view: View) -> Part | None:
         return None
     found = lines(view)
     words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
-    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view))
+    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
 
 
 def lines(view: View) -> list[Line]:
@@ -113,6 +114,19 @@ def never_ran(view: View) -> list[str]:
     told = [_waited(app) for _, app in apps if app["waits"].any()]
     more = [f"{len(told) - TOLD} more never run; the table `shares` has them."] if len(told) > TOLD else []
     return told[:TOLD] + more
+
+
+def too_large(view: View) -> list[str]:
+    """Say how often networks ran that need more memory than there is: the status quo does not look."""
+    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    rows = rows.assign(over=rows["note"].astype("string").str.startswith(TOO_LARGE, na=False))
+    windows = rows.groupby(["setting", "system", "cell", "device", "time_s"])["over"].any()
+    parts = windows.groupby(["setting", "system"]).mean()
+    told = [
+        f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
+        for (setting, system), part in parts[parts > 0].items()
+    ]
+    return told[:TOLD]
 
 
 def _waited(app: pd.DataFrame) -> str:
