@@ -81,8 +81,11 @@ class Bar(Progress):
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         self._cells, self._of_s = cells, virtual_s
 
+    def building(self, network: str, number: int, of: int) -> None:
+        self._bars.update(self._task, description=f"network {number}/{of}: {network}", total=of)
+
     def built(self, network: str, done: int, of: int) -> None:
-        self._bars.update(self._task, description=f"network {done}/{of}: {network}", completed=done, total=of)
+        self._bars.update(self._task, completed=done)
         if done == of:
             self._bars.remove_task(self._task)
             self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s)

@@ -69,16 +69,24 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
     """Start every build, then wait for each; builders differ so that they may run side by side."""
     jobs = []
     for number, recipe in enumerate(recipes.values()):
+        progress.building(_named(recipe), number + 1, len(recipes))  # in one process that is where the time goes
         builder = NodeId("builder", f"builder-{number}")
         session.place(builder)
         jobs.append(session.call(builder, "build", recipe))
     networks = {}
     for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
-        facts, network = session.result(job).facts, recipe.network
-        networks[name] = Network(network.network, facts.profile, facts.digest, job)
-        family = f", {len(facts.profile)} by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
-        progress.built(f"{network.network} {network.height}x{network.width}{family}", done, len(recipes))
+        progress.building(_named(recipe), done, len(recipes))
+        facts = session.result(job).facts
+        networks[name] = Network(recipe.network.network, facts.profile, facts.digest, job)
+        progress.built(_named(recipe, len(facts.profile)), done, len(recipes))
     return networks
+
+
+def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
+    """Name a network, and how many networks have become of it once that is known."""
+    network, many = recipe.network, "" if count is None else f"{count} "
+    family = f", {many}by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
+    return f"{network.network} {network.height}x{network.width}{family}"
 
 
 def _setting(experiment: Experiment, workload: WorkloadPart, scaling: Member, built: Mapping[str, Network]) -> Setting:

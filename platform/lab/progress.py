@@ -13,6 +13,9 @@ class Progress:
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         """The grid begins: so many cells to run, so many already there, so many device-seconds to simulate."""
 
+    def building(self, network: str, number: int, of: int) -> None:
+        """A network is being built, or waited for."""
+
     def built(self, network: str, done: int, of: int) -> None:
         """A network is ready."""
 
@@ -32,6 +35,9 @@ class Log(Progress):
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         self._write("begins", cells=cells, kept=kept, virtual_s=virtual_s)
         self._listener.begins(cells, kept, virtual_s)
+
+    def building(self, network: str, number: int, of: int) -> None:
+        self._listener.building(network, number, of)
 
     def built(self, network: str, done: int, of: int) -> None:
         self._write("built", network=network, done=done, of=of)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.lab import artefacts
 from driftlab.platform.lab import run as lab
 from driftlab.platform.lab.experiment import load, names, parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.progress import Log, Progress
+from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 
 DOCUMENT: dict[str, Any] = {
     "name": "test",
@@ -121,6 +125,9 @@ def test_the_log_tells_everyone_and_keeps_it(tmp_path):
         def begins(self, cells, kept, virtual_s):
             heard.append(("begins", cells, kept, virtual_s))
 
+        def building(self, network, number, of):
+            heard.append(("building", network, number, of))
+
         def built(self, network, done, of):
             heard.append(("built", network, done, of))
 
@@ -134,10 +141,43 @@ def test_the_log_tells_everyone_and_keeps_it(tmp_path):
     with path.open("w") as file:
         log = Log(file, Listener())
         log.begins(2, 1, 30.0)
+        log.building("tiny", 1, 1)
         log.built("tiny", 1, 1)
         log.advanced(5.0)
         log.finished("cell", "it broke")
         lines = [json.loads(line) for line in path.read_text().splitlines()]  # every line is there at once
     assert [line["event"] for line in lines] == ["begins", "built", "finished"]
     assert lines[2]["reason"] == "it broke"
-    assert [name for name, *_ in heard] == ["begins", "built", "advanced", "finished"]
+    assert [name for name, *_ in heard] == ["begins", "building", "built", "advanced", "finished"]
+
+
+def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
+    heard = []
+
+    class Listener(Progress):
+        def building(self, network, number, of):
+            heard.append(f"building {number}/{of}: {network}")
+
+        def built(self, network, done, of):
+            heard.append(f"built {done}/{of}: {network}")
+
+    class Builders:
+        """Sessions may do the work when it is asked for, or when its result is."""
+
+        def place(self, node):
+            pass
+
+        def call(self, node, method, recipe):
+            heard.append(method)
+
+        def result(self, job):
+            heard.append("result")
+            return SimpleNamespace(facts=SimpleNamespace(profile=(1, 2, 3), digest=""))
+
+    recipe, plain, nested = Recipe("tiny", height=32, width=48), Member("scaling", "fixed"), Member("scaling", "nested")
+    recipes = {"a": FamilyRecipe(recipe, plain), "b": FamilyRecipe(recipe, nested)}
+    artefacts._build(recipes, Builders(), Listener())
+    named = ["building 1/2: tiny 32x48", "building 2/2: tiny 32x48, by nested"]
+    ready = ["built 1/2: tiny 32x48", "built 2/2: tiny 32x48, 3 by nested"]
+    assert heard[:4] == [named[0], "build", named[1], "build"]
+    assert heard[4:] == [named[0], "result", ready[0], named[1], "result", ready[1]]
