@@ -433,12 +433,22 @@ class TestRates:
         assert isinstance(ams_rates.time_to_encode(self.tables(made, codec="jpeg")), Untestable)
 
     def test_the_interval_at_the_end_is_compared_with_the_usual_one(self):
-        gaps_s = {0: [10, 10, 12, 14], 1: [10, 12, 14, 16], 2: [10, 10, 10, 15]}
-        still = self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))
+        still = self.slowing([10, 10, 12, 14], [10, 12, 14, 16], [10, 10, 10, 15])
         found = measured(ams_rates.slows_down_on_a_still_scene(still))
         assert found.value == pytest.approx(5.0)
         assert "in 3 of 3 streams, from 20 s on" in found.note
         assert word("AMS-18", still) == "reproduced"
+
+    def test_an_interval_that_grows_in_some_streams_alone_is_not_enough(self):
+        assert word("AMS-18", self.slowing([10] * 4, [10, 12, 14, 16], [10] * 4)) == "not reproduced"
+        assert word("AMS-18", self.slowing([10] * 4, [10] * 4, [10] * 4)) == "not reproduced"
+
+    def test_less_than_one_step_is_no_growth(self):
+        assert word("AMS-18", self.slowing(*[[10, 10, 10, 11]] * 3)) == "not reproduced"
+
+    def slowing(self, *gaps_s: list[float]) -> Tables:
+        """Show a still scene under every seed, with these times between uploads."""
+        return self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))
 
     def test_only_a_scene_that_stands_still_can_tell(self):
         moving = self.tables(
