@@ -139,7 +139,8 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     seen, student = workload.seen_by(app), experiment.student_of(app).network
     if app.network is not None:
         zoo.check(app.network)
-    measured_of(app)
+    if measured_of(app) and workload.live:
+        raise RequestError(f"variants is {app.variants}: networks that are only measured cannot run; set live: false beside apps")
     stream = open_workload(seen)
     if has_own_classes(seen, stream):
         _check_own_classes(experiment, seen.name, stream)

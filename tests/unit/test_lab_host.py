@@ -185,6 +185,15 @@ class TestCells:
         with pytest.raises(RequestError, match=said):
             parse(several(**change))
 
+    def test_networks_that_are_only_known_by_measurements_cannot_run_live(self, tmp_path):
+        measured = tmp_path / "measured.csv"
+        measured.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")
+        apps = [{"name": "a"}, {"name": "b", "variants": str(measured)}]
+        with pytest.raises(RequestError, match=r"workloads.0.apps.1: variants .* set live: false") as refused:
+            parse(several(apps=apps))
+        assert "1 fault\n" in str(refused.value)
+        assert parse(several(apps=apps, live=False))
+
 
 class TestRuns:
     def test_each_application_sends_learns_and_is_scored_by_itself(self, tmp_path):
