@@ -140,7 +140,8 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     if app.network is not None:
         zoo.check(app.network)
     if measured_of(app) and workload.live:
-        raise RequestError(f"variants is {app.variants}: networks that are only measured cannot run; set live: false beside apps")
+        only = "networks that are only measured cannot run"
+        raise RequestError(f"variants is {app.variants}: {only}; set live: false beside apps")
     stream = open_workload(seen)
     if has_own_classes(seen, stream):
         _check_own_classes(experiment, seen.name, stream)
