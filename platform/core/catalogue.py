@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -115,6 +116,9 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
             values[key] = _fitted(value, known[key][0])
         except ValueError:
             faults.append(f"'{key}' is {value!r}, expected {_type_name(known[key][0])}")
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            faults.append(f"'{key}' is {value}, must be finite")
     if not faults and hasattr(cls, "faults"):
         faults.extend(cls(**values).faults())
     return faults

@@ -14,6 +14,7 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Stamp, Streaming, Wire
+from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
 
@@ -63,8 +64,9 @@ class Ams(Streaming):
             ),
             "first_train_s": (self.first_train_s >= 0, "at least 0"),
             "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
+            "target": (self.target > 0, "above 0"),
         }
-        return faults_in(self, ranges)
+        return faults_in(self, ranges) + codec_faults(self.codec)
 
     def start(self, session: Session) -> Rates:
         return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)

@@ -109,6 +109,15 @@ def codec_of(text: str) -> Codec:
     raise RequestError(f"Uplink codec '{text}' has a wrong number. Allowed: {allowed}.")
 
 
+def codec_faults(text: str) -> list[str]:
+    """Say what is wrong with the name of a codec."""
+    try:
+        codec_of(text)
+    except RequestError as error:
+        return [f"'codec' is {text!r}: {error}"]
+    return []
+
+
 def pack(images: Images, codec: str = "jpeg") -> Packed:
     """Pack frames; the same frames give the same bytes."""
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:

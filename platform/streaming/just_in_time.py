@@ -1,6 +1,6 @@
 """Just-In-Time: train on single frames until the student agrees with the teacher, and come back sooner if it did not.
 
-After Mullapudi et al. as the AMS paper compares with it: every sampled frame is one upload at full quality, and every
+After Mullapudi et al. as the AMS paper compares with it: every sampled frame is one upload at high quality, and every
 training that changed something is one update.
 
 Differs from the paper: the interval between samples counts in seconds of the stream, not in frames of a 30 fps video,
@@ -15,6 +15,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
 
@@ -26,7 +27,7 @@ class JustInTime(Streaming):
     shortest_s: float = 8 / 30
     longest_s: float = 64 / 30
     most_steps: int = 8
-    codec: str = "png"
+    codec: str = "jpeg:95"
 
     brings_labels = True
 
@@ -35,8 +36,9 @@ class JustInTime(Streaming):
         ranges = {
             "shortest_s": (0 < self.shortest_s <= self.longest_s, f"in (0, longest_s = {self.longest_s}]"),
             "most_steps": (self.most_steps >= 1, "at least 1"),
+            "threshold": (self.threshold >= 0, "at least 0"),
         }
-        return faults_in(self, ranges)
+        return faults_in(self, ranges) + codec_faults(self.codec)
 
     def start(self, session: Session) -> float:
         """Begin with the shortest interval; it is the whole state."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import spread
 
 
@@ -22,8 +24,8 @@ class OneTime(Streaming):
     brings_labels = True
 
     def faults(self) -> list[str]:
-        positive = {"sample_s": self.sample_s, "rate_fps": self.rate_fps, "iterations": self.iterations}
-        return [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
+        positive = {name: (getattr(self, name) > 0, "above 0") for name in ("sample_s", "rate_fps", "iterations")}
+        return faults_in(self, positive) + codec_faults(self.codec)
 
     def start(self, session: Session) -> bool:
         return False

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
 
@@ -25,7 +27,7 @@ class RemoteTracking(Streaming):
     returns = "labels"
 
     def faults(self) -> list[str]:
-        return [] if self.every_s > 0 else [f"'every_s' is {self.every_s}, must be above 0"]
+        return faults_in(self, {"every_s": (self.every_s > 0, "above 0")}) + codec_faults(self.codec)
 
     def start(self, session: Session) -> None:
         return None
