@@ -43,7 +43,7 @@ class EdgeSpec:
     hardware: Hardware
     link: LinkProfile
     tenants: tuple[Tenant, ...]
-    events: tuple[Event, ...] = ()  # who comes and goes when; none: all are there from beginning to end
+    events: tuple[Event, ...] | None = None  # who comes and goes when; none: all are there from beginning to end
 
     @property
     def duration_s(self) -> float:
@@ -55,7 +55,7 @@ class EdgeSpec:
 
     def present(self, time_s: float) -> tuple[App, ...]:
         """Tell which applications run at a time, and what they wish then."""
-        return running(self.events, time_s) if self.events else tuple(tenant.app for tenant in self.tenants)
+        return tuple(tenant.app for tenant in self.tenants) if self.events is None else running(self.events, time_s)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def _settled(tenant: Tenant, seed: int, index: int) -> Tenant:
     return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
 
 
-def _events(workload: WorkloadPart, tenants: Sequence[Tenant], seed: int, index: int) -> tuple[Event, ...]:
+def _events(workload: WorkloadPart, tenants: Sequence[Tenant], seed: int, index: int) -> tuple[Event, ...] | None:
     if workload.churn is None:
-        return ()
+        return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
     return apps.trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
 

@@ -23,6 +23,7 @@ from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.results.read import open_run
+from driftlab.platform.results.report import write_report
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App, Event
@@ -46,7 +47,7 @@ class Scripted(Scheduling):
         return self.answers[len(self.asked) - 1]
 
 
-def host(*names: str, events: tuple[Event, ...] = (), nested: bool = False) -> Host:
+def host(*names: str, events: tuple[Event, ...] | None = None, nested: bool = False) -> Host:
     tenants = tuple(Tenant(App(name, priority=2.0), STREAM) for name in names)
     spec = EdgeSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
     edges: Any = {name: SimpleNamespace(app=name) for name in names}
@@ -211,6 +212,18 @@ class TestRuns:
         for _, sent in messages.groupby("app"):
             assert sent["sequence"].tolist() == list(range(1, len(sent) + 1))
         assert set(messages["app"]) == {"scene", "cars"}
+
+    @pytest.mark.parametrize("live", [True, False])
+    def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path, live):
+        document = several(churn={"least": 0, "start": 0, "stop": 1}, live=live, duration_s=5)
+        outcome = run(document, out=tmp_path / "run", open_backend=InlineBackend)
+        assert not outcome.failed
+        assert write_report(outcome.directory).exists()
+        tables = open_run(outcome.directory)
+        assert all(tables.frame(name).empty for name in ("shares", "frames", "transfers", "updates"))
+        (whole,) = tables.frame("runs").to_dict("records")
+        assert whole["frames"] == 0 if live else pd.isna(whole["frames"])
+        assert pd.isna(whole["score"])
 
     def test_applications_that_only_get_shares_run_nothing(self, tmp_path):
         measured = tmp_path / "measured.csv"
