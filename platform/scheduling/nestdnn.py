@@ -2,7 +2,7 @@
 
 Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
 blocks of units are compared by default (`lookahead`); networks must fit into memory at every step; what lowers no cost
-raises frame rates; priorities weigh costs.
+raises frame rates; priorities weigh costs; decisions are made when windows start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NestDnn(Scheduling):
         return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
-        """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next event."""
+        """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next window."""
         who, notes = admit(window, self.units)
         if not who:
             return allocation(window, [], notes)
