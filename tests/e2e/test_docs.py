@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -20,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
-from driftlab.platform.core.catalogue import FAMILIES
+from driftlab.platform.core.catalogue import BASES, FAMILIES
 from driftlab.platform.systems.table import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,6 +205,15 @@ def test_the_example_files_are_those_of_the_page():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(BASES))
+def test_the_table_of_families_names_all_that_a_member_must_have(family: str):
+    (row,) = (line for line in OWN.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {family} |"))
+    module, _, name = BASES[family].partition(":")
+    base = getattr(importlib.import_module(module), name)
+    needed = {*base.__abstractmethods__, *(flag for flag in base.__annotations__ if not hasattr(base, flag))}
+    assert needed <= set(re.findall(r"`(\w+)`", row))
+
+
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
     monkeypatch.chdir(tmp_path)
