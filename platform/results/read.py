@@ -101,7 +101,7 @@ def _info(folder: Path) -> Mapping[str, Any]:
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"'{folder}' is not a run folder: it has no run.json. {_cure(folder)}") from None
+        return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
     except (OSError, ValueError) as error:
         raise DataError(f"'{file}' cannot be read ({_first_line(error)}). {_cure(folder)}") from error
     if not isinstance(info, dict):

@@ -10,6 +10,7 @@ import pytest
 import results_factory as factory
 
 from driftlab.errors import DataError, RequestError
+from driftlab.platform.lab.paths import new_run
 from driftlab.platform.results import schema
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder, as_table, finished, table_file
@@ -222,6 +223,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, run):
         open_run(run / "spec.yaml")
     with pytest.raises(DataError, match="not a run folder"):
         open_run(tmp_path)
+
+
+def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
+    """Between the two files git is asked, which can take seconds."""
+    folder = new_run(tmp_path / "run", "x", {"name": "x"})
+    opened = open_run(folder)
+    assert (dict(opened.spec), dict(opened.info)) == ({"name": "x"}, {})
+    assert len(opened.table("frames")) == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "gone"])
