@@ -53,15 +53,8 @@ class Host:
         """Share the machine among those who run at the start of a window."""
         present = self.spec.present(start_s)
         self.held = {app.name: self.held.get(app.name) for app in present}
-        machine = self.spec.hardware
-        window = Window(
-            start_s,
-            window_s,
-            machine.memory_bytes,
-            tuple(map(self._demand, present)),
-            page_j_per_byte=machine.energy.page_mj_per_mb * 1e-9,
-            state=self.state,
-        )
+        demands = tuple(map(self._demand, present))
+        window = Window(start_s, window_s, self.spec.hardware.memory_bytes, demands, state=self.state)
         started_s = time.thread_time()  # of this thread alone: other cells work beside it
         allocation = scheduling.allocate(window)
         took_s = time.thread_time() - started_s

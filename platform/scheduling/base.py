@@ -31,8 +31,6 @@ class Window:
     window_s: float
     memory_bytes: int  # for all applications together
     demands: tuple[Demand, ...]  # in the order in which the applications came
-    energy_j: float | None = None  # what inference and paging may draw in the window; None: nothing limits it
-    page_j_per_byte: float = 0.0
     state: Any = None  # what the last allocation on this device handed on
 
 

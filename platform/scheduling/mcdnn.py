@@ -1,7 +1,7 @@
 """MCDNN's choice among independent networks: the best accuracy per compute, within all budgets of the window.
 
-Differs from the paper: written from its idea; everything runs on the device; an application that stops frees its memory
-at once, so nothing is left to evict.
+Differs from the paper: written from its idea; everything runs on the device; nothing limits the energy of a window; an
+application that stops frees its memory at once, so nothing is left to evict.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
-from driftlab.platform.world.variants import paged_bytes
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,6 @@ def need(demand: Demand, network: int) -> float:
     """Tell the share on which a network answers within the latency goal, or else sees every frame."""
     period_s = 1 / demand.fps if demand.latency_goal_s is None else demand.latency_goal_s
     return demand.variants[network].latency_s / max(period_s, 1e-9)
-
-
-def energy_j(window: Window, demand: Demand, network: int) -> float:
-    """Tell what a network draws in the window if it sees every frame, with what a switch to it pages in and out."""
-    paged = sum(paged_bytes(demand.variants, demand.running, network, nested=demand.nested))
-    per_frame_j = demand.variants[network].energy_j or 0.0
-    return per_frame_j * demand.fps * window.window_s + paged * window.page_j_per_byte
 
 
 def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | None:
@@ -66,9 +58,7 @@ def _upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple[int, int
 
 def _fits(window: Window, chosen: dict[int, int]) -> bool:
     pairs = [(window.demands[i], network) for i, network in chosen.items()]
-    if sum(_size(*pair) for pair in pairs) > window.memory_bytes or sum(need(*pair) for pair in pairs) > 1:
-        return False
-    return window.energy_j is None or sum(energy_j(window, *pair) for pair in pairs) <= window.energy_j
+    return sum(_size(*pair) for pair in pairs) <= window.memory_bytes and sum(need(*pair) for pair in pairs) <= 1
 
 
 def _all(window: Window, i: int) -> range:

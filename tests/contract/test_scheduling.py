@@ -54,8 +54,6 @@ WINDOWS = st.builds(
     window_s=st.floats(0.1, 100),
     memory_bytes=st.integers(1, 10**10),
     demands=st.lists(DEMANDS, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
-    energy_j=st.none() | st.floats(0, 1000),
-    page_j_per_byte=st.floats(0, 1e-8),
 )
 
 

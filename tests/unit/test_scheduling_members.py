@@ -14,7 +14,7 @@ from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Demand, Window
 from driftlab.platform.scheduling.exact import Exact
-from driftlab.platform.scheduling.mcdnn import Mcdnn, energy_j, need
+from driftlab.platform.scheduling.mcdnn import Mcdnn, need
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.world import measured
@@ -220,17 +220,6 @@ class TestMcdnn:
         demands = (Demand("a", 5, BOTH), Demand("b", 5, (SMALL, replace(LARGE, accuracy=0.8))))
         assert Mcdnn().allocate(window(*demands, memory_bytes=59)).variants == (1, 0)
         assert Mcdnn().allocate(window(*demands, memory_bytes=60)).variants == (1, 1)
-
-    def test_energy_bounds_it_paging_included(self):
-        networks = (replace(SMALL, energy_j=0.01), replace(LARGE, energy_j=0.02))
-        there = Demand("a", 5, networks, running=1)
-        come = replace(there, running=0)
-        paying = window(there, energy_j=1.0, page_j_per_byte=0.01)
-        assert energy_j(paying, there, 1) == pytest.approx(0.02 * 5 * 10)
-        assert energy_j(paying, come, 1) == pytest.approx(0.02 * 5 * 10 + 0.4)
-        assert energy_j(paying, replace(come, nested=True), 1) == pytest.approx(0.02 * 5 * 10 + 0.2)
-        assert Mcdnn().allocate(paying).variants == (1,)
-        assert Mcdnn().allocate(replace(paying, demands=(come,))).variants == (0,)
 
     def test_a_latency_goal_says_what_a_network_needs(self):
         assert need(Demand("a", 30, BOTH), 1) == pytest.approx(1.2)
