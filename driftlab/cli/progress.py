@@ -40,17 +40,22 @@ def shown() -> Iterator[Progress]:
 
 
 class Lines(Progress):
-    """One line per cell, and now and then how far it is."""
+    """Two lines per network, one per cell, and now and then how far it is."""
 
     def __init__(self) -> None:
         self._started = self._spoke = time.monotonic()
-        self._cells = self._ended = 0
+        self._cells = self._ended = self._named = 0
         self._virtual_s = self._of_s = 0.0
 
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         self._cells, self._of_s = cells, virtual_s
         kept_text = f" ({kept} already there)" if kept else ""
         remark(f"{cells} cell{'' if cells == 1 else 's'} to run{kept_text}")
+
+    def building(self, network: str, number: int, of: int) -> None:
+        if number > self._named:  # it is told again when it is waited for
+            self._named = number
+            remark(f"network {number}/{of}: {network}")
 
     def built(self, network: str, done: int, of: int) -> None:
         remark(f"network {done}/{of} ready: {network}")

@@ -48,12 +48,16 @@ def test_lines_say_the_same(capsys):
     lines = Lines()
     lines.begins(cells=2, kept=1, virtual_s=24.0)
     for number, network in enumerate(NETWORKS, start=1):
+        lines.building(network, number, len(NETWORKS))
+    for number, network in enumerate(NETWORKS, start=1):
+        lines.building(network, number, len(NETWORKS))  # now waited for
         lines.built(network, number, len(NETWORKS))
     lines.advanced(12.0)
     lines.finished("ams/running/one/seed-0", "")
     lines.finished("no_custom/running/one/seed-0", "out of luck")
     assert capsys.readouterr().err.splitlines() == [
         "2 cells to run (1 already there)",
+        *(f"network {number}/3: {network}" for number, network in enumerate(NETWORKS, start=1)),
         *(f"network {number}/3 ready: {network}" for number, network in enumerate(NETWORKS, start=1)),
         "cell 1/2 done: ams/running/one/seed-0",
         "cell 2/2 FAILED: out of luck: no_custom/running/one/seed-0",
