@@ -25,7 +25,7 @@ from driftlab.platform.scheduling.costs import memory_of, tabulate
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.optimum import by_programming
-from driftlab.platform.world.variants import usual_goals
+from driftlab.platform.world.variants import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)
@@ -34,14 +34,14 @@ Gaps = dict[str, list[float]]
 
 
 def demand(rng: np.random.Generator, app: str) -> Demand:
-    """Draw an application with the usual latency goal."""
+    """Draw an application that asks for the latency of the network at the knee among four."""
     missing = rng.uniform(0.03, 0.2) * ((1 - WIDTHS) / (1 - WIDTHS[0])) ** rng.uniform(1, 3)
     accuracy = rng.uniform(0.7, 0.95) - missing
     latency_s = rng.uniform(0.02, 0.2) * WIDTHS ** rng.uniform(1.2, 2)
     memory_bytes = np.round(rng.uniform(10e6, 200e6) * WIDTHS**2)
     measured = zip(accuracy.tolist(), memory_bytes.tolist(), latency_s.tolist(), strict=True)
     variants = tuple(Variant(str(i), a, int(m), s) for i, (a, m, s) in enumerate(measured))
-    return Demand(app, 30.0, variants, accuracy_goal=1.0, latency_goal_s=usual_goals(variants)[1])
+    return Demand(app, 30.0, variants, accuracy_goal=1.0, latency_goal_s=4 * variants[knee(variants)].latency_s)
 
 
 def window(seed: int, apps: int | None, memory: float) -> Window:

@@ -64,11 +64,6 @@ class Family:
         """Say how much of the shared vector each network needs."""
         return tuple(len(places) for places in self.places)
 
-    def page(self, before: int | None, after: int) -> Vector:
-        """Take what must be loaded to go from one network to another; nothing, to a smaller one."""
-        ends = self.ends()
-        return self.shared[0 if before is None else ends[before] : ends[after]]
-
     def memory_bytes(self, which: int) -> int:
         """Count what is in memory while a network runs; what networks that share have for themselves always is."""
         own = [sum(array.nbytes for array in private.values()) for private in self.private]

@@ -23,15 +23,6 @@ def knee(variants: Sequence[Variant]) -> int:
     return int(above.argmax())
 
 
-def usual_goals(variants: Sequence[Variant], among: float = 4) -> tuple[float | None, float]:
-    """Give the goals that a user who set none could have: the smallest network's accuracy, and a latency.
-
-    The latency is the one that the network at the knee has when so many applications share the machine evenly.
-    """
-    smallest = min(variants, key=lambda variant: variant.memory_bytes)
-    return smallest.accuracy, among * variants[knee(variants)].latency_s
-
-
 def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
     """Count what a switch moves into and out of memory; of nested networks only the difference, of others all."""
     held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))

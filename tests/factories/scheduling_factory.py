@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,15 @@ import numpy as np
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling.base import Demand, Window
 from driftlab.platform.scheduling.costs import Choices, tabulate
-from driftlab.platform.world.variants import usual_goals
+from driftlab.platform.world.variants import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
+
+
+def usual_goals(variants: Sequence[Variant]) -> tuple[float | None, float]:
+    """Ask for the accuracy of the smallest network, and for the latency of the one at the knee among four."""
+    smallest = min(variants, key=lambda variant: variant.memory_bytes)
+    return smallest.accuracy, 4 * variants[knee(variants)].latency_s
 
 
 def demand(rng: np.random.Generator, app: str, networks: int = 5) -> Demand:

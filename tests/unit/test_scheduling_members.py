@@ -18,7 +18,6 @@ from driftlab.platform.scheduling.mcdnn import Mcdnn, need
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.world import measured
-from driftlab.platform.world.variants import usual_goals
 
 CHOOSERS = ("nestdnn", "exact", "mcdnn", "status_quo")
 THRIFTY = ("nestdnn", "exact", "mcdnn")  # the status quo is blind to memory
@@ -234,7 +233,7 @@ class TestMeasuredProfiles:
         apps = measured.read(Path(MEASURED) / "adaptivenet_searched.csv", rename, {"device": device})
         demands = []
         for app, variants in apps.items():
-            accuracy_goal, latency_goal_s = usual_goals(variants)
+            accuracy_goal, latency_goal_s = factory.usual_goals(variants)
             demands.append(Demand(app, 30.0, variants, accuracy_goal=accuracy_goal, latency_goal_s=latency_goal_s / 2))
         self.near_the_exact(window(*demands))
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.world import measured
-from driftlab.platform.world.variants import knee, paged_bytes, usual_goals
+from driftlab.platform.world.variants import knee, paged_bytes
 
 SIZES = (4, 9, 20, 36, 64)
 
@@ -38,11 +38,6 @@ class TestSets:
     def test_of_equal_sizes_the_slower_is_larger(self):
         assert knee([network(0.5, 0, 0.1), network(0.8, 0, 1.0), network(0.9, 0, 10.0)]) == 1
         assert knee([network(0.5, 0)]) == 0
-
-    def test_the_usual_goals_are_the_smallest_networks_accuracy_and_a_quarter_of_the_machine(self):
-        networks = [network(0.5, 10, 0.1), network(0.8, 100, 0.2), network(0.9, 1000, 0.9)]
-        assert usual_goals(networks) == (0.5, pytest.approx(0.8))
-        assert usual_goals(networks, among=2) == (0.5, pytest.approx(0.4))
 
 
 class TestPaging:
