@@ -126,11 +126,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Applied:
-    """An application has taken an update, or refused it with a reason."""
+    """An application has taken an update or labels, or refused them with a reason."""
 
     version: int  # of the newest model it holds
     accepted: bool
     reason: str = ""
+    unknown: int | None = None  # how many of the labels name no class of the list
 
 
 @dataclass(frozen=True, eq=False)

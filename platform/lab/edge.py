@@ -94,6 +94,11 @@ class Message:
     transfer: Transfer | None = None
 
     @property
+    def late(self) -> bool:
+        """Whether it arrives when the session is over."""
+        return self.arrive_s >= self.edge.plan.duration_s
+
+    @property
     def arrive_s(self) -> float:
         assert self.transfer is not None, "it has not arrived"
         return self.transfer.arrive_s
@@ -119,7 +124,8 @@ class Visit:
 def together(stored: Sequence[Stored]) -> Stored:
     """Sum up what was stored one after another."""
     phis = tuple(phi for one in stored for phi in one.phis)
-    return replace(stored[-1], frames=sum(one.frames for one in stored), phis=phis)
+    frames, unknown = sum(one.frames for one in stored), sum(one.unknown for one in stored)
+    return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
 
 
 def nothing_to_learn(stored: Stored | None, answer: Answer) -> bool:

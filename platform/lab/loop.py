@@ -153,8 +153,6 @@ class Loop:
         sent: Uploaded = self.session.result(packing).facts
         message.refused = sent.refused
         yield from self._carry(message, sent.bytes)
-        if message.arrive_s >= edge.plan.duration_s:
-            message.refused = TOO_LATE
         self._arrived(message, **sample_columns(sent, sampling))
         if message.refused:
             return
@@ -188,11 +186,14 @@ class Loop:
         """Send labels down; the device carries them along from the moment of their arrival."""
         message = edge.message("down", "labels")
         yield from self._carry(message, self.session.result(packed).facts.bytes)
+        if message.late:
+            self._arrived(message)
+            return
         newest_s, arrive_s = upload.sent.newest_s, message.arrive_s
         tracking = self.session.call(edge.node("application"), "track", packed, newest_s, arrive_s, message.damage)
         applied: Applied = self.session.result(tracking).facts
         message.refused = applied.reason
-        self._arrived(message)
+        self._arrived(message, unknown=applied.unknown)
 
     def _visit(self, edge: Edge, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
         """Do one whole step of a device: label everything that waits, then train once."""
@@ -253,8 +254,7 @@ class Loop:
         assert trained is not None
         message = edge.message("down", "update")
         yield from self._carry(message, trained.bytes)
-        if message.arrive_s >= edge.plan.duration_s:
-            message.refused = TOO_LATE
+        if message.late:
             self._arrived(message)
             self._record(visit, message.refused)
             return
@@ -293,13 +293,15 @@ class Loop:
         return self.clock.timeout(0.0 if self.streaming.free else seconds)
 
     def _carry(self, message: Message, size: int) -> Process:
-        """Put a message on the link and count it."""
+        """Put a message on the link and count it; nobody takes what comes after the end."""
         edge = message.edge
         edge.messages[message.direction] += 1
         message.sequence = edge.messages[message.direction]
         link = edge.up if message.direction == "up" else edge.down
         message.transfer = yield from link.send(size)
         edge.account.sent(message.direction, message.transfer)
+        if message.late:
+            message.refused = TOO_LATE
 
     def _arrived(self, message: Message, **columns: Any) -> None:
         """Write a message's row, now that its receiver has taken or refused it."""

@@ -25,9 +25,9 @@ def segmentation(now: Labels, before: Labels, classes: int) -> float:
     return 0.0 if np.isnan(score) else 1.0 - score
 
 
-def classification(now: int, before: int) -> float:
-    """Compare classes: the same or not."""
-    return float(now != before)
+def classification(now: int, before: int, classes: int) -> float:
+    """Compare classes: the same or not; 0 where one is not known."""
+    return float(now != before and max(now, before) < classes)
 
 
 def detection(now: Floats, before: Floats) -> float:

@@ -189,7 +189,7 @@ class Classification(_OfClasses):
         return pixel_accuracy(counts)
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.classification(now, before)
+        return phi.classification(now, before, classes)
 
     def mirrored(self, answers: Answers, width: int) -> Answers:
         return answers
@@ -227,11 +227,19 @@ class Detection(Task):
         return boxes.stacked([boxes.large(found) for found in boxes.read(output, height, width)])
 
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
-        return boxes.loss(output, answers)
+        classes = output.shape[1] - boxes.SIDES
+        return boxes.loss(output, boxes.stacked([self.known(answer, classes) for answer in answers]))
+
+    def unknown(self, answers: Answers, classes: int) -> int:
+        return sum(len(answer) - len(self.known(answer, classes)) for answer in answers)
+
+    def known(self, answer: Answer, classes: int) -> Answer:
+        return answer[answer[:, 0] < classes]
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
         """Count what was found, what was predicted and what there was."""
-        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, truth, strict=True)]
+        known = [self.known(true, classes) for true in truth]
+        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
         return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
     def score(self, counts: Counts) -> Floats:
@@ -240,7 +248,7 @@ class Detection(Task):
         return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.detection(now, before)
+        return phi.detection(self.known(now, classes), self.known(before, classes))
 
     def mirrored(self, answers: Answers, width: int) -> Answers:
         return boxes.stacked([boxes.mirrored(found, width) for found in answers])

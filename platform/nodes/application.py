@@ -113,7 +113,8 @@ class Application:
         except (zlib.error, ValueError) as error:
             return Reply(Applied(self._versions[-1].number, accepted=False, reason=f"torn: {error}"))
         self._tracker.add(Keyframe(captured_s, arrive_s, self._task.known(unpacked, spec.classes)))
-        return Reply(Applied(self._versions[-1].number, accepted=True))
+        unknown = self._task.unknown(unpacked[None], spec.classes)
+        return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))
 
     def finish(self) -> Reply:
         """Tell which weights it ended with."""

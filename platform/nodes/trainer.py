@@ -18,7 +18,7 @@ from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.streaming.base import Answer
+from driftlab.platform.streaming.base import Answer, Wire
 
 Mask = npt.NDArray[np.bool_]
 
@@ -142,8 +142,9 @@ class Trainer:
             version=self._version + 1,
             base=None if alone else self._version,
         )
-        form = delta.Format(answer.wire.values, answer.wire.mask)
-        update = delta.encode(change, self._layout, form, self._lost if answer.wire.feedback else None)
+        wire = Wire() if alone else answer.wire  # few bits suit changes, not whole weights
+        form = delta.Format(wire.values, wire.mask)
+        update = delta.encode(change, self._layout, form, self._lost if wire.feedback else None)
         vector.write(self._model, update.vector)
         self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
         self._alone = False

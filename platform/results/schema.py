@@ -62,7 +62,7 @@ _RUNS = _table(
     _column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     _column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     _column(
-        "uplink_bytes", BYTES, "device to server, all devices, with headers and retransmissions", "B", null=_NOT_RUN
+        "uplink_bytes", BYTES, "device to server, all devices, with retransmissions", "B", null=_NOT_RUN
     ),
     _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_NOT_RUN),
     _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
@@ -114,7 +114,7 @@ _TRANSFERS = _table(
     ),
     _column("sequence", COUNT, "number of the application's message in this direction"),
     _column("bytes", BYTES, "payload", "B"),
-    _column("wire_bytes", BYTES, "payload with headers and retransmissions", "B"),
+    _column("wire_bytes", BYTES, "payload with retransmissions", "B"),
     _column("queued_s", REAL, "when it was handed to the link", "s"),
     _column("start_s", REAL, "when its first bit left", "s", null="the session ended before"),
     _column("sent_s", REAL, "when its last bit left", "s", null="the session ended before"),
@@ -127,6 +127,9 @@ _TRANSFERS = _table(
     ),
     _column("gross_bytes", BYTES, "payload with what the encoder says about itself", "B", null=_NO_SAMPLES),
     _column("host_pack_seconds", REAL, "time this machine took to pack them", "s", null=_NO_SAMPLES),
+    _column(
+        "unknown", COUNT, "labels it carries that name no class of the list", "labels", null="it brought no labels"
+    ),
 )
 
 _NO_PHASE = "nothing was trained"
@@ -224,8 +227,8 @@ _DEVICES = _table(
         "weights twice, as one copy runs while the other is patched",
         "B",
     ),
-    _column("uplink_bytes", BYTES, "sent, with headers and retransmissions", "B", null=_GIVEN),
-    _column("downlink_bytes", BYTES, "received, with headers and retransmissions", "B", null=_GIVEN),
+    _column("uplink_bytes", BYTES, "sent, with retransmissions", "B", null=_GIVEN),
+    _column("downlink_bytes", BYTES, "received, with retransmissions", "B", null=_GIVEN),
     _column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_GIVEN}"),
 )
 

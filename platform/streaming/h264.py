@@ -57,9 +57,9 @@ class H264:
                 frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         except (av.FFmpegError, IndexError) as error:
             raise WireError(f"torn: the clip does not decode ({error})") from error
-        if len(frames) != count or frames[0].shape[0] < height or frames[0].shape[1] < width:
+        if len(frames) != count or any(frame.shape[0] < height or frame.shape[1] < width for frame in frames):
             raise WireError(f"torn: the clip holds {len(frames)} frames, expected {count} of {height} × {width}")
-        return np.stack(frames)[:, :height, :width]
+        return np.stack([frame[:height, :width] for frame in frames])
 
     def _two_passes(self, images: Images) -> bytes:
         """Let libx264 carry what the first pass learned to the second, in a folder of its own."""

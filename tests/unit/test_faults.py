@@ -14,7 +14,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.lab.loop import Loop
+from driftlab.platform.lab.loop import TOO_LATE, Loop
 from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
@@ -102,7 +102,9 @@ class TestADamagedLink:
     def test_every_kind_of_message_is_refused_at_times_and_a_row_says_so(self, torn):
         refused = {row["kind"] for row in rows(torn[0], "transfers") if row["refused"]}
         assert {"samples", "update", "resync"} <= refused
-        assert all(row["refused"] is None or "torn" in row["refused"] for row in rows(torn[0], "transfers"))
+        reasons = {row["refused"] for row in rows(torn[0], "transfers")} - {None, TOO_LATE}
+        assert reasons
+        assert {reason for reason in reasons if "torn" not in reason} == set()
 
     def test_the_device_goes_on_inferring(self, torn):
         assert all_frames_were_watched(torn[0])
@@ -202,6 +204,8 @@ class TestLabels:
         assert len(accepted) == sum(row["accepted"] for row in rows(sound, "updates"))
         assert all(np.isfinite(row["loss_last"]) for row in accepted)
         assert all(0 <= row["phi"] <= 1 for row in accepted)
+        assert all(row["unknown"] > 0 for row in accepted)
+        assert not any(row["unknown"] for row in rows(sound, "updates"))
         assert all_frames_were_watched(loop)
 
     def test_labels_outside_the_class_list_are_not_carried_along(self):
@@ -212,6 +216,9 @@ class TestLabels:
                 lambda labels, stray=stray: np.where(labels > 2, stray, labels).astype(np.uint8), TRACKING, FROZEN
             )
             assert all_frames_were_watched(loop)
+            taken = [row for row in rows(loop, "transfers") if row["kind"] == "labels" and not row["refused"]]
+            assert taken
+            assert all(row["unknown"] > 0 for row in taken)
             shown[stray] = rows(loop, "runs")[0]["score"]
         assert shown[CLASSES + 3] == shown[IGNORE]
 

@@ -162,6 +162,20 @@ class Scripted(Streaming):
         return state + 10
 
 
+class Labels(Scripted):
+    """Wants labels and nothing else."""
+
+    returns = "labels"
+    brings_labels = False
+
+
+def tracking() -> FakeSession:
+    """Take every label."""
+    return FakeSession(
+        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
+    )
+
+
 @dataclass(frozen=True)
 class Given:
     """Stands where a Member stands, and makes what it was given."""
@@ -500,11 +514,11 @@ class TestLateServers:
 
         class Curious(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
-                told.append((stored.frames, stored.buffered, stored.phis))
+                told.append((stored.frames, stored.unknown, stored.buffered, stored.phis))
                 return Answer(state, PHASE)
 
         run(Curious(uploads(5.0, 6.0, 7.0)))
-        assert told == [(10, 40, (0.1, 0.3)), (20, 40, (0.1, 0.3, 0.1, 0.3))]
+        assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
 
     def test_what_arrives_during_a_visit_waits_for_the_next(self):
         _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
@@ -521,13 +535,7 @@ class TestLateServers:
         ]
 
     def test_all_labels_that_waited_go_back(self):
-        class Labels(Scripted):
-            returns = "labels"
-            brings_labels = False
-
-        session = FakeSession(
-            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
-        )
+        session = tracking()
         session, loop = run(Labels(uploads(5.0, 6.0, 7.0)), session=session, adaptation=Member("adaptation", "frozen"))
         down = [row["queued_s"] for row in rows(loop, "transfers") if row["direction"] == "down"]
         assert down == pytest.approx([8.5, 12.5, 12.5])
@@ -647,13 +655,7 @@ class TestDamagedMessages:
 
 class TestLabels:
     def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
-        class Labels(Scripted):
-            returns = "labels"
-            brings_labels = False
-
-        session = FakeSession(
-            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
-        )
+        session = tracking()
         session, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"))
         down = rows(loop, "transfers")[1]
         assert (down["kind"], down["queued_s"], down["arrive_s"]) == ("labels", pytest.approx(8.5), pytest.approx(9.2))
@@ -664,11 +666,19 @@ class TestLabels:
         (placed,) = (args[0] for _, node, args in session.placed if node.kind == "application")
         assert (placed.tracks, placed.chained) == (True, True)
 
+    def test_labels_and_plans_that_arrive_after_the_end_are_not_taken(self):
+        session, loop = run(Labels(uploads(26.0)), session=tracking(), adaptation=Member("adaptation", "frozen"))
+        late = rows(loop, "transfers")[1]
+        assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.2), "it did not arrive in the session")
+        assert not session.of("track")
+        _, loop = run(Scripted(uploads(27.9), phase=None))
+        late = rows(loop, "transfers")[1]
+        assert late["kind"] == "plan"
+        assert late["arrive_s"] > 30 and late["refused"] == "it did not arrive in the session"
+
     def test_labels_may_be_carried_straight_from_the_frame_they_tell_of(self):
         direct = Member("streaming", "remote_tracking", (("chained", False),)).make()
-        session = FakeSession(
-            pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
-        )
+        session = tracking()
         session, _ = run(direct, session=session, adaptation=Member("adaptation", "frozen"), duration_s=3.0)
         assert not next(args[0] for _, node, args in session.placed if node.kind == "application").chained
 

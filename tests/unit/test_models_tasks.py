@@ -158,6 +158,17 @@ def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task
     assert task.loss(output[3:], truth[3:]) is None
 
 
+def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_as_change():
+    seen = np.array([[1, 4, 4, 20, 20], [0, 30, 8, 44, 24]], np.float32)
+    strange = np.array([[CLASSES, 8, 8, 30, 30]], np.float32)
+    mixed, plain = boxes.stacked([np.vstack([strange, seen])]), boxes.stacked([seen])
+    output = torch.randn(1, CLASSES + boxes.SIDES, 16, 24, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(DETECTION.loss(output, mixed), DETECTION.loss(output, plain))
+    assert DETECTION.counts(plain, mixed, CLASSES).tolist() == [[2, 2, 2]]
+    assert DETECTION.phi(mixed[0], plain[0], CLASSES) == 0
+    assert (DETECTION.unknown(mixed, CLASSES), DETECTION.unknown(plain, CLASSES)) == (1, 0)
+
+
 def test_a_class_is_held_until_another_one_is_known():
     assert CLASSIFICATION.carried(np.uint8(3), flow.identity(4, 4), np.uint8(5)) == 3
     assert CLASSIFICATION.carried(np.uint8(IGNORE), flow.identity(4, 4), np.uint8(5)) == 5

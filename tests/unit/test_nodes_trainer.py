@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from driftlab.platform.models.predict import predict, state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.streaming.base import Answer
+from driftlab.platform.streaming.base import Answer, Wire
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 8
 
@@ -113,6 +114,16 @@ class TestTrain:
         assert sparse.values == pytest.approx(0.05 * size, rel=0.01)
         assert dense.values == size
         assert dense.bytes > 2 * size > 5 * sparse.bytes
+
+    def test_whole_weights_are_never_written_in_few_bits(self):
+        node = trainer()
+        store(node, 0.0, 1.0)
+        size = vector.layout_of(build("half", CLASSES, seed=0)).size
+        few = Answer(None, Phase(1), wire=Wire("int4", "rice"))
+        assert node.train(few).facts.bytes < size
+        assert node.train(replace(few, dense=True)).facts.bytes > 2 * size
+        node.switch(0)
+        assert node.train(few).facts.bytes > 2 * size
 
     def test_facts_are_of_this_phase(self):
         node = trainer()

@@ -49,8 +49,9 @@ def test_phi_leaves_out_what_either_side_does_not_know():
 
 
 def test_phi_of_the_other_tasks():
-    assert phi.classification(2, 2) == 0
-    assert phi.classification(2, 1) == 1
+    assert phi.classification(2, 2, 3) == 0
+    assert phi.classification(2, 1, 3) == 1
+    assert phi.classification(2, 7, 3) == phi.classification(IGNORE, 1, 3) == 0
     boxes = np.array([[6, 0, 0, 10, 10], [7, 20, 0, 30, 10]], dtype=np.float32)
     assert phi.detection(boxes, boxes[::-1]) == 0
     assert phi.detection(boxes, boxes[:1]) == pytest.approx(1 / 3) == phi.detection(boxes[:1], boxes)
