@@ -383,7 +383,8 @@ def test_only_going_on_with_another_network_is_a_switch():
     ]
     assert value("N-6", shared(shares)) == 0.0  # independent networks drop and load as they must
     wrong = [row | {"paged_in_bytes": 4, "paged_out_bytes": 3} for row in shares]
-    assert claim("N-6", shared(wrong)) == Measured(4 + 3, n=2, note="1 up and 1 down")
+    note = "1 up and 1 down; by construction, a switch moves only the difference"
+    assert claim("N-6", shared(wrong)) == Measured(4 + 3, n=2, note=note)
 
 
 def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
