@@ -24,29 +24,63 @@ from driftlab.platform.results.diff import differences
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 LIMIT_S = 120
-EXPERIMENT = {
-    "name": "ended",
-    "systems": ["no_custom", {"name": "ams", "adaptation": {"name": "distill", "iterations": 3}}],
-    "workloads": [{"name": "streets/running", "duration_s": 12, "fps": 2, "height": 32, "width": 48}],
-    "seeds": [0, 1, 2],
-    "pictures": 0,
-    "bounds": False,
-    "student": {"network": "half", "pretrain_steps": 2},
-}
+HELD = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftlab.platform.streaming.ams import Ams
+
+
+@dataclass(frozen=True)
+class Held(Ams):
+    while_there: str = ""
+
+    def plan_uplink(self, state, session, now_s):
+        while Path(self.while_there).exists():
+            time.sleep(0.01)
+        return super().plan_uplink(state, session, now_s)
+"""
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def held(tmp_path_factory):
+    """A file; while it is there, half of the cells cannot end, however long the test takes to end their driver."""
+    return tmp_path_factory.mktemp("held") / "held"
+
+
+@pytest.fixture(scope="module")
+def experiment(held):
+    member = held.with_suffix(".py")
+    member.write_text(HELD)
+    streaming = {"name": f"{member}:Held", "while_there": str(held)}
+    return {
+        "name": "ended",
+        "systems": [
+            "no_custom",
+            {"name": "held", "streaming": streaming, "adaptation": {"name": "distill", "iterations": 3}},
+        ],
+        "workloads": [{"name": "streets/running", "duration_s": 12, "fps": 2, "height": 32, "width": 48}],
+        "seeds": [0, 1],
+        "pictures": 0,
+        "bounds": False,
+        "student": {"network": "half", "pretrain_steps": 2},
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(experiment, tmp_path_factory):
     """Run in one process, to its end."""
-    return run(EXPERIMENT, out=tmp_path_factory.mktemp("inline")).directory
+    return run(experiment, out=tmp_path_factory.mktemp("inline")).directory
 
 
-@contextlib.contextmanager
-def at_work(out):
+@pytest.fixture
+def at_work(no_ray, alone, experiment, held, tmp_path):
     """A driver on Ray in a process group of its own, as a terminal starts it; some of its cells are done."""
-    file = out.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(EXPERIMENT))
-    command = [sys.executable, "-m", "driftlab", "run", str(file), "--workers", "1", "--out", str(out)]
+    held.touch()
+    file = tmp_path / "ended.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+    command = [sys.executable, "-m", "driftlab", "run", str(file), "--workers", "1", "--out", str(tmp_path / "run")]
     as_usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it
     with subprocess.Popen(
         command,
@@ -62,6 +96,7 @@ def at_work(out):
             yield driver
         finally:
             driver.kill()
+            held.unlink(missing_ok=True)
 
 
 def folder_of(driver):
@@ -90,29 +125,30 @@ def hung(folder):
             process.kill()
 
 
-def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(no_ray, tmp_path, alone):
-    with at_work(tmp_path / "run") as driver:
-        folder = folder_of(driver)
-        driver.kill()
-    assert driver.returncode == -signal.SIGKILL
+def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(at_work, alone, held, tmp_path):
+    folder = folder_of(at_work)
+    at_work.kill()
+    assert at_work.wait(LIMIT_S) == -signal.SIGKILL
+    held.unlink()
     with hung(folder) as stuck:
         assert stuck in processes_of(folder)
         outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
         assert processes_of(folder) == []
     assert outcome.failed == ()
     assert outcome.kept > 0
+    assert outcome.done > 1
     assert not folder.exists()
     assert differences(alone, tmp_path / "run") == []
 
 
-def test_ctrl_c_ends_all_that_was_started_and_says_how_to_go_on(no_ray, tmp_path, alone):
+def test_ctrl_c_ends_all_that_was_started_and_says_how_to_go_on(at_work, alone, held, tmp_path):
     """It reaches the driver and all that it has started, as a terminal's does."""
-    with at_work(tmp_path / "run") as driver:
-        folder = folder_of(driver)
-        assert processes_of(folder)
-        os.killpg(driver.pid, signal.SIGINT)
-        said = driver.communicate(timeout=LIMIT_S)[1]
-    assert driver.returncode == 128 + signal.SIGINT
+    folder = folder_of(at_work)
+    assert processes_of(folder)
+    os.killpg(at_work.pid, signal.SIGINT)
+    held.unlink()
+    said = at_work.communicate(timeout=LIMIT_S)[1]
+    assert at_work.returncode == 128 + signal.SIGINT
     assert said.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n")
     assert processes_of(folder) == []
     assert not folder.exists()
