@@ -7,12 +7,12 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import driver_factory
 import numpy as np
 import pytest
 from documents_factory import SHARING
@@ -273,47 +273,31 @@ class TestFailure:
 
 
 class TestKill:
-    """A driver that says what happens and goes on when it is told to, and at some moment is gone."""
+    """A driver that is gone at some moment between two things that it says."""
 
-    DRIVER = """
-import sys, json
-from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.run import run
-
-class Aloud(Progress):
-    def begins(self, *args): self.tell("begins")
-    def built(self, *args): self.tell("built")
-    def advanced(self, *args): self.tell("advanced")
-    def finished(self, *args): self.tell("finished")
-    def tell(self, event):
-        print(event, flush=True)
-        sys.stdin.readline()
-
-run(json.loads(sys.argv[1]), out=sys.argv[2], progress=Aloud())
-"""
     EVENTS = 2 + len(CELLS) * (1 + 2 * 3)  # begins, built; per cell three windows of two devices, finished
     SHARED_EVENTS = 3 + len(SHARERS) * (1 + 6)  # two networks; one device and six windows
 
-    @pytest.mark.parametrize(("whole", "number"), [("reference", 0), ("reference", 1), ("reference", 2), ("shared", 7)])
+    @pytest.mark.parametrize(("whole", "number"), [*(("reference", number) for number in range(9)), ("shared", 7)])
     def test_a_run_goes_on_where_it_was_killed(self, request, tmp_path, whole, number):
         reference = request.getfixturevalue(whole)
         document, events = {"reference": (DOCUMENT, self.EVENTS), "shared": (SHARING, self.SHARED_EVENTS)}[whole]
         moment = random.Random(number)
         count = moment.randrange(1, events - 1)
         folder = tmp_path / "killed"
-        command = [sys.executable, "-c", self.DRIVER, json.dumps(document), str(folder)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
-            assert driver.stdin is not None
-            assert driver.stdout is not None
-            driver.stdin.write("go on\n" * count)
-            driver.stdin.flush()
-            heard = [driver.stdout.readline() for _ in range(count)]
+        driver, wire = driver_factory.start(document, str(folder))
+        heard = []
+        try:
+            for _ in range(count):
+                heard.append(wire.recv())
+                wire.send("go on")
             time.sleep(moment.random() / 20)  # somewhere on the way to the next event
+        finally:
             driver.kill()
-        assert driver.returncode == -signal.SIGKILL
-        assert all(heard)
+            driver.join()
+        assert driver.exitcode == -signal.SIGKILL
         outcome = resume(folder)
         assert outcome.failed == ()
-        assert heard.count("finished\n") <= outcome.kept < outcome.done + outcome.kept
+        assert heard.count("finished") <= outcome.kept < outcome.done + outcome.kept
         assert differences(reference, folder) == []
         assert len(driftlab.open_run(folder).table("frames")) == len(driftlab.open_run(reference).table("frames"))
