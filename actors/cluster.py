@@ -13,7 +13,7 @@ import socket
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,6 @@ class ClusterConfig:
     gpus_per_actor: float = 0.0  # of applications, teachers and trainers
     dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
     store_bytes: int = STORE_BYTES
-    py_modules: tuple[str, ...] = ()  # local packages that the cluster's machines lack
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,8 @@ def connect(config: ClusterConfig) -> Cluster:
     namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
     common = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
     try:
-        context = _start(folder, config, common) if folder else _join(address, config, common)
+        with _same_sigterm():
+            context = _start(folder, config, common) if folder else _join(address, common)
         cluster = _describe(namespace, folder, context)
         check_gpus(config, cluster.gpus)
     except BaseException:
@@ -96,8 +96,20 @@ def connect(config: ClusterConfig) -> Cluster:
     return cluster
 
 
+@contextlib.contextmanager
+def _same_sigterm() -> Iterator[None]:
+    """Keep who answers when this process is asked to end: Ray puts in a handler of its own, and in the end none."""
+    on_term = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_term)
+
+
 def _leave(folder: Path | None) -> None:
-    ray.shutdown()
+    with _same_sigterm():
+        ray.shutdown()
     _silence(None)
     if folder is not None:
         remove_session(folder)
@@ -140,11 +152,10 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
-    on_term = signal.getsignal(signal.SIGTERM)
     try:
         context = ray.init(
             address="local",
-            num_cpus=config.workers or processors(),
+            num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
             include_dashboard=config.dashboard,
             object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
             _temp_dir=str(folder),
@@ -157,23 +168,20 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
         ) from error
     finally:
         del os.environ[MARK]
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_term)  # Ray puts in one that dumps its stack
     if token_file.exists() and token_file.stat().st_uid == os.getuid():
         token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
     return context
 
 
-def _join(address: str, config: ClusterConfig, common: dict[str, Any]) -> Any:
+def _join(address: str, common: dict[str, Any]) -> Any:
     """Join a cluster, within seconds or with a reason."""
     _set_defaults(QUIET)
-    runtime_env = {"py_modules": list(config.py_modules)} if config.py_modules else None
     try:
         found = _resolved(address)
         check_reachable(found)
         if address != "auto" or "RAY_AUTH_MODE" in os.environ or not _has_token():  # else ray.init looks for it first
             GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
-        return ray.init(address=address, runtime_env=runtime_env, **common)
+        return ray.init(address=address, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:

@@ -1,7 +1,7 @@
 """Measure the wire format at the paper's size, 2 M parameters of which 5 % are sent; prints one JSON line.
 
-The mask is uniformly random, the worst case. `over_bound` is the message against log2 of the number of masks plus the
-values as they are; `over_gzip_fp16` against what AMS sends. `codec_ms` is the slowest
+The mask is uniformly random, the worst case. `bytes_over_bound` is the message against log2 of the number of masks
+plus the values as they are; `int4_over_gzip_fp16` against what AMS sends. `codec_ms` is the slowest
 format's time on one core, encoding and applying together.
 """
 

@@ -20,7 +20,7 @@ from driftlab.cli.output import print_columns, print_json, say
 GIB = 2**30
 TIGHT_MEMORY_GIB = 4  # Ray and two workers with torch take about two
 TIGHT_DISK_GIB = 2
-INSTALL = "install driftlab again: pip install driftlab"
+INSTALL = "install driftlab again: make setup, in the checkout"
 BROKEN = (ImportError, OSError, RuntimeError, AttributeError)  # what a damaged or mismatched package raises at import
 
 

@@ -125,7 +125,14 @@ class _Place:
             dashboard=self.dashboard,
             gpus_per_actor=spec.compute.gpus_per_actor,
         )
-        return lambda: RayBackend(config)
+
+        def opened() -> RayBackend:
+            backend = RayBackend(config)
+            if self.dashboard:
+                remark(f"dashboard  {backend.dashboard_url or 'this cluster has none'}")
+            return backend
+
+        return opened
 
 
 def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:

@@ -7,7 +7,7 @@ import platform as host
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,22 @@ def provenance() -> dict[str, Any]:
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": host.python_version(),
         "machine": host.machine(),
+        "processor": _processor(),
         "system": f"{host.system()} {host.release()}",
         "cores": os.cpu_count(),
-        "torch_threads": 1,
         "packages": {name: _version(name) for name in PACKAGES},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }
+
+
+def _processor() -> str | None:
+    """Name the kind of processor, where the system tells."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return host.processor() or None
 
 
 def _version(package: str) -> str | None:

@@ -61,9 +61,7 @@ _RUNS = _table(
     _column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     _column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     _column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
-    _column(
-        "uplink_bytes", BYTES, "device to server, all devices, with retransmissions", "B", null=_NOT_RUN
-    ),
+    _column("uplink_bytes", BYTES, "device to server, all devices, with retransmissions", "B", null=_NOT_RUN),
     _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_NOT_RUN),
     _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
     _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
@@ -277,7 +275,7 @@ A run is a folder; everything a person looks at is read from its tables.
 ```
 runs/<name>-<time>/
     spec.yaml                        what was asked for
-    run.json                         versions, host, seeds: where it came from
+    run.json                         versions, machine, commit: where it came from
     tables/<table>/<cell>.parquet    one file per table and cell; a cell counts once its `runs` file is there
     report.html  report.md           drawn from the tables
     log.jsonl

@@ -8,7 +8,8 @@ The paper gives neither the target nor the gain; both are those of its released 
 below about 0.6 frames/s: if answers decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51 and the loop is
 stable only for a gain below 6.5 times that. `scaled` lets the gain follow the rate and settles everywhere.
 
-Differs from the paper: ATR goes by the mean of the last rates, not by the last one, and ends at a longest interval.
+Differs from the paper: the gain of ASR saturates unless `linear` is asked for; ATR goes by the mean of the last rates,
+not by the last one, and ends at a longest interval.
 """
 
 from __future__ import annotations
@@ -53,11 +54,6 @@ class Rates:
     interval_s: float
     slow: bool = False
     recent_fps: tuple[float, ...] = ()
-
-
-def start(sampling: SamplingControl, training: TrainingControl) -> Rates:
-    """Begin at the highest rate and the shortest interval."""
-    return Rates(sampling.high_fps, training.shortest_s)
 
 
 def advance(

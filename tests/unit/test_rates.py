@@ -15,7 +15,6 @@ from driftlab.platform.streaming.rates import (
     TrainingControl,
     advance,
     sampled_at,
-    start,
     trained_every,
 )
 
@@ -128,7 +127,7 @@ def test_training_slows_down_and_comes_back_with_hysteresis():
 
 
 def test_a_static_scene_ends_at_the_longest_interval():
-    rates, trace = start(SamplingControl(), TrainingControl(window=1)), []
+    rates, trace = Rates(SamplingControl().high_fps, TrainingControl().shortest_s), []
     for _ in range(40):
         rates = advance(rates, (0.0, 0.0), SamplingControl(), TrainingControl(window=1))
         trace.append(rates.interval_s)

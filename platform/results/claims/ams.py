@@ -99,7 +99,7 @@ def cost_of_a_twentieth(tables: Tables) -> Measured | Untestable:
 
 
 def order_of_strategies(tables: Tables) -> Measured | Untestable:
-    """Take the smallest step down from gradient guidance over random and both ends to one end."""
+    """Take the step down from gradient guidance over random and both ends to one end whose interval ends lowest."""
     chosen = _by_strategy(tables)
     names = {strategy: chosen.get((strategy, 0.05)) for strategy in ("gradient_guided", *BEST)}
     if None in names.values():
@@ -112,9 +112,10 @@ def order_of_strategies(tables: Tables) -> Measured | Untestable:
         "random − both ends": scattered - ends,
         "both ends − one end": ends - (first + last) / 2,
     }
-    least = min(steps, key=lambda name: float(steps[name].mean()))
     note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items())
-    return over_seeds(steps[least].rename("value").reset_index(), note)
+    found = [over_seeds(step.rename("value").reset_index(), note) for step in steps.values()]
+    known = [step for step in found if isinstance(step, Measured) and step.low is not None]
+    return min(known, key=lambda step: step.low or 0.0) if known else found[0]
 
 
 def compression(tables: Tables) -> Measured | Untestable:

@@ -116,7 +116,7 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
 
 
 def _intervals(tables: Tables) -> list[str]:
-    """Name the AMS systems of a run that differ in their interval alone."""
+    """Name the AMS systems of a run with the usual values and horizon, whatever their interval."""
     members = {name: _members(tables, name) for name in done(tables)["system"].unique()}
     usual = Ams()
     return [
