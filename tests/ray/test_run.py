@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from driftlab.actors import faults
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
 
-MOST_RUNS = 20
+LIMIT_S = 200  # a run takes seconds, and a kill comes every 1.5 s
 DOCUMENT: dict[str, Any] = {
     "name": "tiny",
     "systems": [
@@ -40,13 +42,15 @@ def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the
     """The hardest packing too: every device and application in a process of its own."""
     reference = run(document, out=tmp_path / "inline").directory
     backend = open_ray(workers=2, rack=1)
+    deadline = time.monotonic() + LIMIT_S
     with faults.storm(len(faults.EVERY_KIND), 1.5, seed=0) as killed:
-        for number in range(MOST_RUNS):
+        for number in itertools.count():
             outcome = run(document, out=tmp_path / f"ray-{number}", open_backend=lambda: backend)
             assert outcome.failed == ()
             assert differences(reference, outcome.directory) == []
             if len(killed) == len(faults.EVERY_KIND):
                 break
+            assert time.monotonic() < deadline, f"{number + 1} runs, and no more was killed than {killed}"
     assert sorted(map(faults.kind_in, killed)) == sorted(faults.EVERY_KIND)
 
 
