@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from documents_factory import SHARES, SHARING
 
 from driftlab.platform.lab.run import run
@@ -18,20 +22,32 @@ EXPERIMENT = {
     "fleets": [{"name": "three", "devices": [{"hardware": "jetson-nx", "link": "lte", "count": 3}]}],
     "student": {"network": "half", "pretrain_steps": 2},
 }
-DOCUMENTS = (EXPERIMENT, SHARING, SHARES)
+OWN = Path(__file__).resolve().parents[2] / "docs" / "your-own-method.md"
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def documents(tmp_path_factory):
+    """Experiments, one with a member of one's own: the page's, in a file that no package holds."""
+    folder = tmp_path_factory.mktemp("own")
+    files = dict(re.findall(r"^```\w+ (every_minute\.\w+)\n(.*?)^```$", OWN.read_text(), re.MULTILINE | re.DOTALL))
+    (folder / "every_minute.py").write_text(files["every_minute.py"])
+    own = yaml.safe_load(files["every_minute.yaml"].replace("every_minute.py:", f"{folder}/every_minute.py:"))
+    return (EXPERIMENT, SHARING, SHARES, {**own, "size": "tiny"})
+
+
+@pytest.fixture(scope="module")
+def alone(documents, tmp_path_factory):
     """Runs in one process, by the names of their experiments."""
     folder = tmp_path_factory.mktemp("inline")
-    return {document["name"]: run(document, out=folder / document["name"]).directory for document in DOCUMENTS}
+    return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
 
 
 @pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
-def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(open_ray, alone, tmp_path, workers, rack):
+def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(
+    open_ray, documents, alone, tmp_path, workers, rack
+):
     backend = open_ray(workers=workers, rack=rack)
-    for document in DOCUMENTS:
+    for document in documents:
         outcome = run(document, out=tmp_path / document["name"], open_backend=lambda: backend)
         assert outcome.failed == ()
         assert differences(alone[document["name"]], outcome.directory) == []
