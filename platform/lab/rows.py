@@ -152,6 +152,7 @@ def device_row(host: Host, *, live: bool) -> Mapping[str, Any]:
         "hardware": spec.hardware.name,
         "link": spec.link.name,
         "stream_seed": spec.tenants[0].stream.seed,
+        "memory_bytes": spec.hardware.memory_bytes,
         "working_memory_bytes": sum(memory_bytes(edge.setting.student.cost) for edge in host.edges.values()),
         **(_did(total([edge.account for edge in host.edges.values()])) if live else {}),
     }

@@ -218,6 +218,7 @@ _DEVICES = _table(
     _column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
     _column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
     _column("energy_j", REAL, "what inference draws", "J", null=_GIVEN),
+    _column("memory_bytes", BYTES, "memory that its applications share", "B"),
     _column(
         "working_memory_bytes",
         BYTES,

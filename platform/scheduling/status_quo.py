@@ -8,8 +8,6 @@ from driftlab.platform.scheduling.admission import allocation
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
 from driftlab.platform.world.variants import knee
 
-TOO_LARGE = "the networks need"  # begins what is said where all of them run in more memory than there is
-
 
 @dataclass(frozen=True)
 class StatusQuo(Scheduling):
@@ -20,7 +18,7 @@ class StatusQuo(Scheduling):
         who = [i for i, demand in enumerate(window.demands) if demand.variants]
         chosen = [(i, knee(window.demands[i].variants), 1 / len(who)) for i in who]
         held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
-        short = f"{TOO_LARGE} {held_bytes} bytes, the machine has {window.memory_bytes}"
+        short = f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}"
         runs = short if held_bytes > window.memory_bytes else ""
         notes = [runs if demand.variants else "waits: it has no network" for demand in window.demands]
         return allocation(window, chosen, notes)

@@ -141,6 +141,7 @@ def rows(system, workload, seed, duration_s, fps, pictures):
                 "processed": len(times),
                 "busy_s": 3.0,
                 "energy_j": 40.0 + k,
+                "memory_bytes": 6_000_000_000,
                 "working_memory_bytes": 1_000_000,
                 "uplink_bytes": sent,
                 "downlink_bytes": sent // 5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,12 +32,14 @@ def share(app: str, time_s: float = 0.0, **more: Any) -> dict[str, Any]:
     return {**usual, "host_schedule_seconds": 0.002, **more}
 
 
-def view(systems: list[str], shares: list[dict[str, Any]], *runs: dict[str, Any]) -> View:
+def view(
+    systems: list[str], shares: list[dict[str, Any]], *runs: dict[str, Any], devices: Sequence[dict[str, Any]] = ()
+) -> View:
     """Look at a run in which every cell has the same shares, or those that name theirs."""
     rows = [
         {"cell": run["cell"], **row} for run in runs for row in shares if row.get("cell", run["cell"]) == run["cell"]
     ]
-    tables = Made({"systems": systems}, runs=list(runs), shares=rows)
+    tables = Made({"systems": systems}, runs=list(runs), shares=rows, devices=list(devices))
     return view_of(tables.run, tables)
 
 
@@ -139,10 +142,11 @@ class TestWhoNeverRuns:
 
 def test_how_often_networks_need_more_memory_than_there_is_is_said():
     """In one window of four, on one of two devices."""
-    over = {"note": "the networks need 9 bytes, the machine has 5; an accuracy of 0.95 is out of reach"}
     shares = [share(app, time_s, device=device) for app in "xy" for time_s in (0.0, 1.0) for device in "de"]
-    shares = [row | (over if (row["time_s"], row["device"]) == (1.0, "e") else {}) for row in shares]
-    assert list(sharing.show(view(["a"], shares, run_row("a"))).warnings) == [
+    shares = [row | ({"memory_bytes": 11} if (row["time_s"], row["device"]) == (1.0, "e") else {}) for row in shares]
+    run = run_row("a")
+    devices = [{"cell": run["cell"], "device": name, "memory_bytes": 20} for name in "de"]
+    assert list(sharing.show(view(["a"], shares, run, devices=devices)).warnings) == [
         "On w, the networks that a runs need more memory than there is 25 % of the time."
     ]
 

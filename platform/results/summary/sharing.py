@@ -22,7 +22,6 @@ from driftlab.platform.results.summary.base import (
     percent,
     score,
 )
-from driftlab.platform.scheduling.status_quo import TOO_LARGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,9 +118,13 @@ def never_ran(view: View) -> list[str]:
 def too_large(view: View) -> list[str]:
     """Say how often networks ran that need more memory than there is: the status quo does not look."""
     rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
-    rows = rows.assign(over=rows["note"].astype("string").str.startswith(TOO_LARGE, na=False))
-    windows = rows.groupby(["setting", "system", "cell", "device", "time_s"])["over"].any()
-    parts = windows.groupby(["setting", "system"]).mean()
+    held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
+    there_bytes = (
+        view.tables.frame("devices").set_index(["cell", "device"])["memory_bytes"].astype("float64").rename("there")
+    )
+    windows = held_bytes.reset_index().join(there_bytes, on=["cell", "device"])
+    over = (windows["memory_bytes"] > windows["there"]).rename("over")
+    parts = over.groupby([windows["setting"], windows["system"]]).mean()
     told = [
         f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
         for (setting, system), part in parts[parts > 0].items()
