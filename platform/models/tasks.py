@@ -88,13 +88,13 @@ class Task(ABC):
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
         """Read it again; ValueError or zlib.error where it is torn."""
 
+    @abstractmethod
     def unknown(self, answers: Answers, classes: int) -> int:
         """Count labels that are outside the class list."""
-        return 0
 
+    @abstractmethod
     def known(self, answer: Answer, classes: int) -> Answer:
         """Leave out what is outside the class list, which nobody can score."""
-        return answer
 
     @abstractmethod
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import (
     CELL,
@@ -104,6 +106,8 @@ def order_of_strategies(tables: Tables) -> Measured | Untestable:
     names = {strategy: chosen.get((strategy, 0.05)) for strategy in ("gradient_guided", *BEST)}
     if None in names.values():
         return Untestable("needs AMS with five strategies at 5 %")
+    import pandas as pd
+
     runs = done(tables)
     wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
     guided, scattered, ends, first, last = (wide[name] for name in names.values())
@@ -112,10 +116,10 @@ def order_of_strategies(tables: Tables) -> Measured | Untestable:
         "random − both ends": scattered - ends,
         "both ends − one end": ends - (first + last) / 2,
     }
-    note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items())
-    found = [over_seeds(step.rename("value").reset_index(), note) for step in steps.values()]
-    known = [step for step in found if isinstance(step, Measured) and step.low is not None]
-    return min(known, key=lambda step: step.low or 0.0) if known else found[0]
+    note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items()).replace("-", "−")
+    seeds = pd.DataFrame(steps).groupby("seed").mean().melt(var_name="workload")  # a step is lowest as a street is
+    found = lowest(seeds, chosen_after=False)
+    return found if isinstance(found, Untestable) else replace(found, note=note)
 
 
 def compression(tables: Tables) -> Measured | Untestable:
