@@ -25,6 +25,7 @@ from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.wording import first_line
 from driftlab.platform.lab import machine
 
 MIB = 2**20
@@ -163,7 +164,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
         )
     except (RuntimeError, TimeoutError, ConnectionError, exceptions.RayError) as error:
         raise RunError(
-            f"Ray did not start on this machine: {_first_line(error)} Try again when it is less busy, or leave Ray out "
+            f"Ray did not start on this machine: {first_line(error)}. Try again when it is less busy, or leave Ray out "
             "with --backend inline."
         ) from error
     finally:
@@ -185,15 +186,11 @@ def _join(address: str, common: dict[str, Any]) -> Any:
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:
-        raise RequestError(f"Cannot join a Ray cluster at '{address}': {_first_line(error)} {ALLOWED}") from error
+        raise RequestError(f"Cannot join a Ray cluster at '{address}': {first_line(error)}. {ALLOWED}") from error
 
 
 def _has_token() -> bool:
     return bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()) or TOKEN_FILE.expanduser().exists()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _resolved(address: str) -> str:

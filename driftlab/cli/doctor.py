@@ -16,6 +16,7 @@ import typer
 
 from driftlab import _torchvision
 from driftlab.cli.output import print_columns, print_json, say
+from driftlab.platform.core.wording import first_line
 
 GIB = 2**30
 TIGHT_MEMORY_GIB = 4  # Ray and two workers with torch take about two
@@ -126,7 +127,7 @@ def torch() -> Finding:
     try:
         import torch
     except BROKEN as error:
-        return Finding("torch", "problem", f"does not import: {_first_line(error)}", INSTALL)
+        return Finding("torch", "problem", f"does not import: {first_line(error)}", INSTALL)
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
     return Finding("torch", "ok", f"{torch.__version__}, built for {built}")
 
@@ -138,7 +139,7 @@ def torchvision() -> Finding:
     try:
         state = _torchvision.state()
     except BROKEN as error:
-        return Finding("torchvision", "note", f"does not import ({_first_line(error)}): {without}", cure)
+        return Finding("torchvision", "note", f"does not import ({first_line(error)}): {without}", cure)
     if state == "absent":
         return Finding("torchvision", "note", f"not installed: {without}", cure)
     version = metadata.version("torchvision")
@@ -165,7 +166,7 @@ def gpu() -> Finding:
     try:
         import pynvml
     except BROKEN as error:
-        return Finding("gpu", "note", f"cannot look: {_first_line(error)}", INSTALL)
+        return Finding("gpu", "note", f"cannot look: {first_line(error)}", INSTALL)
     try:
         pynvml.nvmlInit()
         names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(_gpu_count(pynvml))]
@@ -186,7 +187,7 @@ def video() -> Finding:
 
         av.codec.Codec("libx264", "w")
     except (*BROKEN, ValueError) as error:
-        return Finding("video", "problem", f"PyAV cannot encode H.264: {_first_line(error)}", "pip install -U av")
+        return Finding("video", "problem", f"PyAV cannot encode H.264: {first_line(error)}", "pip install -U av")
     return Finding("video", "ok", f"PyAV {av.__version__} with libx264")
 
 
@@ -196,7 +197,7 @@ def opencv() -> Finding:
         import cv2
     except BROKEN as error:
         cure = "pip uninstall opencv-python; pip install --force-reinstall opencv-python-headless"
-        return Finding("opencv", "problem", f"does not import: {_first_line(error)}", cure)
+        return Finding("opencv", "problem", f"does not import: {first_line(error)}", cure)
     return Finding("opencv", "ok", str(cv2.__version__))
 
 
@@ -233,10 +234,6 @@ def _folder(name: str, path: Path, cure: str) -> Finding:
     if free < TIGHT_DISK_GIB * GIB:
         return Finding(name, "note", text, cure)
     return Finding(name, "ok", text)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 PROBES: tuple[Callable[[], Finding], ...] = (

@@ -84,7 +84,7 @@ def _imported(family: str, given: str, place: str) -> ModuleType:
         )
     try:
         return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
-    except Exception as error:  # a user's file may fail in any way; what it says is for the user
+    except (Exception, SystemExit) as error:  # a user's file may fail in any way; what it says is for the user
         where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
         raise RequestError(
             f"{family} member '{given}': cannot import it{where}: {type(error).__name__}: {error}"
@@ -96,7 +96,7 @@ def _module_name(file: str) -> str:
     return _PREFIX + file.replace("%", "%25").replace(".", "%2E")
 
 
-def _frames(error: Exception) -> Iterator[traceback.FrameSummary]:
+def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
     yield from reversed(traceback.extract_tb(error.__traceback__))
 
 

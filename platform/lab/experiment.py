@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
 
 class _Part(BaseModel):
@@ -45,7 +46,7 @@ class SystemPart(_Part):
 class AppPart(_Part):
     """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    name: Name
     watches: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
     network: str | None = None
@@ -68,7 +69,7 @@ class WorkloadPart(_Part):
     apps: Annotated[tuple[AppPart, ...], Field(strict=False)] = ()  # none: one, which does the student's task
     churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
     live: bool = True  # whether they run their networks; if not, they are only given shares
-    alias: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")] | None = None
+    alias: Name | None = None
 
     @property
     def label(self) -> str:
@@ -94,7 +95,7 @@ class DevicePart(_Part):
 class FleetPart(_Part):
     """The devices of one cell."""
 
-    name: str = "one"
+    name: Name = "one"
     gpus: Count | None = None  # of the server that they take turns on; none: as many as `server` says
     devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, strict=False)] = (DevicePart(),)
 
@@ -132,13 +133,13 @@ class ComputePart(_Part):
     """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
 
     torch_device: str = "cpu"
-    gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
 
 
 class Experiment(_Part):
     """A grid: every system on every workload, every fleet, every seed."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    name: Name
     summary: str = ""
     size: str | None = None  # of those that its file offers, before what `--set` and the like changed
     systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
@@ -205,6 +206,8 @@ def find(request: str) -> Path:
         if not path.is_file():
             raise RequestError(f"There is no experiment file '{request}'. Built-in experiments: {', '.join(names())}.")
         return path
+    if "/" in request:
+        raise RequestError(f"'{request}' is no experiment: the name of a file must end in .yaml or .yml.")
     if request not in names():
         raise unknown_name("experiment", request, names())
     return FOLDER / f"{request}.yaml"

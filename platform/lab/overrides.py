@@ -36,7 +36,10 @@ _Reader.add_implicit_resolver(
 
 def read(text: str) -> Any:
     """Read YAML as people write it."""
-    return yaml.load(text, _Reader)
+    try:
+        return yaml.load(text, _Reader)
+    except RecursionError:
+        raise RequestError("it is nested too deeply to be read") from None
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

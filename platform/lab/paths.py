@@ -16,21 +16,27 @@ from typing import Any
 import yaml
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.files import write_whole
 
 RUNS = Path("runs")  # where they are kept when nobody says otherwise
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 
 
-def new_run(out: Path | None, name: str, spec: dict[str, Any]) -> Path:
+def fresh(name: str) -> Path:
+    """Name the folder of a new run by experiment and time; two started in one second differ by chance."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    return RUNS / f"{name}-{stamp}-{secrets.token_hex(3)}"
+
+
+def new_run(path: Path, spec: dict[str, Any]) -> Path:
     """Make the folder of a new run with its spec."""
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
-    path = out if out is not None else RUNS / _fresh_name(name)
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
             raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / SPEC, text)  # first: from here on the folder can be continued
+        write_whole(path / SPEC, text)  # first: from here on the folder can be continued
         (path / "tables").mkdir(exist_ok=True)
     except OSError as error:
         raise RequestError(
@@ -39,42 +45,25 @@ def new_run(out: Path | None, name: str, spec: dict[str, Any]) -> Path:
     return path.resolve()
 
 
-def existing_run(path: Path) -> dict[str, Any]:
-    """Read the spec of a run that is to be continued."""
-    if not path.is_dir():
-        raise RequestError(f"There is no run folder '{path}'. Give the folder that an earlier run printed.")
-    if not is_run(path):
-        raise RequestError(f"'{path}' is not a run folder: it has no {SPEC}. Give the folder that a run printed.")
-    try:
-        spec = yaml.safe_load((path / SPEC).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"'{path / SPEC}' is damaged ({error}); start the experiment anew.") from error
-    if not isinstance(spec, dict):
-        raise RequestError(f"'{path / SPEC}' is damaged (no mapping); start the experiment anew.")
-    if not os.access(path, os.W_OK):
-        raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
-    return spec
-
-
 def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
     """Write a run's provenance where it is missing or damaged; what is there stays."""
     try:
         json.loads((path / INFO).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
+        write_whole(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
-def missing_above(out: Path | None) -> list[Path]:
-    """List the folders around a new run that are not there yet, from the inside out."""
-    around = RUNS.absolute() if out is None else out.absolute().parent
-    return [folder for folder in (around, *around.parents) if not os.path.exists(folder)]
+def missing(path: Path) -> list[Path]:
+    """List a folder and those around it, from the inside out, as far as they are not there yet."""
+    return [folder for folder in (path.absolute(), *path.absolute().parents) if not os.path.exists(folder)]
 
 
 def forget_unused(path: Path, made: Sequence[Path]) -> None:
-    """Remove a run that never began, and what was made around it and is empty; one that holds any table stays."""
+    """Empty the folder of a run that never began, and remove what was made for it; one that holds any table stays."""
     if any((path / "tables").rglob("*.parquet")):
         return
-    shutil.rmtree(path)
+    for part in path.iterdir():
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
     for folder in made:
         with contextlib.suppress(OSError):  # someone else has come to use it
             folder.rmdir()
@@ -94,16 +83,3 @@ def locked(path: Path) -> Iterator[None]:
         except OSError as error:
             raise RequestError(f"Another driftlab is working in '{path}'; wait for it or stop it.") from error
         yield
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def _fresh_name(name: str) -> str:
-    """Name a run by experiment and time; two started in one second differ by chance."""
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return f"{name}-{stamp}-{secrets.token_hex(3)}"

@@ -20,6 +20,7 @@ from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.machine import check_torch_device
 from driftlab.platform.lab.progress import Log, Progress, now
+from driftlab.platform.results.read import read_spec
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
 
@@ -50,16 +51,12 @@ def resume(
     return work(spec, path, open_backend, progress or Progress())
 
 
-def prepare(spec: Experiment, out: Path | None) -> Path:
-    """Make the folder of a new run."""
-    return paths.new_run(out, spec.name, spec.model_dump(mode="json"))
-
-
 @contextmanager
 def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
     """Make the folder of a new run; where the run is refused before it has done anything, nothing of it stays."""
-    missing = paths.missing_above(out)
-    directory = prepare(spec, out)
+    folder = paths.fresh(spec.name) if out is None else out
+    missing = paths.missing(folder)
+    directory = paths.new_run(folder, spec.model_dump(mode="json"))
     try:
         yield directory
     except RequestError:
@@ -69,7 +66,10 @@ def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
 
 def found(path: Path) -> tuple[Experiment, Path]:
     """Read what a run folder was asked to run."""
-    return parse(paths.existing_run(path), source=str(path / paths.SPEC)), path.resolve()
+    spec = parse(read_spec(path), source=str(path / paths.SPEC))
+    if not os.access(path, os.W_OK):
+        raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
+    return spec, path.resolve()
 
 
 def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:

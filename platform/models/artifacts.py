@@ -18,6 +18,7 @@ from typing import Any
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.files import write_whole
 from driftlab.platform.core.ranges import BEFORE
 from driftlab.platform.core.records import Weights
 
@@ -164,14 +165,8 @@ def _write(path: Path, weights: Weights, origin: Origin) -> None:
 
     seal = digest(weights)
     with _explained(path):
-        _replace(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2).encode())
-        _replace(path, save(dict(weights), metadata={"digest": seal}))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
+        write_whole(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
+        write_whole(path, save(dict(weights), metadata={"digest": seal}))
 
 
 @contextmanager

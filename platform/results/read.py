@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from driftlab.errors import DataError, RequestError, unknown_name
+from driftlab.platform.core.wording import first_line
 from driftlab.platform.results.recorder import read_file, table_file
 from driftlab.platform.results.schema import TABLES
 
@@ -75,22 +76,25 @@ class Tables:
 def open_run(path: str | Path) -> Run:
     """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
     folder = Path(path).expanduser().absolute()
-    if not folder.is_dir():
-        what = "a file" if folder.exists() else "not there"
-        raise DataError(f"No run folder at '{path}': it is {what}. Give a folder that `driftlab run` made.")
-    return Run(path=folder, spec=_spec(folder), info=_info(folder))
+    return Run(path=folder, spec=read_spec(folder), info=_info(folder))
 
 
-def _spec(folder: Path) -> Mapping[str, Any]:
+def read_spec(folder: Path) -> Mapping[str, Any]:
+    """Read what a run was asked to run."""
     import yaml
 
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
     file = folder / "spec.yaml"
     try:
         spec = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"'{folder}' is not a run folder: it has no spec.yaml.") from None
+        raise DataError(
+            f"'{folder}' is not a run folder: it has no spec.yaml. Give one that `driftlab run` made."
+        ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). Start the experiment again.") from error
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
     if not isinstance(spec, dict):
         raise DataError(f"'{file}' is not a mapping of settings. Start the experiment again.")
     return spec
@@ -103,7 +107,7 @@ def _info(folder: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
     except (OSError, ValueError) as error:
-        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). {_cure(folder)}") from error
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
     if not isinstance(info, dict):
         raise DataError(f"'{file}' is not a JSON object. {_cure(folder)}")
     return info
@@ -115,12 +119,8 @@ def _read(file: Path, table: str, folder: Path) -> pa.Table:
     except FileNotFoundError:
         raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"'{file}' cannot be read ({_first_line(error)}). {_cure(folder)}") from error
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
 
 
 def _cure(folder: Path) -> str:
     return f"`driftlab run --resume {folder}` writes it again."
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftlab.platform.core.files import whole
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.schema import SCHEMA_VERSION, TABLES, version_of
 
@@ -153,12 +154,10 @@ def _readable(file: Path, table: str) -> pa.Table | None:
 def _write_whole(table: pa.Table, file: Path) -> None:
     """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("wb") as sink:
+    with whole(file) as draft, draft.open("wb") as sink:
         pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
         sink.flush()
         os.fsync(sink.fileno())
-    temporary.replace(file)
     _sync(file.parent)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
+from driftlab.platform.core.files import write_whole
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
@@ -58,8 +58,9 @@ def write_report(directory: str | Path) -> Path:
     """Write report.html and report.md into a run folder and return the path of the page."""
     run = open_run(directory)
     page = compose(run)
-    _write(run.path / "report.md", _render("report.md.j2", page))
-    return _write(run.path / "report.html", _render("report.html.j2", page))
+    write_whole(run.path / "report.md", _render("report.md.j2", page))
+    write_whole(run.path / "report.html", _render("report.html.j2", page))
+    return run.path / "report.html"
 
 
 def compose(run: Run) -> Page:
@@ -156,10 +157,3 @@ def _render(template: str, page: Page) -> str:
 def _dashes(look: Style) -> str:
     """Write a line's dash as SVG has it."""
     return "none" if look.dash == "-" else " ".join(f"{2 * part:g}" for part in look.dash[1])
-
-
-def _write(file: Path, text: str) -> Path:
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, file)
-    return file

@@ -122,10 +122,16 @@ def refused(answer: Answer, *said: str) -> None:
         (("quick", "--set", "workloads.0.churn={priorities: []}"), ("workloads.0: Bad app trace", "priorities")),
         (("quick", "--set", "workloads.0.churn={duration_s: 5}"), ("it lasts as long as the workload",)),
         (("quick", "--set", "workloads.0.apps=[{name: a, watches: x}]"), ("workloads.0.apps.0: Unknown workload 'x'",)),
+        (("quick", "--set", f"seeds={'[' * 3000}"), ("is nested too deeply to be read",)),
+        (("quick", "--set", "fleets.0.name=a/b"), ("fleets.0.name is 'a/b'",)),
+        (("/etc/passwd",), ("'/etc/passwd' is no experiment: the name of a file must end in .yaml or .yml",)),
         (("quick", "--set", "size=huge"), ("Unknown size 'huge'. Known: ",)),
         (("quick", "--backend", "inline", "--address", "auto"), ("--address: only Ray has that", "leave one of them")),
         (("quick", "--resume", "x"), ("--resume continues a run as it was asked for; give it alone",)),
-        (("--resume", "nowhere"), ("There is no run folder 'nowhere'. Give the folder that an earlier run printed",)),
+        (
+            ("--resume", "nowhere"),
+            ("No run folder at 'nowhere': it is not there. Give a folder that `driftlab run` made",),
+        ),
     ],
 )
 def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, said):

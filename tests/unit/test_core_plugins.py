@@ -125,6 +125,7 @@ def test_a_system_takes_it(file: Path):
         ("share: float = 1.0", "share: float", ["every parameter needs a default: share"]),
         ("Allocation((", "Allocation(((", ["cannot import it", "SyntaxError", "mine.py"]),
         ("share: float = 1.0", "share: float = 1.0 / 0", ["cannot import it, line 18", "ZeroDivisionError"]),
+        ("share: float = 1.0", "share: float = exit('bye')", ["cannot import it, line 18", "SystemExit: bye"]),
         ("class First", "class Furst", ["Unknown class 'First'", "Did you mean 'Furst'?", "Known: Furst, Note"]),
     ],
 )

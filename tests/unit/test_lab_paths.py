@@ -21,8 +21,8 @@ def refusal(call, *args) -> str:
     return str(caught.value)
 
 
-def make(path: Path | None) -> Path:
-    return paths.new_run(path, "test", {"name": "test", "seeds": [0]})
+def make(path: Path) -> Path:
+    return paths.new_run(path, {"name": "test", "seeds": [0]})
 
 
 def test_a_new_run_has_its_spec(tmp_path):
@@ -51,7 +51,7 @@ def test_an_empty_folder_may_be_used(tmp_path):
 
 def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = {make(None) for _ in range(5)}
+    folders = {make(paths.fresh("test")) for _ in range(5)}
     assert len(folders) == 5
     assert {folder.parent for folder in folders} == {tmp_path / "runs"}
 
@@ -79,25 +79,6 @@ class TestOutputFolders:
         assert said.endswith("Choose another --out.")
 
 
-class TestContinuedFolders:
-    def test_what_was_asked_for_is_read_back(self, tmp_path):
-        assert paths.existing_run(make(tmp_path)) == {"name": "test", "seeds": [0]}
-
-    def test_no_folder(self, tmp_path):
-        assert "There is no run folder" in refusal(paths.existing_run, tmp_path / "nothing")
-
-    def test_a_foreign_folder(self, tmp_path):
-        assert "is not a run folder: it has no spec.yaml" in refusal(paths.existing_run, tmp_path)
-
-    @pytest.mark.parametrize("content", [b"name: [", b"\xff\xfe\x00", b"- 1", b"", b"text"])
-    def test_a_damaged_spec(self, tmp_path, content):
-        folder = make(tmp_path)
-        (folder / "spec.yaml").write_bytes(content)
-        said = refusal(paths.existing_run, folder)
-        assert f"'{folder / 'spec.yaml'}' is damaged" in said
-        assert said.endswith("start the experiment anew.")
-
-
 class TestLock:
     HOLD = "import sys, pathlib\nfrom driftlab.platform.lab.paths import locked\n" + (
         "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -116,21 +97,6 @@ class TestLock:
             first.kill()
             first.wait()
         enter()
-
-
-def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
-    target = tmp_path / "spec.yaml"
-    paths.write_atomically(target, "first")
-
-    def torn(self: Path, text: str, **more: object) -> None:
-        with self.open("w") as file:
-            file.write(text[:2])
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "write_text", torn)
-    with pytest.raises(OSError, match="disk full"):
-        paths.write_atomically(target, "second")
-    assert target.read_text() == "first"
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):

@@ -13,7 +13,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab import artefacts
 from driftlab.platform.lab import run as lab
-from driftlab.platform.lab.experiment import load, names, parse
+from driftlab.platform.lab.experiment import Experiment, load, names, parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.progress import Log, Progress
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
@@ -25,10 +25,14 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+def prepare(experiment: Experiment, path: Path) -> Path:
+    return lab.paths.new_run(path, experiment.model_dump(mode="json"))
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
     experiment = load(name)
-    folder = lab.prepare(experiment, tmp_path)
+    folder = prepare(experiment, tmp_path)
     assert lab.found(folder)[0] == experiment
     assert load(str(folder / "spec.yaml")) == experiment
 
@@ -50,11 +54,11 @@ def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
 def test_what_was_overridden_is_read_back(tmp_path, override):
     """A null that was left out came back as the default."""
     experiment = parse(DOCUMENT, [override])
-    assert lab.found(lab.prepare(experiment, tmp_path))[0] == experiment
+    assert lab.found(prepare(experiment, tmp_path))[0] == experiment
 
 
 def test_a_damaged_spec_names_its_file(tmp_path):
-    folder = lab.prepare(parse(DOCUMENT), tmp_path)
+    folder = prepare(parse(DOCUMENT), tmp_path)
     (folder / "spec.yaml").write_text("name: test\nsystems: [no_custm]\nworkloads: [{name: streets/running}]\n")
     with pytest.raises(lab.paths.RequestError) as caught:
         lab.found(folder)
@@ -79,13 +83,13 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "run_grid", broken)
     spec = parse(DOCUMENT)
     with pytest.raises(KeyboardInterrupt):
-        lab.work(spec, lab.prepare(spec, tmp_path), InlineBackend, Progress())
+        lab.work(spec, prepare(spec, tmp_path), InlineBackend, Progress())
     assert len(closed) == 1
 
 
 @pytest.mark.parametrize(
     ("out", "there", "left"),
-    [(None, "", []), (None, "runs", ["runs"]), ("a/b/c", "", []), ("a/b/c", "a", ["a"]), ("a/b", "a/b", ["a"])],
+    [(None, "", []), (None, "runs", ["runs"]), ("a/b/c", "", []), ("a/b/c", "a", ["a"]), ("a/b", "a/b", ["a", "a/b"])],
 )
 def test_a_run_that_is_refused_leaves_no_folder_that_it_made(tmp_path, monkeypatch, out, there, left):
     def refused() -> InlineBackend:
@@ -112,7 +116,7 @@ def test_one_that_was_to_be_continued_stays(tmp_path):
     def refused() -> InlineBackend:
         raise RequestError("no cluster answers")
 
-    directory = lab.prepare(parse(DOCUMENT), tmp_path / "run")
+    directory = prepare(parse(DOCUMENT), tmp_path / "run")
     with pytest.raises(RequestError):
         lab.resume(directory, open_backend=refused)
     assert (directory / "spec.yaml").is_file()

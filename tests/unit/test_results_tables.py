@@ -227,7 +227,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, run):
 
 def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
     """Between the two files git is asked, which can take seconds."""
-    folder = new_run(tmp_path / "run", "x", {"name": "x"})
+    folder = new_run(tmp_path / "run", {"name": "x"})
     opened = open_run(folder)
     assert (dict(opened.spec), dict(opened.info)) == ({"name": "x"}, {})
     assert len(opened.table("frames")) == 0
