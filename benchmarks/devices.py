@@ -119,8 +119,10 @@ if __name__ == "__main__":
         "cpu_s_per_device": round(large, 3),
         "cpu_s_per_device_of_10": [round(before, 3), round(after, 3)],
         "ratio": round(2 * large / (before + after), 3),
+        "goal": 1.1,
         "wall_s": round(wall_s, 1),
         "looking_s": round(meter.looking_s, 1),
         "peak_gib": round(meter.peak_bytes / 2**30, 2),
+        "peak_gib_goal": 8,
     }
     sys.stdout.write(json.dumps(line) + "\n")

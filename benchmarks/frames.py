@@ -36,5 +36,11 @@ if __name__ == "__main__":
     cv2.setNumThreads(1)
     streets = [name for name in WORKLOADS if name.startswith("streets/")]
     rates = {name: round(frames_per_s(name, options.count, options.repeats)) for name in streets}
-    line = {"benchmark": "frames", "size": [HEIGHT, WIDTH], "frames_per_s": min(rates.values()), "workloads": rates}
+    line = {
+        "benchmark": "frames",
+        "size": [HEIGHT, WIDTH],
+        "frames_per_s": min(rates.values()),
+        "goal": 300,
+        "workloads": rates,
+    }
     sys.stdout.write(json.dumps(line) + "\n")

@@ -78,5 +78,6 @@ if __name__ == "__main__":
         "bare_s": round(bare, 2),
         "first_round_s": round(ours, 2),
         "ratio": round(ours / bare, 3),
+        "goal": 1.3,
     }
     sys.stdout.write(json.dumps(line) + "\n")

@@ -207,7 +207,9 @@ def find(request: str) -> Path:
             raise RequestError(f"There is no experiment file '{request}'. Built-in experiments: {', '.join(names())}.")
         return path
     if "/" in request:
-        raise RequestError(f"'{request}' is no experiment: the name of a file must end in .yaml or .yml.")
+        raise RequestError(
+            f"'{request}' is no experiment: the name of a file must end in .yaml or .yml; a run goes on with --resume."
+        )
     if request not in names():
         raise unknown_name("experiment", request, names())
     return FOLDER / f"{request}.yaml"

@@ -141,14 +141,15 @@ def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(at_
     assert differences(alone, tmp_path / "run") == []
 
 
-def test_ctrl_c_ends_all_that_was_started_and_says_how_to_go_on(at_work, alone, held, tmp_path):
-    """It reaches the driver and all that it has started, as a terminal's does."""
+@pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
+def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, alone, held, tmp_path, send, number):
+    """Ctrl-C reaches the driver and all that it has started, what a job manager sends the driver alone."""
     folder = folder_of(at_work)
     assert processes_of(folder)
-    os.killpg(at_work.pid, signal.SIGINT)
+    send(at_work.pid, number)
     held.unlink()
     said = at_work.communicate(timeout=LIMIT_S)[1]
-    assert at_work.returncode == 128 + signal.SIGINT
+    assert at_work.returncode == 128 + number
     assert said.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n")
     assert processes_of(folder) == []
     assert not folder.exists()

@@ -42,7 +42,7 @@ def alone(documents, tmp_path_factory):
     return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
 
 
-@pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
+@pytest.mark.parametrize(("workers", "rack"), [(1, 1), (1, 8), (2, 1), (2, 8)])
 def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(
     open_ray, documents, alone, tmp_path, workers, rack
 ):

@@ -564,7 +564,7 @@ class TestFiles:
         [
             ("quik", "Unknown experiment 'quik'. Did you mean 'quick'?"),
             ("nowhere/mine.yaml", "There is no experiment file 'nowhere/mine.yaml'. Built-in experiments: "),
-            ("/tmp", "Unknown experiment"),
+            ("/tmp", "must end in .yaml or .yml; a run goes on with --resume"),
         ],
     )
     def test_what_is_not_there(self, request_, said):

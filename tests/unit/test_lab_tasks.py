@@ -21,6 +21,7 @@ DOCUMENT: dict[str, Any] = {
         {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 4, "iterations": 10}},
         {"name": "ams", "streaming": {"name": "ams", "interval_s": 4}, "adaptation": {"name": "distill", "batch": 2}},
         "remote_tracking",
+        {"name": "just_in_time", "adaptation": {"name": "distill", "batch": 2}},
     ],
     "window_s": 4,
     "pictures": 2,
@@ -82,8 +83,8 @@ def test_systems_do_what_they_do(made):
     """Updates arrive and change what is predicted; the φ-score is the task's; labels are carried along."""
     _, found = made
     runs = found.frame("runs").set_index("system")
-    assert (runs.loc[["one_time", "ams"], "updates"] > 0).all()
-    assert runs["weights_digest"].nunique() == 3  # remote_tracking and no_custom keep the student as it is
+    assert (runs.loc[["one_time", "ams", "just_in_time"], "updates"] > 0).all()
+    assert runs["weights_digest"].nunique() == 4  # remote_tracking and no_custom keep the student as it is
     phis = found.frame("updates")["phi"].dropna()
     assert len(phis) and phis.between(0, 1).all() and phis.max() > 0
     frames = found.frame("frames")
@@ -97,7 +98,7 @@ def test_a_report_is_drawn(made):
     task, found = made
     page = write_report(found.path).read_text(encoding="utf-8")
     measure = {"classification": "accuracy", "detection": "F1"}[task]
-    assert f"A score is the {measure} over" in page and page.count("data:image/png") == 2 * 6
+    assert f"A score is the {measure} over" in page and page.count("data:image/png") == 2 * 7
 
 
 def refusal(changed: dict[str, Any]) -> str:
@@ -122,11 +123,15 @@ def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_r
     assert "teacher.border_noise is 0.2; answers in classification have no borders" in said
 
 
-def test_a_network_of_the_task_may_teach(tmp_path):
-    teacher = {"kind": "network", "network": "wide_classifier", "pretrain_steps": 2}
-    given = document("classification", systems=["remote_tracking"], teacher=teacher)
-    outcome = run(given, ["workloads.0.duration_s=4"], out=tmp_path / "run")
-    assert outcome.failed == () and set(open_run(outcome.directory).frame("runs")["teacher"]) == {"wide_classifier"}
+@pytest.mark.parametrize(("task", "network"), [("classification", "wide_classifier"), ("detection", "wide_detector")])
+def test_a_network_of_the_task_may_teach(tmp_path, task, network):
+    teacher = {"kind": "network", "network": network, "pretrain_steps": 2}
+    given = document(task, systems=DOCUMENT["systems"][2:], teacher=teacher)
+    outcome = run(given, ["workloads.0.duration_s=8"], out=tmp_path / "run")
+    assert outcome.failed == ()
+    runs = open_run(outcome.directory).frame("runs").set_index("system")
+    assert set(runs["teacher"]) == {network}
+    assert runs.loc["ams", "updates"] > 0
 
 
 def test_networks_are_built_for_the_classes_of_the_stream(tmp_path):

@@ -7,8 +7,10 @@ from dataclasses import replace
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import (
     CELL,
+    FRAME,
     difference,
     done,
+    gains,
     lowest,
     over_seeds,
     ratio_over_seeds,
@@ -18,7 +20,7 @@ from driftlab.platform.results.claims.cells import (
 from driftlab.platform.results.read import Tables
 from driftlab.platform.streaming.ams import Ams
 
-FRAME = ["workload", "fleet", "seed", "device", "app", "frame"]
+COMPARED = ("ams", "one_time", "just_in_time")  # Figure 5
 BEST = ("random", "first_last", "first", "last")  # rivals of gradient guidance, in the paper's order
 
 # Table 1: scores ------------------------------------------------------------------------------------------------------
@@ -76,11 +78,9 @@ def frames_improved(tables: Tables) -> Measured | Untestable:
         tables.frame("frames").merge(done(tables)[["cell", "system", *CELL]], on="cell").dropna(subset="score_frame")
     )
     named = named.merge(named[(named["system"] == "one_time") & (named["version"] > 0)][FRAME], on=FRAME)
-    plain = named[named["system"] == "no_custom"][[*FRAME, "score_frame"]]
-    shares = {}
-    for system in ("ams", "one_time", "just_in_time"):
-        both = named[named["system"] == system].merge(plain, on=FRAME, suffixes=("", "_plain"))
-        shares[system] = (both["score_frame"] > both["score_frame_plain"]).groupby(both["seed"]).mean()
+    found = gains(named, named[named["system"] == "no_custom"])
+    better = found.assign(better=found["gain"] > 0).groupby(["system", "seed"])["better"].mean()
+    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
     value = (shares["ams"] - shares["one_time"]).dropna()
     if value.empty:
         return Untestable("needs 'ams', 'one_time' and 'no_custom', with truth, and an update of One-Time that arrived")

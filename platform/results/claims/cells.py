@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CELL = ["workload", "fleet", "seed"]
+FRAME = [*CELL, "device", "app", "frame"]
 MORE_SEEDS = "one seed has no interval; run it with more seeds"
 
 
@@ -53,6 +54,12 @@ def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") 
     left, right = (runs[runs["system"] == system][[*CELL, column]] for system in (ours, theirs))
     both = left.merge(right, on=CELL)
     return both.rename(columns={f"{column}_x": "ours", f"{column}_y": "theirs"})
+
+
+def gains(frames: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+    """Put every frame beside the same one of the system that does nothing: `gain`."""
+    both = frames.merge(plain[[*FRAME, "score_frame"]], on=FRAME, suffixes=("", "_plain"))
+    return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
 
 
 def difference(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import plots
+from driftlab.platform.results.claims.cells import gains
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
 
 if TYPE_CHECKING:
@@ -17,19 +18,18 @@ NOTE = (
     "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
     "the share of frames on the right of it, as means over seeds."
 )
-FRAME = ["workload", "fleet", "seed", "device", "app", "frame"]
 
 
 def show(view: View) -> Shown | None:
     """Pool the frames of all settings, and tell the share improved for each of them."""
-    gains = frame_gains(view)
-    if gains.empty:
+    found = frame_gains(view)
+    if found.empty:
         return None
-    looks = {name: look for name, look in view.looks.items() if name in set(gains["system"])}
+    looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
     measure = plots.measure(view.runs)
-    panel = Panel("gain of a frame, all settings", partial(_draw, gains=gains, looks=looks, measure=measure))
-    improved = gains.assign(better=gains["gain"] > 0, all="all")
-    columns = [*sorted(set(gains["setting"])), "all"] if gains["setting"].nunique() > 1 else ["all"]
+    panel = Panel("gain of a frame, all settings", partial(_draw, found=found, looks=looks, measure=measure))
+    improved = found.assign(better=found["gain"] > 0, all="all")
+    columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
     shares = {
         (system, column): share
         for by in ("setting", "all")
@@ -45,16 +45,14 @@ def frame_gains(view: View) -> pd.DataFrame:
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
     nothing = frames["bound"] == "do_nothing"
-    plain = frames[nothing][[*FRAME, "score_frame"]]
-    both = frames[~nothing].merge(plain, on=FRAME, suffixes=("", "_plain"))
-    return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
+    return gains(frames[~nothing], frames[nothing])
 
 
-def _draw(axis: Axes, gains: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
     axis.axvline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     for name, look in looks.items():
-        plots.cumulative(axis, gains[gains["system"] == name]["gain"], look)
-    low, high = gains["gain"].quantile([0.005, 0.995])
+        plots.cumulative(axis, found[found["system"] == name]["gain"], look)
+    low, high = found["gain"].quantile([0.005, 0.995])
     if low < high:  # the rest are single frames, far away
         axis.set_xlim(min(low, 0), max(high, 0))
     axis.set_xlabel(f"gain in {measure} over doing nothing")
