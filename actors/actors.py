@@ -8,8 +8,9 @@ from typing import Any
 
 import ray
 
-from driftlab.actors.rack import Failure, Head, Rack, import_class
+from driftlab.actors.rack import Failure, Head, Rack
 from driftlab.platform.core import plugins
+from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.lab.backend import Kind, NodeId
 from driftlab.platform.lab.machine import keep_freed_memory
 

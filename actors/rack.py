@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import traceback
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.errors import DriftlabError, RunError
+from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.lab.backend import Kind, NodeId
 
 Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply
@@ -91,13 +91,6 @@ class Rack:
             where = "not here" if found is None else f"at step {found.step}"
             raise OutOfStep(f"{node.kind} {node.name} is {where}, wanted epoch {epoch}, step {step}")
         return found
-
-
-def import_class(path: str) -> type[Any]:
-    """Import `module:Class`."""
-    module, _, name = path.partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), name)
-    return found
 
 
 def _run(node: NodeId, verb: str, function: Any, args: tuple[Any, ...]) -> Any:

@@ -85,13 +85,14 @@ def member_class(family: str, name: str) -> type[Any]:
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     if plugins.is_outside(name):
-        return plugins.find(family, name, _import(BASES[family]))
+        return plugins.find(family, name, import_class(BASES[family]))
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
-    return _import(FAMILIES[family][name])
+    return import_class(FAMILIES[family][name])
 
 
-def _import(target: str) -> type[Any]:
+def import_class(target: str) -> type[Any]:
+    """Import `module:Class`."""
     module, _, cls = target.partition(":")
     return typing.cast("type[Any]", getattr(importlib.import_module(module), cls))
 

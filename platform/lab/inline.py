@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
+from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.backend import Job, Kind, NodeId
 from driftlab.platform.lab.machine import keep_freed_memory, use_one_thread
 
-NODE_CLASSES: Mapping[Kind, str] = {
+NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
     "device": "driftlab.platform.nodes.device:Device",
     "application": "driftlab.platform.nodes.application:Application",
     "teacher": "driftlab.platform.nodes.teacher:Teacher",
@@ -19,12 +19,6 @@ NODE_CLASSES: Mapping[Kind, str] = {
     "builder": "driftlab.platform.nodes.builder:Builder",
     "recorder": "driftlab.platform.results.recorder:Recorder",
 }
-
-
-def node_class(kind: Kind) -> type[Any]:
-    """Import the plain class behind a kind of node; every backend runs the same ones."""
-    module, _, name = NODE_CLASSES[kind].partition(":")
-    return cast("type[Any]", getattr(importlib.import_module(module), name))
 
 
 @dataclass(eq=False)
@@ -43,7 +37,7 @@ class InlineSession:
     nodes: dict[NodeId, Any] = field(default_factory=dict)
 
     def place(self, node: NodeId, *args: Any) -> None:
-        self.nodes[node] = node_class(node.kind)(*map(_payload, args))
+        self.nodes[node] = import_class(NODE_CLASSES[node.kind])(*map(_payload, args))
 
     def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
         return InlineJob(node, verb, getattr(self.nodes[node], verb)(*map(_payload, args)))

@@ -17,9 +17,9 @@ import pytest
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import Member, import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.inline import NODE_CLASSES, node_class
+from driftlab.platform.lab.inline import NODE_CLASSES
 from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.predict import state_of
@@ -54,7 +54,7 @@ class Script:
     calls: tuple[tuple[str, tuple[Any, ...]], ...]
 
     def node(self) -> Any:
-        return node_class(self.kind)(*self.made_from)
+        return import_class(NODE_CLASSES[self.kind])(*self.made_from)
 
 
 @cache
@@ -197,7 +197,7 @@ def test_every_verb_is_called(all_scripts):
     for kind in NODE_CLASSES:
         methods = {
             name
-            for name, member in vars(node_class(kind)).items()
+            for name, member in vars(import_class(NODE_CLASSES[kind])).items()
             if callable(member) and not isinstance(member, property) and not name.startswith("_")
         }
         assert methods == verbs[kind], kind

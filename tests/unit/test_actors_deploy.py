@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import yaml
@@ -60,6 +61,12 @@ def test_the_job_is_one_that_the_operator_reads():
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
     (volume,) = cluster["headGroupSpec"]["template"]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_the_job_s_ray_is_the_one_that_is_pinned():
+    """The operator talks to a cluster as that version wants it."""
+    pins = (Path(__file__).parents[2] / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert f"ray=={documents('rayjob.yaml')[0]['spec']['rayClusterSpec']['rayVersion']}" in pins
 
 
 def test_the_job_writes_its_results_into_the_volume():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab import inline
 from driftlab.platform.lab.backend import NodeId
-from driftlab.platform.lab.inline import NODE_CLASSES, InlineBackend, node_class
+from driftlab.platform.lab.inline import NODE_CLASSES, InlineBackend
 
 
 class Counter:
@@ -21,7 +22,7 @@ class Counter:
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setattr(inline, "node_class", lambda kind: Counter)
+    monkeypatch.setattr(inline, "import_class", lambda target: Counter)
     return InlineBackend().open("cell")
 
 
@@ -66,4 +67,4 @@ def test_one_thread_computes():
 
 @pytest.mark.parametrize("kind", NODE_CLASSES)
 def test_every_kind_of_node_has_its_class(kind):
-    assert node_class(kind).__name__.lower() == kind
+    assert import_class(NODE_CLASSES[kind]).__name__.lower() == kind
