@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import unknown_name
+from driftlab.platform.core.catalogue import FAMILIES, member_class, parameters
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +59,9 @@ def _system(name: str) -> Entry:
 
 def _family(family: str) -> Kind:
     def summaries() -> dict[str, str]:
-        from driftlab.platform.core.catalogue import FAMILIES as members
-
-        return {name: _class_docstring(target).partition("\n")[0] for name, target in members[family].items()}
+        return {name: _class_docstring(target).partition("\n")[0] for name, target in FAMILIES[family].items()}
 
     def describe(name: str) -> Entry:
-        from driftlab.platform.core.catalogue import member_class, parameters
-
         cls = member_class(family, name)
         facts = tuple(
             {"parameter": key, "default": _default(default), "type": _type(hint)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import Stream
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import FAMILIES, Member
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.nodes.specs import StreamSpec
@@ -23,8 +23,6 @@ from driftlab.platform.world.link import LinkProfile
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.experiment import AppPart, DevicePart, Experiment, FleetPart, SystemPart, WorkloadPart
-
-FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 
 
 @dataclass(frozen=True)

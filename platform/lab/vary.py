@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.catalogue import Member, member_class, parameters
-from driftlab.platform.lab.cells import FAMILIES, base_of, slot_of
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
+from driftlab.platform.lab.cells import base_of, slot_of
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.experiment import SystemPart
