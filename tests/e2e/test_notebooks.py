@@ -18,7 +18,7 @@ READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
-    "nestdnn": 9,  # networks of two applications, accuracy and energy, three timelines, what is loaded and dropped
+    "nestdnn": 10,  # a pruned layer, networks of two applications, accuracy and energy, three timelines, what is loaded
 }
 
 

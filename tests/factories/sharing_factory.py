@@ -25,6 +25,14 @@ SYSTEMS: list[dict[str, Any]] = [
         for alpha in ALPHAS
     ),
 ]
+PRUNED: list[dict[str, Any]] = [  # in one layer, only to look at its networks
+    {
+        "name": f"{ranking}-first",
+        "scaling": {**NESTED, "only": 0, "ranking": ranking, "prune_epochs": 0, "grow_epochs": 0},
+        "scheduling": "uniform",
+    }
+    for ranking in ("trr", "l1")
+]
 WORKLOAD, FLEET, DEVICE, WINDOWS = "two", "one", "device-0000", 6
 MEMORY_BYTES, MACS = (10_000, 20_000, 40_000), (100, 300, 900)
 LATENCY_MS, ENERGY_J = (10.0, 20.0, 40.0), (0.1, 0.2, 0.4)
@@ -43,14 +51,17 @@ def made(*, only: tuple[str, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Made
 
 
 def make_run(folder: Path) -> Path:
-    """Write all of it as a run folder."""
+    """Write all of it as a run folder, and networks of which one layer is pruned."""
     folder.mkdir(parents=True)
-    (folder / "spec.yaml").write_text(yaml.safe_dump({"name": "sharing", "systems": SYSTEMS}, sort_keys=False))
+    spec = {"name": "sharing", "systems": [*SYSTEMS, *PRUNED]}
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
-    for system in SYSTEMS:
+    for system in spec["systems"]:
         for seed in (0, 1):
             rows = {table: [_filled(table, row) for row in rows] for table, rows in rows_of(system, seed).items()}
+            if system in PRUNED:
+                del rows["shares"]
             recorder.write(_cell(system["name"], seed), rows)
     return folder
 
