@@ -71,6 +71,16 @@ def again(tmp_path: Path, reference: Path) -> Path:
     return Path(shutil.copytree(reference, tmp_path / "again"))
 
 
+def test_seconds_that_last_a_second_change_no_table(tmp_path):
+    found = []
+    for clock in ("virtual", "wall"):
+        short = {**DOCUMENT, "systems": DOCUMENT["systems"][2:3], "clock": clock}
+        began_s = time.monotonic()
+        found.append(run(short, ["workloads.0.duration_s=5"], out=tmp_path / clock).directory)
+    assert time.monotonic() - began_s >= 5
+    assert differences(*found) == []
+
+
 class TestTables:
     def test_every_table_is_there_for_every_cell(self, reference):
         tables = driftlab.open_run(reference)
