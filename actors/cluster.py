@@ -24,8 +24,7 @@ from ray import exceptions
 from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.wording import first_line
+from driftlab.errors import RequestError, RunError, first_line
 from driftlab.platform.lab import machine
 
 MIB = 2**20

@@ -5,7 +5,6 @@ Nothing is downloaded. Of an archive only the pictures asked for are decoded, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest
-from driftlab.errors import DataError, RequestError
+from driftlab.errors import DataError, RequestError, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -106,8 +105,9 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
         return getattr(datasets, archive.reader)(str(folder), **part, **without)
     except (RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
         name = request.name.partition(":")[0]
+        reason = first_line(error).partition(". You can use")[0]  # download=True, which driftlab never does
         raise DataError(
-            f"Labelled set '{name}' cannot be read from '{request.folder}': {_first_line(error)}. "
+            f"Labelled set '{name}' cannot be read from '{request.folder}': {reason}. "
             f"In '{name}:FOLDER' FOLDER holds {archive.layout}."
         ) from error
 
@@ -145,8 +145,3 @@ def _check_counts(request: SetRequest, wanted: dict[str, tuple[int, int]]) -> No
     faults = [f"{what}: {asked} asked for, {there} there" for what, (asked, there) in wanted.items() if asked > there]
     if faults:
         raise DataError(f"Labelled set '{request.name}' has too few pictures ({'; '.join(faults)}).")
-
-
-def _first_line(error: Exception) -> str:
-    lines: Sequence[str] = str(error).splitlines()
-    return (lines[0] if lines else type(error).__name__).partition(". You can use")[0].rstrip(".")

@@ -35,3 +35,8 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     close = difflib.get_close_matches(given, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return RequestError(f"Unknown {kind} '{given}'.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def first_line(error: BaseException) -> str:
+    """Cut an error down to what it says first; one that says nothing has at least a name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

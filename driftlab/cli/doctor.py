@@ -16,7 +16,7 @@ import typer
 
 from driftlab import _torchvision
 from driftlab.cli.output import print_columns, print_json, say
-from driftlab.platform.core.wording import first_line
+from driftlab.errors import first_line
 
 GIB = 2**30
 TIGHT_MEMORY_GIB = 4  # Ray and two workers with torch take about two

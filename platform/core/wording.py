@@ -1,4 +1,4 @@
-"""What others' errors say, in few words: Pydantic's in those of people who write YAML."""
+"""Pydantic's findings in the words of those who write YAML."""
 
 from __future__ import annotations
 
@@ -21,8 +21,3 @@ WORDS: Mapping[str, str] = {
 def worded(detail: ErrorDetails) -> str:
     """Say what is wrong with a value: as pydantic does, where that needs no knowledge of Python."""
     return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
-
-
-def first_line(error: BaseException) -> str:
-    """Cut an error down to what it says first; one that says nothing has at least a name."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

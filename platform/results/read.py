@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from driftlab.errors import DataError, RequestError, unknown_name
-from driftlab.platform.core.wording import first_line
+from driftlab.errors import DataError, RequestError, first_line, unknown_name
 from driftlab.platform.results.recorder import read_file, table_file
 from driftlab.platform.results.schema import TABLES
 
