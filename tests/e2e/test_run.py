@@ -15,7 +15,7 @@ from typing import Any
 import driver_factory
 import numpy as np
 import pytest
-from documents_factory import SHARING
+from documents_factory import SHARING, TINY
 
 import driftlab
 from driftlab.platform.lab.backend import NodeId
@@ -28,23 +28,8 @@ from driftlab.platform.results.recorder import table_file
 from driftlab.platform.results.schema import TABLES
 
 DOCUMENT: dict[str, Any] = {
-    "name": "tiny",
-    "systems": [
-        "no_custom",
-        {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 3, "iterations": 4}},
-        {
-            "name": "ams",
-            "streaming": {"name": "ams", "interval_s": 2},
-            "adaptation": {"name": "distill", "iterations": 3},
-        },
-        {"name": "oracle", "streaming": {"name": "foresight", "window_s": 4, "iterations": 3}},
-    ],
-    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+    **TINY,
     "fleets": [{"name": "two", "devices": [{"count": 2, "hardware": "raspberry-pi-4", "link": "congested"}]}],
-    "window_s": 3,
-    "pictures": 2,
-    "bounds": False,
-    "student": {"network": "half", "pretrain_steps": 2},
 }
 HARMS = ("deleted", "cut", "emptied", "scribbled")
 CELLS, SHARERS = ([cell.id for cell in cells_of(parse(document))] for document in (DOCUMENT, SHARING))

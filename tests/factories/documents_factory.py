@@ -1,9 +1,27 @@
-"""Tiny experiments in which two applications share a device: they run and are taught, or are only given shares."""
+"""Tiny experiments: systems one after another, and two applications that share a device."""
 
 from __future__ import annotations
 
 from typing import Any
 
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "systems": [
+        "no_custom",
+        {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 3, "iterations": 4}},
+        {
+            "name": "ams",
+            "streaming": {"name": "ams", "interval_s": 2},
+            "adaptation": {"name": "distill", "iterations": 3},
+        },
+        {"name": "oracle", "streaming": {"name": "foresight", "window_s": 4, "iterations": 3}},
+    ],
+    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+    "window_s": 3,
+    "pictures": 2,
+    "bounds": False,
+    "student": {"network": "half", "pretrain_steps": 2},
+}
 NESTED = {
     "name": "nested",
     "keep": [1.0, 0.5, 0.25],
@@ -22,7 +40,7 @@ SLOW = {
     "idle_w": 0.4,
     "busy_w": 2.5,
 }
-SHARING: dict[str, Any] = {
+SHARING: dict[str, Any] = {  # both run and are taught
     "name": "sharing",
     "systems": [
         {"name": "nestdnn", "scaling": NESTED, "scheduling": NESTDNN},
@@ -52,7 +70,7 @@ SHARING: dict[str, Any] = {
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
 }
-SHARES: dict[str, Any] = {
+SHARES: dict[str, Any] = {  # both are only given shares
     **SHARING,
     "name": "shares",
     "systems": [

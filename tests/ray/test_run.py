@@ -7,32 +7,14 @@ import time
 from typing import Any
 
 import pytest
-from documents_factory import SHARING
+from documents_factory import SHARING, TINY
 
 from driftlab.actors import faults
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every 1.5 s
-DOCUMENT: dict[str, Any] = {
-    "name": "tiny",
-    "systems": [
-        "no_custom",
-        {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 3, "iterations": 4}},
-        {
-            "name": "ams",
-            "streaming": {"name": "ams", "interval_s": 2},
-            "adaptation": {"name": "distill", "iterations": 3},
-        },
-        {"name": "oracle", "streaming": {"name": "foresight", "window_s": 4, "iterations": 3}},
-    ],
-    "workloads": [{"name": "streets/running", "duration_s": 12, "fps": 2, "height": 32, "width": 48}],
-    "seeds": [0, 1],
-    "window_s": 3,
-    "pictures": 2,
-    "bounds": False,
-    "student": {"network": "half", "pretrain_steps": 2},
-}
+DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 12}], "seeds": [0, 1]}
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, SHARING], ids=["alone", "shared"])
