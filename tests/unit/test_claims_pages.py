@@ -26,7 +26,7 @@ def run(experiment: str, **measured: float | None) -> dict[str, Any]:
         value = measured.get(name.replace("-", "_"))
         found = Untestable("why") if value is None else Measured(value, value - 0.01, value + 0.01, 5)
         verdicts.append(judge(claim, found))
-    origin = {"run": f"runs/{experiment}", "experiment": experiment, "size": "medium"}
+    origin = {"run": f"runs/{experiment}", "experiment": experiment, "size": "full"}
     origin |= {"seeds": [0, 1], "commit": "0123456789abcdef"}
     return json.loads(json.dumps({**origin, "claims": as_records(verdicts)}))
 
@@ -73,7 +73,7 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     assert third.split(" | ")[2:] == ["–", "–", "not testable here: why", own]
     assert rest == [
         "",
-        "* `driftlab run ams-table1 --set size=medium`: 2 seeds, commit 0123456789",
+        "* `driftlab run ams-table1 --set size=full`: 2 seeds, commit 0123456789",
         "<!-- end of claims -->",
         "after",
     ]
