@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
+import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from driftlab.errors import RequestError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
 KEEP_BYTES = 2**30  # of freed memory, before any goes back to the system
 HEAP_BYTES = 2**25  # the largest block that may come from the heap
+SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # Linux's numbers of the call, for which glibc has no name before 2.41
+SLICE_S = 0.04  # the usual one is 3 ms
 
 
 def use_one_thread() -> None:
@@ -33,6 +40,34 @@ def keep_freed_memory() -> None:
     if mallopt is not None:  # musl has none
         mallopt(M_TRIM_THRESHOLD, KEEP_BYTES)
         mallopt(M_MMAP_THRESHOLD, HEAP_BYTES)
+
+
+@contextmanager
+def long_slices() -> Iterator[None]:
+    """Have every process that is started here compute for long at a time, and wake up without pushing others aside.
+
+    There are more processes than processors, and after each switch the caches are full of another one's data. With the
+    usual slices a training step beside the others was measured to take a tenth longer than alone, and two workers to be
+    1.64 times as fast as one process instead of 1.77 times. Systems that do not know the call go on as they are.
+    """
+    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield  # whoever chose another policy has reasons
+        return
+    _schedule(os.SCHED_BATCH, SLICE_S)
+    try:
+        yield
+    finally:
+        _schedule(os.SCHED_OTHER, 0.0)
+
+
+def _schedule(policy: int, slice_s: float) -> None:
+    """Ask for a policy and the length of a slice (0: the usual one); kernels before 6.12 take the policy alone."""
+    number = SCHED_SETATTR.get(platform.machine())
+    if number is None:
+        return
+    nice = os.getpriority(os.PRIO_PROCESS, 0)  # it would be set as well
+    wish = struct.pack("IIQiIQQQ", 48, policy, 0, nice, 0, round(slice_s * 1e9), 0, 0)  # struct sched_attr
+    ctypes.CDLL(None).syscall(number, 0, wish, 0)
 
 
 def gpus() -> int:

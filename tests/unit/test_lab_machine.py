@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from driftlab.platform.lab.machine import long_slices
 
 CHILD = """
 import resource, sys, threading
@@ -39,3 +42,18 @@ def faults(how: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="the page faults of glibc's heap are counted")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     assert faults("keep") < 1000 < faults("leave")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
+def test_what_is_started_in_long_slices_keeps_them_and_nothing_else_does() -> None:
+    policy = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
+
+    def started() -> list[int]:
+        done = subprocess.run([sys.executable, "-c", policy], capture_output=True, text=True, check=True)
+        return [int(part) for part in done.stdout.split()]
+
+    before = started()
+    with long_slices():
+        inside = started()
+    assert inside == [os.SCHED_BATCH, before[1]]
+    assert started() == before
