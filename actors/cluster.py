@@ -153,15 +153,14 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
     try:
-        with machine.long_slices():
-            context = ray.init(
-                address="local",
-                num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
-                include_dashboard=config.dashboard,
-                object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
-                _temp_dir=str(folder),
-                **common,
-            )
+        context = ray.init(
+            address="local",
+            num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
+            include_dashboard=config.dashboard,
+            object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
+            _temp_dir=str(folder),
+            **common,
+        )
     except (RuntimeError, TimeoutError, ConnectionError, exceptions.RayError) as error:
         raise RunError(
             f"Ray did not start on this machine: {first_line(error)}. Try again when it is less busy, or leave Ray out "

@@ -158,8 +158,6 @@ def test_closing_leaves_no_process_and_no_folder(no_ray):
     while not actor_processes(["EdgeDevice"]):
         assert time.monotonic() < deadline, "no device came up"
         time.sleep(0.1)
-    policies = {os.sched_getscheduler(process.pid) for process in actor_processes(["EdgeDevice"])}
-    assert policies == {os.SCHED_BATCH} and os.sched_getscheduler(0) == os.SCHED_OTHER
     with pytest.raises(RequestError, match="uses Ray already"):
         RayBackend(ClusterConfig())
     backend.close()

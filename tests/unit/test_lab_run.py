@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +87,19 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         lab.work(spec, prepare(spec, tmp_path), InlineBackend, Progress())
     assert len(closed) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
+def test_a_backend_is_opened_and_used_in_long_slices_and_these_end_with_the_run(tmp_path):
+    found = []
+
+    def opened() -> InlineBackend:
+        found.append(os.sched_getscheduler(0))
+        return InlineBackend()
+
+    small = ["workloads.0.duration_s=2", "student.network=half", "student.pretrain_steps=2"]
+    assert lab.run(DOCUMENT, small, out=tmp_path, open_backend=opened).failed == ()
+    assert [*found, os.sched_getscheduler(0)] == [os.SCHED_BATCH, os.SCHED_OTHER]
 
 
 @pytest.mark.parametrize(
