@@ -120,10 +120,8 @@ def epochs(
     """
     learn = learn or partial(_learn, model, data)
     with bound(model) as flat:
-        rule = Momentum(course.learning_rate, course.momentum)
-        walk = Descent(rule, flat.weights, (np.zeros(flat.layout.size, dtype=np.float32),), 0)
-        if changes is not None:
-            walk.restrict(changes)
+        chosen = slice(None) if changes is None else torch.from_numpy(np.flatnonzero(changes)).to(flat.weights.device)
+        walk = _walk(flat.weights[chosen], course)
         each = math.ceil(len(data.train) / course.batch)
         for epoch in range(course.epochs):
             model.train()
@@ -133,8 +131,15 @@ def epochs(
                 walk.rule = Momentum(pace * course.learning_rate, course.momentum)
                 flat.gradients.zero_()
                 learn(rows)
-                walk.step(flat.gradients.add_(flat.weights, alpha=course.weight_decay))
+                walk.step(flat.gradients[chosen].add_(walk.weights, alpha=course.weight_decay))
+                flat.weights[chosen] = walk.weights
             yield epoch
+
+
+def _walk(weights: torch.Tensor, course: Course) -> Descent:
+    """Begin to descend; there is momentum of what learns and of nothing else."""
+    still = np.zeros(len(weights), dtype=np.float32)
+    return Descent(Momentum(course.learning_rate, course.momentum), weights, (still,), 0)
 
 
 def grade(model: nn.Module, data: Data, lessons: Lessons) -> float:

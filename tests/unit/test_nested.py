@@ -17,9 +17,10 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.models import vector
+from driftlab.platform.models import schooling, vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, _family_origin
+from driftlab.platform.models.descent import Descent
 from driftlab.platform.models.family import dense, restored, stored
 from driftlab.platform.models.schooling import Course, epochs, grade, teach
 from driftlab.platform.models.surgery import cut, groups, permute
@@ -145,14 +146,18 @@ def test_accuracy_on_what_was_chosen_by_never_falls(built):
     assert scores == sorted(scores)
 
 
-def test_what_is_frozen_stays_under_weight_decay_and_everything_else_moves(built):
+def test_what_is_frozen_stays_under_weight_decay_without_momentum_and_everything_else_moves(built, monkeypatch):
+    walks: list[Descent] = []
+    monkeypatch.setattr(schooling, "Descent", lambda *given: walks.append(Descent(*given)) or walks[-1])
     small, large = built.roadmap[-1], built.roadmap[-2]
     how = manner(built, "preserve")
     begun = grown(built, how, built.descendants[0], small, large)
     new = free(built, how, begun, small, large)
     before, layout = read(begun), layout_of(begun)
     list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
-    after = read(begun)
+    after, (walk,) = read(begun), walks
+    assert walk.steps >= 10
+    assert [len(moment) for moment in walk.moments()] == [new.sum()]
     assert np.array_equal(after[~new], before[~new])
     assert (after[new] != before[new]).mean() > 0.9
     frozen = {name: (~new[span]).sum() for name, span in layout.spans.items()}
