@@ -54,6 +54,7 @@ def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scali
                 width=seen.width,
                 workloads=find_workload(seen.name).family,
                 steps=part.pretrain_steps,
+                batch=part.pretrain_batch,
                 lr=part.pretrain_rate,
                 seed=part.pretrain_seed,
                 content=content_of(seen.name),
