@@ -56,7 +56,7 @@ class FamilyRecipe:
 
     network: Recipe
     scaling: Member
-    version: int = 3  # raise it when a member, the data or the training change what comes out
+    version: int = 4  # raise it when a member, the data or the training change what comes out
 
     def key(self) -> str:
         """Hash the recipe with every parameter of the member; of one that lies in a user's file, the file too."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
 
 from driftlab.errors import RequestError
 from driftlab.platform.models.predict import evaluating, to_input
@@ -25,6 +26,19 @@ from driftlab.platform.models.tasks import Answers
 Ranking = Literal["trr", "l1", "bn_gamma", "random"]
 Scores = Mapping[str, Tensor]  # by group, one number per channel
 BATCH = 64
+POOLING = frozenset(
+    [
+        "max_pool2d",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "adaptive_max_pool2d",
+        "mean",
+        "amax",
+        "flatten",
+        "reshape",
+        "view",
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,29 +99,58 @@ def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) ->
 
 
 def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
-    """Read the maps where the next layer reads them, batch by batch."""
+    """Look at the maps that the next layer reads, as they were before any pooling, batch by batch."""
     if labels.dtype == object:
         raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
     classes = int(labels[labels < 255].max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
+    whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
-    def listen(name: str, rows: slice) -> Callable[..., None]:
+    def listen(name: str, rows: slice, maps: Unpooled) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen = sums_of(*_samples(given[0], labels[rows]), classes)
-            found[name] = found[name] + seen if name in found else seen
+            seen, whose[name] = maps.before(given[0], readers[name])
+            sums = sums_of(*_samples(seen, labels[rows]), classes)
+            found[name] = found[name] + sums if name in found else sums
 
         return look
 
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(images), BATCH):
-            rows = slice(start, start + BATCH)
-            hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows)) for name in readers]
-            model(to_input(images[rows]).to(next(model.parameters()).device))
+            rows, maps = slice(start, start + BATCH), Unpooled()
+            hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
+            with maps:
+                model(to_input(images[rows]).to(next(model.parameters()).device))
             for hook in hooks:
                 hook.remove()
-    parts = [(readers[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    parts = [(whose[name], triplet_response_residual(sums)) for name, sums in found.items()]
     return _gathered(groups, parts)
+
+
+class Unpooled(TorchFunctionMode):
+    """Remembers of every map that was pooled, averaged or flattened what it was made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # by id; both are held, so that no id is given twice
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.__name__ in POOLING and isinstance(made, Tensor) and args[0].dim() == 4:
+            self._made[id(made)] = (made, args[0])
+        return made
+
+    def before(self, given: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
+        """Follow what a layer is given back to the maps that filters made, and tell which channel each of them is."""
+        while id(given) in self._made:
+            _, source = self._made[id(given)]
+            each = channels.view(source.shape[1], -1) if len(channels) % source.shape[1] == 0 else channels[None]
+            if len(each) != source.shape[1] or (each != each[:, :1]).any():
+                break  # it is not channel by channel that this was made
+            given, channels = source, each[:, 0]
+        return given, channels
 
 
 def _samples(given: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:

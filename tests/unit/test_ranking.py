@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from driftlab.errors import RequestError
+from driftlab.platform.models.predict import to_input
 from driftlab.platform.models.ranking import rank, sums_of, triplet_response_residual
 from driftlab.platform.models.surgery import groups, mask
 from driftlab.platform.models.zoo import build
@@ -116,6 +118,36 @@ def test_planted_filters_come_last_by_response_and_first_by_weight():
     assert set(torch.topk(scores("l1"), 4).indices.tolist()) == {4, 5, 6, 7}
     assert right("trr") > 0.995
     assert right("l1") < 0.5
+
+
+class Pooled(nn.Module):
+    """Two layers, each followed by pooling of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 3), nn.Linear(16, 3)
+        self.pool, self.shrink = nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2)
+
+    def maps(self, images: torch.Tensor) -> list[torch.Tensor]:
+        first = self.first(images).relu()
+        return [first, self.second(self.pool(first)).relu()]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        first = self.first(images).relu()
+        second = self.second(self.pool(first)).relu()
+        return self.head(torch.flatten(self.shrink(F.max_pool2d(second, 2)), 1))
+
+
+def test_maps_count_as_the_filters_made_them_whatever_pools_them_afterwards():
+    torch.manual_seed(0)
+    model, rng = Pooled().eval(), np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (90, 20, 20, 3), dtype=np.uint8), rng.integers(0, 3, 90).astype(np.uint8)
+    found = groups(model, torch.zeros(1, 3, 20, 20))
+    scores = rank(model, found, "trr", images=images, labels=labels, rng=rng)
+    with torch.no_grad():
+        for (name, score), maps in zip(scores.items(), model.maps(to_input(images)), strict=True):
+            wanted = residual(maps.flatten(2), labels)
+            assert torch.allclose(score, wanted / wanted.abs().mean()), name
 
 
 @pytest.mark.parametrize("method", METHODS)
