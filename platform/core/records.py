@@ -55,11 +55,19 @@ class Variant:
     """One of the networks that an application can run: what it knows, and what it costs on the machine at hand."""
 
     name: str
-    accuracy: float | None  # a fraction, on held-out data; None: nobody has measured it
+    accuracy: float | None  # a fraction, as is known where it is chosen; None: nobody has measured it
     memory_bytes: int  # of what a scheduler shares out: its weights, or what somebody measured
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None
+    judged: float | None = (
+        None  # accuracy on data that nothing was chosen by; None: there is no other than the known one
+    )
+
+    @property
+    def reached(self) -> float | None:
+        """The accuracy that results tell."""
+        return self.accuracy if self.judged is None else self.judged
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Family:
     model: nn.Module  # of full width; only its architecture counts
     groups: Groups
     widths: Widths
-    accuracies: tuple[float, ...]  # on held-out data
+    accuracies: tuple[float, ...]  # on data to choose by
+    judged: tuple[float, ...]  # accuracies on data that nothing is chosen by
     shared: Vector
     private: tuple[Weights, ...]  # what each network has for itself
 
@@ -87,7 +88,8 @@ def gather(model: nn.Module, found: Groups, widths: Widths, networks: Sequence[n
     """
     states = [_tensors(network) for network in networks]
     private = tuple({name: _array(state[name]) for name in state if name in own} for state in states)
-    empty = Family(model, found, widths, (0.0,) * len(networks), np.empty(0, dtype=np.float32), private)
+    unknown = (0.0,) * len(networks)
+    empty = Family(model, found, widths, unknown, unknown, np.empty(0, dtype=np.float32), private)
     shared = np.empty(empty.ends()[-1], dtype=np.float32)
     shared[empty.places[-1]] = _flat({name: states[-1][name] for name in empty._numbered}).numpy()
     return replace(empty, shared=shared)
@@ -135,6 +137,7 @@ def stored(family: Family) -> Weights:
     return {
         "shared": family.shared,
         "accuracies": np.array(family.accuracies),
+        "judged": np.array(family.judged),
         **{f"widths/{name}": np.array(counts) for name, counts in family.widths.items()},
         **{f"private/{k}/{name}": array for k, own in enumerate(family.private) for name, array in own.items()},
     }
@@ -151,8 +154,8 @@ def restored(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family
         elif kind == "private":
             which, _, name = name.partition("/")
             private[int(which)][name] = array
-    accuracies = tuple(arrays["accuracies"].tolist())
-    return Family(model, groups(model, example), widths, accuracies, np.array(arrays["shared"]), tuple(private))
+    accuracies, judged = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
+    return Family(model, groups(model, example), widths, accuracies, judged, np.array(arrays["shared"]), tuple(private))
 
 
 def _recognised(family: Family, network: nn.Module) -> int:

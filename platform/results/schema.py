@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
@@ -167,6 +167,7 @@ _UPDATES = _table(
 _WAITS = "it waits, or scaling chooses"
 _NO_GOAL = "the application has none"
 _TAKES = "what it takes of the memory that is shared out: its weights, or what somebody measured"
+_KNOWN = "accuracy that schedulers go by: on other held-out data, unless somebody else measured it, 0 to 1"
 
 _SHARES = _table(
     "shares",
@@ -179,6 +180,7 @@ _SHARES = _table(
     _column("variant", INDEX, "which of its networks it runs, from the smallest on", null=_WAITS),
     _column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
     _column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
+    _column("known_accuracy", REAL, _KNOWN, null="not measured"),
     _column("latency_ms", REAL, "time of one frame on this share", "ms", null=_WAITS),
     _column("fps", REAL, "frames that its stream shows", "frames/s"),
     _column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
@@ -201,6 +203,7 @@ _VARIANTS = _table(
     _column("variant", INDEX, "number of the network, from the smallest on"),
     _column("network", TEXT, "its name"),
     _column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
+    _column("known_accuracy", REAL, _KNOWN, null="not measured"),
     _column("memory_bytes", BYTES, _TAKES, "B"),
     _column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
     _column("energy_j", REAL, "what one frame draws", "J", null="not modelled"),

@@ -33,9 +33,10 @@ class Profile:
     """What is known of one network of a family, whatever the machine."""
 
     name: str
-    accuracy: float | None  # a fraction, on held-out data; None: nobody has measured it
+    accuracy: float | None  # a fraction, on data to choose by; None: nobody has measured it
     memory_bytes: int  # its weights, and what of its siblings' stays in memory beside them
     cost: ModelCost
+    judged: float | None = None  # a fraction, on data that nothing is chosen by
 
 
 class Scaling(ABC):
@@ -88,6 +89,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             inference_s(one.cost, hardware),
             inference_j(one.cost, hardware),
             one.cost.macs,
+            one.judged,
         )
         for one in profile
     )

@@ -237,12 +237,16 @@ def tensor_names(model: nn.Module) -> set[str]:
 def multi_capacity(
     ground: Ground, how: Growth, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]
 ) -> Family:
-    """Store the descendants inside one another, and judge each on data that nothing was chosen by."""
+    """Store the descendants inside one another, and judge each."""
     footprints = roadmap[::-1]
     widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in ground.groups.sizes}
     return judged(gather(ground.model, ground.groups, widths, descendants, own=how.own), ground, descendants)
 
 
 def judged(family: Family, ground: Ground, networks: Sequence[nn.Module]) -> Family:
-    """Write down how well each network does on data that nothing was learned from or chosen by."""
-    return replace(family, accuracies=tuple(grade(network, ground.data, ground.data.test) for network in networks))
+    """Write down how well each network does on data to choose by, and on data that nothing is chosen by."""
+    known, judged = (
+        tuple(grade(network, ground.data, lessons) for network in networks)
+        for lessons in (ground.data.val, ground.data.test)
+    )
+    return replace(family, accuracies=known, judged=judged)

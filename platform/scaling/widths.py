@@ -40,8 +40,8 @@ class OfWidths(Scaling):
 
         costs = [account(dense(family, which), *size) for which in range(len(family))]
         return tuple(
-            Profile(f"{which + 1}/{len(family)}", family.accuracies[which], family.memory_bytes(which), cost)
-            for which, cost in enumerate(costs)
+            Profile(f"{which + 1}/{len(family)}", known, family.memory_bytes(which), cost, judged)
+            for which, (cost, known, judged) in enumerate(zip(costs, family.accuracies, family.judged, strict=True))
         )
 
     def store(self, family: Family) -> Weights:

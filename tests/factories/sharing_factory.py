@@ -113,6 +113,7 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
         "share": 1 / apps,
         "network": network.name,
         "accuracy": network.accuracy,
+        "known_accuracy": network.accuracy,
         "latency_ms": 1000 / rate,
         "fps": 30.0,
         "latency_goal_ms": 50.0,
@@ -127,7 +128,7 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
 
 def _variant(place: dict[str, Any], app: str, number: int, one: Variant) -> dict[str, Any]:
     return {**place, "app": app, "variant": number, "network": one.name, "accuracy": one.accuracy, "macs": one.macs,
-            "memory_bytes": one.memory_bytes, "latency_ms": 1000 * one.latency_s, "energy_j": one.energy_j}  # fmt: skip
+            "known_accuracy": one.accuracy, "memory_bytes": one.memory_bytes, "latency_ms": 1000 * one.latency_s, "energy_j": one.energy_j}  # fmt: skip
 
 
 def _filled(table: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
     """Give systems a family for each application; sizes and work grow by one from network to network."""
     rows = [
         {"cell": run_row(system)["cell"], "device": "d", "app": app, "variant": k, "network": str(k), "accuracy": a,
-         "memory_bytes": 10 * (k + 1), "latency_ms": 1.0, "macs": 100 * (k + 1)}
+         "known_accuracy": a, "memory_bytes": 10 * (k + 1), "latency_ms": 1.0, "macs": 100 * (k + 1)}
         for system, apps in accuracies.items()
         for app, found in apps.items()
         for k, a in enumerate(found)
@@ -79,6 +79,7 @@ def share(system: str, seed: int, time_s: float, workload: str = "w", **more: An
         "priority": 1.0,
     }
     usual |= {"latency_goal_ms": 50.0, "paged_in_bytes": 0, "paged_out_bytes": 0, "energy_j": 1.0, "paging_j": 0.0}
+    usual["known_accuracy"] = more.get("accuracy", usual["accuracy"])
     return {"cell": run_row(system, seed, workload)["cell"], "device": "d", "time_s": time_s, **usual, **more}
 
 
@@ -89,7 +90,9 @@ def shared(rows: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> Made:
     return Made(SPEC, runs=runs, shares=rows, **tables)
 
 
-WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
+WAITS: dict[str, Any] = {"share": 0.0} | dict.fromkeys(
+    ("variant", "accuracy", "known_accuracy", "latency_ms", "energy_j")
+)
 CLAIMS = {claim.id: claim for claim in (*nestdnn.CLAIMS, *nestdnn_sharing.CLAIMS)}
 
 
@@ -316,7 +319,8 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
         share("ours", 0, 0.0, app="c", accuracy=0.75, latency_ms=150.0, accuracy_goal=0.9),
     ]
     usual = {"cell": rows[0]["cell"], "device": "d"}
-    least = [{**usual, "app": app, "accuracy": accuracy} for app in "abc" for accuracy in (0.5 + 0.4 * (app == "a"), 1)]
+    known = [(app, accuracy) for app in "abc" for accuracy in (0.5 + 0.4 * (app == "a"), 1)]
+    least = [{**usual, "app": app, "accuracy": 0.2, "known_accuracy": accuracy} for app, accuracy in known]
     tables = shared(rows, variants=least)
     found = {objective: sharing.costs(tables, {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
     assert found["total"].tolist() == pytest.approx([-0.05 + 0.0 + 0.15 + 0.01])
@@ -326,6 +330,14 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
 def test_a_priority_multiplies_what_is_never_negative():
     rows = [share("ours", 0, 0.0, accuracy=0.5, latency_ms=150.0, accuracy_goal=0.6, priority=3.0)]
     assert sharing.costs(shared(rows), {"ours": 0.1})["ours"].tolist() == pytest.approx([3 * 1.11 - 1])
+
+
+def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
+    known = {"ours": 0.9, "base": 0.4}
+    rows = [share(name, 0, 0.0, latency_ms=50.0) | {"known_accuracy": each} for name, each in known.items()]
+    found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
+    assert (found["base"] - found["ours"]).tolist() == pytest.approx([0.5])
+    assert sharing.beside_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
 
 
 def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():

@@ -346,7 +346,8 @@ def test_one_group_of_channels_is_pruned_and_the_others_stay():
     for place, (name, size) in enumerate(sizes.items()):
         shares = keep[::-1] if place == 2 else (1.0, 1.0, 1.0)
         assert family.widths[name] == tuple(round(size * share) for share in shares)
-    assert family.accuracies[-1] == grade(model, problem(), problem().test)
+    assert family.accuracies[-1] == grade(model, problem(), problem().val)
+    assert family.judged[-1] == grade(model, problem(), problem().test)
     with pytest.raises(RequestError, match="'only' is 4, the network has groups 0 to 3"):
         Nested(only=4).build(model, problem())
 

@@ -91,9 +91,9 @@ def allocations(tables: Tables) -> pd.DataFrame:
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
     """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
     app = ["cell", "device", "app"]
-    least = tables.frame("variants").groupby(app, as_index=False)["accuracy"].min()
+    least = tables.frame("variants").groupby(app, as_index=False)["known_accuracy"].min()
     known = rows[[*app, "accuracy_goal"]].merge(least, on=app, how="left").set_axis(rows.index)
-    return known["accuracy_goal"].astype(float).fillna(known["accuracy"].astype(float)).fillna(0.0)
+    return known["accuracy_goal"].astype(float).fillna(known["known_accuracy"].astype(float)).fillna(0.0)
 
 
 def once(tables: Tables) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def switches(tables: Tables) -> pd.DataFrame:
 def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
     """Tell what each share costs as schedulers see it; who waits has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    found: pd.Series = weighed(goal - rows["accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
+    found: pd.Series = weighed(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
     return found
 
 
