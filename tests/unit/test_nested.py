@@ -261,14 +261,25 @@ def test_while_it_learns_old_channels_are_normalised_as_ever_and_new_ones_by_the
     assert torch.equal(network.train()(images), batch(images))
 
 
-def test_one_filter_less_saves_what_the_paper_says():
-    model = networks()["plain"]
-    found = groups(model, EXAMPLE)
-    less = cut(model, found, {"deep.1.0": range(31)})
-    whole, small = (account(each, *SIZE) for each in (model, less))
-    before, after, places = 32, 32, (SIZE[0] // 4) * (SIZE[1] // 4)
-    assert whole.macs - small.macs == 9 * before * places + 9 * after * places
-    assert whole.parameters - small.parameters == 9 * before + 9 * after + 2
+@pytest.mark.parametrize("smaller", [{"pool": 2}, {"stride": 2}])
+def test_one_filter_less_saves_what_it_reads_at_its_size_and_what_reads_it_at_the_next(smaller: dict[str, int]):
+    """No two numbers here are the same: a term in the place of another would be seen."""
+    before, width, after, kernel, reading = 5, 8, 11, 3, 5
+    model = nn.Sequential(
+        nn.Conv2d(3, before, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(before, width, kernel, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(smaller.get("pool", 1)),
+        nn.Conv2d(width, after, reading, smaller.get("stride", 1), padding=2),
+    )
+    whole, less = model.eval(), cut(model, groups(model, EXAMPLE), {"2": range(width - 1)})
+    (height, breadth), (next_height, next_breadth) = SIZE, (SIZE[0] // 2, SIZE[1] // 2)
+    large, small = (account(each, *SIZE) for each in (whole, less))
+    reads, is_read = kernel**2 * before, reading**2 * after
+    assert large.macs - small.macs == reads * height * breadth + is_read * next_height * next_breadth
+    assert large.parameters - small.parameters == reads + is_read + 2  # and its batch norm
 
 
 def test_every_network_is_the_beginning_of_the_next_ones_vector(built):

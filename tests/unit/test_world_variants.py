@@ -50,20 +50,33 @@ class TestPaging:
         assert paged_bytes(networks, 2, None, nested=True) == paged_bytes(networks, 2, None, nested=False) == (0, 20)
         assert paged_bytes(networks, 2, 2, nested=False) == (0, 0)
 
-    def test_the_identities_of_the_papers_tables_hold(self):
-        for seed in range(20):
-            networks = of_sizes(np.sort(np.random.default_rng(seed).integers(1, 1000, 5)))
-            ups = list(itertools.combinations(range(5), 2))
-            mean = {
-                (way, nested): np.mean([paged_bytes(networks, *pair[::way], nested=nested) for pair in ups], axis=0)
-                for way in (1, -1)
-                for nested in (True, False)
-            }
-            assert mean[1, False][0] - mean[1, False][1] == pytest.approx(mean[1, True][0])
-            assert mean[1, True][1] == 0
+    @pytest.mark.parametrize("seed", range(20))
+    def test_the_identities_of_the_papers_tables_hold_to_the_byte(self, seed):
+        """Sums over all switches up, or down: there are as many of them, so what holds of sums holds of means."""
+        networks = of_sizes(np.sort(np.random.default_rng(seed).choice(np.arange(1, 1000), 5, replace=False)))
+        ups = list(itertools.combinations(range(5), 2))
+        loaded, dropped = {}, {}
+        for way, step in (("up", 1), ("down", -1)):
             for nested in (True, False):
-                assert mean[-1, nested] == pytest.approx(mean[1, nested][::-1])
-            assert mean[1, False].sum() == pytest.approx(0.4 * sum(one.memory_bytes for one in networks))
+                moved = [paged_bytes(networks, *pair[::step], nested=nested) for pair in ups]
+                loaded[way, nested], dropped[way, nested] = map(sum, zip(*moved, strict=True))
+        assert loaded["up", False] - dropped["up", False] == loaded["up", True] > 0
+        assert dropped["up", True] == loaded["down", True] == 0
+        for nested in (True, False):
+            assert (loaded["down", nested], dropped["down", nested]) == (dropped["up", nested], loaded["up", nested])
+        assert loaded["up", False] + dropped["up", False] == 4 * sum(one.memory_bytes for one in networks)  # of 10
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_all_sizes_save_the_memory_of_all_but_the_largest(self, seed):
+        """Loaded one on top of the other, or each on its own: what is then in memory."""
+        networks = of_sizes(np.random.default_rng(seed).integers(1, 1000, 5))
+        order = sorted(range(5), key=lambda which: networks[which].memory_bytes)
+        steps = [paged_bytes(networks, *pair, nested=True) for pair in itertools.pairwise([None, *order])]
+        apart = [paged_bytes(networks, None, which, nested=False) for which in order]
+        (nested, *gone), (all_of_them, *_) = map(sum, zip(*steps, strict=True)), map(sum, zip(*apart, strict=True))
+        sizes = [one.memory_bytes for one in networks]
+        assert gone == [0]
+        assert all_of_them - nested == sum(sizes) - max(sizes)
 
 
 class TestMeasured:
@@ -106,6 +119,7 @@ class TestMeasured:
         [
             ("app,accuracy\na,0.5\n", "no column of 'latency_s'"),
             ("latency_s,latency_ms,accuracy\n1,1,0.5\n", "'latency_s' is there 2 times"),
+            ("variant,variant,latency_ms,accuracy\na,b,1,0.5\n", "'variant' is there 2 times"),
             ("accuracy,latency_s\n", "no rows"),
             ("", "cannot be read as csv"),
         ],
@@ -114,9 +128,59 @@ class TestMeasured:
         with pytest.raises(DataError, match=part):
             measured.read(self.write(tmp_path, text))
 
-    def test_no_rows_of_a_device_is_said(self, tmp_path):
-        with pytest.raises(DataError, match="no rows with"):
-            measured.read(self.write(tmp_path, "device,accuracy,latency_s\na,0.5,1\n"), only={"device": "b"})
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"only": {"device": "b"}}, ["only.device: Unknown value 'b'. Known: a, c."]),
+            ({"only": {"device": "a", "batch": 64}}, ["no rows with {'device': 'a', 'batch': 64}"]),
+            ({"only": {"device": ["a"]}}, ["only.device: Unknown value '['a']'."]),
+            ({"only": {"latency": 3}}, ["only.latency: None of its 21 values is 3."]),
+            ({"rename": {"top": "accuracy"}}, ["rename.top: Unknown column of the file 'top'. Did you mean 'top1'?"]),
+            ({"rename": {"top1": "acuracy"}}, ["rename.top1: Unknown column 'acuracy'. Did you mean 'accuracy'?"]),
+            ({"rename": {"top1": "accuracy", "batch": "accuracy", "latency": "latency_s"}}, ["'accuracy' is there 2"]),
+            (
+                {"rename": {"top1": "accuracy", "device": "app", "batch": "app"}},
+                ["'app' is there 2", "no column of"],
+            ),
+            (
+                {"rename": {"top": "acuracy"}, "only": {"devise": "a", "batch": 3}},
+                [
+                    "rename.top: Unknown column of the file 'top'.",
+                    "rename.top: Unknown column 'acuracy'.",
+                    "only.devise: Unknown column of the file 'devise'. Did you mean 'device'?",
+                    "only.batch: Unknown value '3'. Did you mean '32'? Known: 32, 64.",
+                ],
+            ),
+            (
+                {"only": {"devise": "a"}},
+                ["only.devise: ", "no column of 'accuracy'; no column of 'latency_s'; it"],
+            ),
+        ],
+    )
+    def test_names_and_values_that_are_not_there_are_refused_all_at_once(self, tmp_path, given, said):
+        rows = "".join(f"{'ac'[k // 18]},{32 + k // 18 * 32},0.5,{k}.5\n" for k in range(21))
+        path = self.write(tmp_path, f"device,batch,top1,latency\n{rows}")
+        usual = {} if said[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
+        with pytest.raises(DataError) as error:
+            measured.read(path, **{"rename": usual, **given})
+        assert [part for part in said if part not in str(error.value)] == []
+        assert str(error.value).startswith(f"{path}")
+        assert str(error.value).endswith(".")
+
+    def test_rows_are_chosen_by_numbers_by_flags_and_by_what_is_empty(self, tmp_path):
+        path = self.write(tmp_path, "b,f,e,accuracy,latency_s\n32,true,,0.1,1\n64,false,7,0.2,2\n,false,7,0.3,3\n")
+
+        def chosen(**only: object) -> list[float | None]:
+            return [one.accuracy for one in measured.read(path, only=only)["phone"]]
+
+        assert chosen(b=32) == chosen(b=32.0) == chosen(b="32") == chosen(f=True) == chosen(f="True") == [0.1]
+        assert chosen(e=None) == [0.1]
+        assert chosen(b=None) == [0.3]
+        assert chosen(f=False, e=7) == [0.2, 0.3]
+
+    def test_networks_may_be_called_by_numbers_also_by_none(self, tmp_path):
+        path = self.write(tmp_path, "variant,accuracy,latency_s\n2,0.5,1\n1,0.5,2\n0,0.5,3\n")
+        assert [one.name for one in measured.read(path)["phone"]] == ["2", "1", "0"]
 
     def test_another_kind_of_file_is_refused(self, tmp_path):
         with pytest.raises(RequestError, match=r"\.csv or \.parquet"):
