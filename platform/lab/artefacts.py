@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import content_of, find_workload
@@ -25,24 +26,48 @@ FIXED = Member("scaling", "fixed")
 
 
 def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, Setting]:
-    """Build what the workloads need, and put the setting of each together for every scaling member asked for."""
+    """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
     members = list({repr(cell.system.scaling): cell.system.scaling for cell in cells_of(experiment)}.values())
-    asked = [(workload, scaling) for workload in experiment.workloads for scaling in members]
-    wanted = {
-        recipe.key(): recipe
-        for workload, scaling in asked
-        for app in experiment.apps_of(workload)
-        for recipe in _recipes(experiment, workload, app, scaling)
-    }
+    asked = [
+        (Asked(experiment, workload, scaling, sharing[0]), sharing)
+        for workload in experiment.workloads
+        for scaling in members
+        for sharing in _sharing(experiment)
+    ]
+    wanted = {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
     built = _build(wanted, backend.open("artefacts"), progress)
-    return {key(workload.label, scaling): _setting(experiment, workload, scaling, built) for workload, scaling in asked}
+    settings = {}
+    for one, sharing in asked:
+        setting = _setting(one, built)
+        settings.update({key(one.workload.label, one.scaling, seed): setting for seed in sharing})
+    return settings
 
 
-def _recipes(experiment: Experiment, workload: WorkloadPart, app: AppPart, scaling: Member) -> list[FamilyRecipe]:
+def _sharing(experiment: Experiment) -> list[tuple[int, ...]]:
+    """Group the seeds that share networks."""
+    return [(seed,) for seed in experiment.seeds] if experiment.student.per_seed else [experiment.seeds]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Conditions that are asked for: a workload for systems with a scaling member, under a seed."""
+
+    experiment: Experiment
+    workload: WorkloadPart
+    scaling: Member
+    seed: int
+
+    @property
+    def apps(self) -> tuple[AppPart, ...]:
+        return self.experiment.apps_of(self.workload)
+
+
+def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
     """List the recipe of an application's student and, where a network teaches, the teacher's."""
-    seen = workload.seen_by(app)
+    experiment, seen = asked.experiment, asked.workload.seen_by(app)
     stream = open_workload(seen)
-    parts: list[tuple[StudentPart | TeacherPart, Member]] = [(experiment.student_of(app), scaling)]
+    student = experiment.student_of(app, asked.seed)
+    parts: list[tuple[StudentPart | TeacherPart, Member]] = [(student, asked.scaling)]
     if experiment.teacher.kind == "network":
         parts.append((experiment.teacher, FIXED))
     return [
@@ -90,13 +115,10 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(experiment: Experiment, workload: WorkloadPart, scaling: Member, built: Mapping[str, Network]) -> Setting:
-    part = experiment.server
+def _setting(asked: Asked, built: Mapping[str, Network]) -> Setting:
+    experiment, part = asked.experiment, asked.experiment.server
     server = Server(hardware.find(part.hardware), part.label_s, part.step_s)
-    apps = {
-        app.name: _app_setting(experiment, app, _recipes(experiment, workload, app, scaling), built, server)
-        for app in experiment.apps_of(workload)
-    }
+    apps = {app.name: _app_setting(experiment, app, _recipes(asked, app), built, server) for app in asked.apps}
     return Setting(
         experiment=experiment.name,
         clock=experiment.clock,
@@ -104,7 +126,7 @@ def _setting(experiment: Experiment, workload: WorkloadPart, scaling: Member, bu
         pictures=experiment.pictures,
         apps=apps,
         server=server,
-        live=workload.live,
+        live=asked.workload.live,
         torch_device=experiment.compute.torch_device,
     )
 

@@ -136,7 +136,7 @@ def _check_apps(workload: WorkloadPart) -> None:
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
     """Open what an application watches; an oracle says nothing about a stream without truth, nobody of other tasks."""
-    seen, student = workload.seen_by(app), experiment.student_of(app).network
+    seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
         zoo.check(app.network)
     if measured_of(app) and workload.live:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.lab.cells import written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
 from driftlab.platform.lab.overrides import apply_overrides, merged, read
@@ -109,6 +110,7 @@ class StudentPart(_Part):
     pretrain_rate: Positive = 0.006
     pretrain_batch: Lessons = 4
     pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
+    per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
 
 
 class ServerPart(_Part):
@@ -163,10 +165,13 @@ class Experiment(_Part):
         network = zoo.ZOO.get(self.student.network)
         return workload.apps or (AppPart(name=network.task.name if network else "unknown"),)
 
-    def student_of(self, app: AppPart) -> StudentPart:
-        """Describe the network of an application."""
+    def student_of(self, app: AppPart, seed: int) -> StudentPart:
+        """Describe the network of an application under a seed of the run."""
         own = {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
-        return self.student.model_copy(update=own)
+        part = self.student.model_copy(update=own)
+        if not part.per_seed:
+            return part
+        return part.model_copy(update={"pretrain_seed": seed_for(seed, "student", part.pretrain_seed)})
 
 
 @dataclass(frozen=True)

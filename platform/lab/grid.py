@@ -54,7 +54,7 @@ def run_grid(experiment: Experiment, backend: Backend, directory: Path, progress
 class Work:
     """What every cell of a grid is run with."""
 
-    settings: Mapping[str, Setting]  # by workload and scaling member
+    settings: Mapping[str, Setting]  # by workload, scaling member and seed
     backend: Backend
     directory: Path
     progress: Progress
@@ -88,7 +88,7 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
 def _run_cell(cell: Cell, work: Work) -> str:
     """Run and record one cell; return why it failed, or nothing."""
     started = time.perf_counter()
-    setting = work.settings[key(cell.workload, cell.system.scaling)]
+    setting = work.settings[key(cell.workload, cell.system.scaling, cell.seed)]
     try:
         with _session(work, cell.id) as session:
             loop = Loop(cell, setting, session, work.progress.advanced)

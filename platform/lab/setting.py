@@ -52,9 +52,9 @@ class Server:
         return training_s(cost, self.hardware, iterations=iterations, batch=batch)
 
 
-def key(workload: str, scaling: Member) -> str:
-    """Name the conditions of a workload for systems with this scaling member."""
-    return f"{workload} {scaling!r}"
+def key(workload: str, scaling: Member, seed: int) -> str:
+    """Name the conditions of a workload for systems with this scaling member under a seed."""
+    return f"{workload} {scaling!r} {seed}"
 
 
 @dataclass(frozen=True)

@@ -377,6 +377,7 @@ class TestOverrides:
         "student.pretrain_steps=7",
         "student.pretrain_rate=0.1",
         "student.pretrain_batch=16",
+        "student.per_seed=true",
         "student.pretrain_seed=3",
         "teacher.kind=network",
         "teacher.network=tiny",

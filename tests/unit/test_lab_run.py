@@ -200,3 +200,33 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
     ready = ["built 1/2: tiny 32x48", "built 2/2: tiny 32x48, 3 by nested"]
     assert heard[:4] == [named[0], "build", named[1], "build"]
     assert heard[4:] == [named[0], "result", ready[0], named[1], "result", ready[1]]
+
+
+@pytest.mark.parametrize("per_seed", [False, True])
+def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
+    asked = []
+
+    class Builders:
+        def open(self, _):
+            return self
+
+        def place(self, node):
+            pass
+
+        def call(self, node, method, recipe):
+            asked.append(recipe.network.seed)
+            return recipe.network.seed
+
+        def result(self, job):
+            return SimpleNamespace(facts=SimpleNamespace(profile=(), digest=""))
+
+    apps = [{"name": name, "pretrain_seed": number} for number, name in enumerate("ab")]
+    student = {"network": "tiny_classifier", "per_seed": per_seed}
+    workload = {"name": "signs/depot", "live": False, "apps": apps}
+    document = DOCUMENT | {"systems": ["no_custom"], "seeds": [0, 7, 8], "student": student, "workloads": [workload]}
+    settings = artefacts.settings_of(parse(document, []), Builders(), Progress())
+    assert len(settings) == 3
+    used = [(setting.apps["a"].student.weights, setting.apps["b"].student.weights) for setting in settings.values()]
+    assert set(asked) == {seed for seeds in used for seed in seeds}
+    assert len(asked) == len(set(asked)) == (6 if per_seed else 2)
+    assert per_seed or asked == [0, 1]
