@@ -63,6 +63,7 @@ class Variant:
     judged: float | None = (
         None  # accuracy on data that nothing was chosen by; None: there is no other than the known one
     )
+    kernel_bytes: int | None = None  # of its weights, what has several dimensions: what widths can share
 
     @property
     def reached(self) -> float | None:

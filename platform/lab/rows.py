@@ -127,6 +127,7 @@ def variant_rows(host: Host) -> Iterator[Mapping[str, Any]]:
                 "accuracy": one.reached,
                 "known_accuracy": one.accuracy,
                 "memory_bytes": one.memory_bytes,
+                "kernel_bytes": one.kernel_bytes,
                 "latency_ms": one.latency_s * 1e3,
                 "energy_j": one.energy_j,
                 "macs": one.macs,

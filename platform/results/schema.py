@@ -166,6 +166,9 @@ _UPDATES = _table(
 
 _WAITS = "it waits, or scaling chooses"
 _NO_GOAL = "the application has none"
+_KERNELS = (
+    "of its weights, those of several dimensions, which networks of other widths can share: no batch norm, no bias"
+)
 _TAKES = "what it takes of the memory that is shared out: its weights, or what somebody measured"
 _KNOWN = "accuracy that schedulers go by: on other held-out data, unless somebody else measured it, 0 to 1"
 
@@ -205,6 +208,7 @@ _VARIANTS = _table(
     _column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
     _column("known_accuracy", REAL, _KNOWN, null="not measured"),
     _column("memory_bytes", BYTES, _TAKES, "B"),
+    _column("kernel_bytes", BYTES, _KERNELS, "B", null="somebody measured it elsewhere"),
     _column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
     _column("energy_j", REAL, "what one frame draws", "J", null="not modelled"),
     _column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),

@@ -15,10 +15,13 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
+from driftlab.platform.lab.setting import AppSetting, Network
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, obtain_family
+from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.specs import AppSpec, StudentSpec
+from driftlab.platform.nodes.specs import AppSpec, StudentSpec, TeacherSpec
 from driftlab.platform.nodes.trainer import Trainer
 from driftlab.platform.streaming.base import Answer
 from driftlab.platform.world import hardware
@@ -72,6 +75,28 @@ def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
     assert [one.name for one in profile] == ["1/2", "2/2"]
     assert profile[0].memory_bytes < profile[1].memory_bytes and profile[0].cost.macs < profile[1].cost.macs
     assert all(isinstance(array, np.ndarray) for array in built().payload.values())
+
+
+def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_their_widths_have_as_many():
+    found = built().facts
+    (small, large), (fewer, more) = (one.memory_bytes for one in found.profile), found.kernel_bytes
+    assert large - small == more - fewer > 0
+    alone = Member("scaling", "independent", (("keep", [0.75, 0.5]), ("epochs", 0)))
+    assert Builder().build(FamilyRecipe(NETWORK, alone)).facts.kernel_bytes == (fewer, more)
+    whole = Builder().build(FamilyRecipe(NETWORK, Member("scaling", "fixed"))).facts
+    tensors = state_of(build("half", CLASSES, seed=0)).values()
+    assert whole.kernel_bytes == (sum(tensor.nbytes for tensor in tensors if tensor.ndim > 1),)
+
+
+def test_a_setting_hands_kernels_on_where_they_were_counted():
+    found = built().facts
+    counted, uncounted = (
+        AppSetting(Network("half", found.profile, "", None, kernels), None, TeacherSpec(), 0.0, CLASSES)
+        for kernels in (found.kernel_bytes, ())
+    )
+    machine = hardware.find("laptop")
+    assert tuple(one.kernel_bytes for one in counted.variants(machine)) == found.kernel_bytes
+    assert [one.kernel_bytes for one in uncounted.variants(machine)] == [None, None]
 
 
 def test_a_family_is_built_once(monkeypatch, caplog):
