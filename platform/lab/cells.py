@@ -166,7 +166,10 @@ def measured_of(app: AppPart) -> tuple[Variant, ...]:
     """Read the networks that somebody has measured for an application: those under its name, or a file's only ones."""
     if app.variants is None:
         return ()
-    found = measured.read(Path(app.variants))
+    if isinstance(app.variants, str):
+        found = measured.read(Path(app.variants))
+    else:
+        found = measured.read(Path(app.variants.file), app.variants.rename, app.variants.only)
     if app.name not in found and len(found) > 1:
         raise unknown_name("application", app.name, found)
     return found.get(app.name) or next(iter(found.values()))

@@ -103,6 +103,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
         for index, app in enumerate(experiment.apps_of(workload)):
             place = f"workloads.{number}.apps.{index}" if workload.apps else f"workloads.{number}"
             yield place, partial(_check_app, experiment, workload, app)
+            yield f"{place}.variants", partial(_check_measured, workload, app)
         yield f"workloads.{number}", partial(_check_apps, workload)
     for number, fleet in enumerate(experiment.fleets):
         for index, part in enumerate(fleet.devices):
@@ -139,9 +140,6 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
         zoo.check(app.network)
-    if measured_of(app) and workload.live:
-        only = "networks that are only measured cannot run"
-        raise RequestError(f"variants is {app.variants}: {only}; set live: false beside apps")
     stream = open_workload(seen)
     if has_own_classes(seen, stream):
         _check_own_classes(experiment, seen.name, stream)
@@ -161,6 +159,12 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"{whose} for {' and '.join(known)}, and student.network={student} is for "
             f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
         )
+
+
+def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
+    """Read what somebody has measured; there is no network behind it that could run."""
+    if measured_of(app) and workload.live:
+        raise RequestError("networks that are only measured cannot run; set live: false beside apps")
 
 
 def _lesson(workload: WorkloadPart) -> Stream:

@@ -45,6 +45,14 @@ class SystemPart(_Part):
     vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
 
 
+class MeasuredPart(_Part):
+    """Networks that somebody has measured: a CSV or Parquet file, and how it is read."""
+
+    file: str
+    rename: dict[str, str] = {}  # its columns -> those that are known
+    only: dict[str, Any] = {}  # its columns -> the value that a row must have
+
+
 class AppPart(_Part):
     """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
 
@@ -53,9 +61,9 @@ class AppPart(_Part):
     params: dict[str, Any] = {}
     network: str | None = None
     pretrain_seed: Seed | None = None
-    variants: str | None = None  # a CSV or Parquet file of networks that somebody has measured
+    variants: str | MeasuredPart | None = None  # networks that somebody has measured
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
-    latency_goal_s: Positive | None = None
+    latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
     priority: Positive = 1.0
 
 

@@ -18,12 +18,15 @@ class Mcdnn(Scheduling):
     """Start from the smallest networks, upgrade where accuracy per compute is best while all budgets hold."""
 
     def allocate(self, window: Window) -> Allocation:
-        """Give each application what its network needs to keep up, and what is left over in proportion."""
+        """Give each application what its network needs to keep up, and what is left over in proportion.
+
+        Nobody needs more than the machine: a goal that is out of reach, such as 0 s, leaves something for the others.
+        """
         who, notes = admit(window)
         chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in who}
         while upgrade := _best_upgrade(window, chosen):
             chosen |= [upgrade]
-        needs = {i: need(window.demands[i], network) for i, network in chosen.items()}
+        needs = {i: min(1.0, need(window.demands[i], network)) for i, network in chosen.items()}
         whole = sum(needs.values())
         return allocation(window, [(i, network, needs[i] / whole) for i, network in chosen.items()], notes)
 

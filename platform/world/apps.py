@@ -36,7 +36,7 @@ class App:
     name: str
     fps: Positive = 30.0
     accuracy_goal: Chance | None = None
-    latency_goal_s: Positive | None = None
+    latency_goal_s: Annotated[float, Ge(0), Lt(math.inf)] | None = None
     priority: Positive = 1.0
 
 

@@ -1,16 +1,7 @@
-"""Networks that somebody has measured, from a CSV or Parquet file: one row for each, in these columns.
+"""Networks that somebody has measured, from a CSV or Parquet file: one row for each.
 
-| column | meaning |
-|---|---|
-| `app` | the application that the network serves; without it the file is of one application, named by the file |
-| `variant` | the network's name, different for each of an application; without it they are numbered |
-| `accuracy` or `accuracy_percent` | on held-out data; empty: not measured |
-| `latency_s` or `latency_ms` | for one frame, alone on the whole machine |
-| `memory_bytes` or `memory_mb` | while it runs; without it memory limits nothing |
-| `energy_j` or `energy_mj` | for one frame; may be missing |
-| `macs` | multiply-accumulates for one frame; may be missing |
-
-Other columns are passed over. A file that calls them otherwise is read with their names: `rename={"acc": "accuracy"}`.
+The columns are those of `COLUMNS`; docs/methods/nestdnn_scheduling.md says what they mean. Others are passed over. A
+file that calls them otherwise is read with their names: `rename={"acc": "accuracy"}`.
 """
 
 from __future__ import annotations
@@ -20,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DataError, RequestError
+from driftlab.errors import DataError, RequestError, unknown_name
 from driftlab.platform.core.records import Variant
 
 UNITS: Mapping[str, tuple[str, float]] = {
@@ -34,20 +25,24 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "energy_mj": ("energy_j", 1e-3),
     "macs": ("macs", 1),
 }
+COLUMNS = ("app", "variant", *UNITS)
 LIMITS: Mapping[str, tuple[float, float]] = {"accuracy": (0, 1), "latency_s": (1e-12, math.inf)}  # others: 0 and more
 FAULTS_SHOWN = 5
+VALUES_SHOWN = 20
 Row = dict[str, Any]
 
 
 def read(
-    path: Path, rename: Mapping[str, str] | None = None, only: Mapping[str, str] | None = None
+    path: Path, rename: Mapping[str, str] | None = None, only: Mapping[str, Any] | None = None
 ) -> dict[str, tuple[Variant, ...]]:
     """Read each application's networks, from the smallest on; `only` keeps rows with these values, as of one device."""
-    rows = [row for row in _rows(path) if all(str(row.get(key)) == value for key, value in (only or {}).items())]
+    columns, rows = _table(path)
+    names, wanted = {column: (rename or {}).get(column, column) for column in columns}, only or {}
+    misnamed = list(_misnamed(rename or {}, columns))
+    _refuse(path, [*misnamed, *_nowhere(wanted, columns, rows), *([] if misnamed else _ill_shaped(columns, names))])
+    rows = [row for row in rows if all(_is(row[column], value) for column, value in wanted.items())]
     if not rows:
-        raise DataError(f"{path} has no rows{f' with {dict(only)}' if only else ''}.")
-    names = {column: (rename or {}).get(column, column) for column in rows[0]}
-    _check_columns(path, list(names.values()))
+        raise DataError(f"{path} has no rows{f' with {dict(wanted)}' if wanted else ''}.")
     faults: list[str] = []
     found: dict[str, list[Variant]] = {}
     for number, row in enumerate(rows, 1):
@@ -61,7 +56,7 @@ def read(
     return {app: tuple(sorted(ones, key=lambda one: (one.memory_bytes, one.latency_s))) for app, ones in found.items()}
 
 
-def _rows(path: Path) -> list[Row]:
+def _table(path: Path) -> tuple[list[str], list[Row]]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -71,18 +66,45 @@ def _rows(path: Path) -> list[Row]:
         table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    rows: list[Row] = table.to_pylist()
-    return rows
+    return list(table.column_names), table.to_pylist()
 
 
-def _check_columns(path: Path, columns: list[str]) -> None:
-    """Refuse what says the same twice, or nothing of the latency or the accuracy."""
-    meant = [UNITS[column][0] for column in columns if column in UNITS]
+def _refuse(path: Path, faults: list[str]) -> None:
+    if faults:
+        raise DataError(f"{path}: {' '.join(faults)}")
+
+
+def _misnamed(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
+    """Name the columns that are to be renamed and are not there, and the names that mean nothing."""
+    for column, name in rename.items():
+        if column not in columns:
+            yield f"rename.{column}: {unknown_name('column of the file', column, columns)}"
+        if name not in COLUMNS:
+            yield f"rename.{column}: {unknown_name('column', name, COLUMNS)}"
+
+
+def _nowhere(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> Iterator[str]:
+    """Name the columns that rows are chosen by and that are not there, and the values that no row has."""
+    for column, value in only.items():
+        if column not in columns:
+            yield f"only.{column}: {unknown_name('column of the file', column, columns)}"
+        elif rows and not any(_is(row[column], value) for row in rows):
+            known = {str(row[column]) for row in rows}
+            many = f"None of its {len(known)} values is {value!r}."
+            yield f"only.{column}: {many if len(known) > VALUES_SHOWN else unknown_name('value', str(value), known)}"
+
+
+def _is(there: Any, value: Any) -> bool:
+    """Compare numbers as numbers and all else as it is written."""
+    return bool(there == value) or str(there) == str(value)
+
+
+def _ill_shaped(columns: list[str], names: Mapping[str, str]) -> list[str]:
+    """Name what is said twice; and if nothing is said of the latency or the accuracy, that."""
+    meant = [UNITS.get(name, (name, 1))[0] for name in (names[column] for column in columns) if name in COLUMNS]
     faults = [f"'{name}' is there {meant.count(name)} times" for name in sorted(set(meant)) if meant.count(name) > 1]
     faults += [f"no column of '{name}'" for name in ("accuracy", "latency_s") if name not in meant]
-    if faults:
-        known = ", ".join(["app", "variant", *UNITS])
-        raise DataError(f"{path}: {'; '.join(faults)}; it has {', '.join(columns)}; known are {known}.")
+    return [f"{'; '.join(faults)}; it has {', '.join(columns)}; known are {', '.join(COLUMNS)}."] if faults else []
 
 
 def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
@@ -93,9 +115,9 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
             values[name] = _number(value, factor, LIMITS.get(name, (0, math.inf)))
             if values[name] is None and not (value is None and name != "latency_s"):
                 faults.append(f"row {number}: {column} is {value!r}")
-    macs = values.get("macs")
+    macs, called = values.get("macs"), row.get("variant")
     return Variant(
-        name=str(row.get("variant") or place),
+        name=str(place if called in (None, "") else called),
         accuracy=values.get("accuracy"),
         memory_bytes=round(values.get("memory_bytes") or 0),
         latency_s=values.get("latency_s") or 0.0,

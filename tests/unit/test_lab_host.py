@@ -190,7 +190,7 @@ class TestCells:
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")
         apps = [{"name": "a"}, {"name": "b", "variants": str(measured)}]
-        with pytest.raises(RequestError, match=r"workloads.0.apps.1: variants .* set live: false") as refused:
+        with pytest.raises(RequestError, match=r"workloads.0.apps.1.variants: .* set live: false") as refused:
             parse(several(apps=apps))
         assert "1 fault\n" in str(refused.value)
         assert parse(several(apps=apps, live=False))
