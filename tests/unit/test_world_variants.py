@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from driftlab.platform.world import measured
 from driftlab.platform.world.variants import knee, paged_bytes
 
 SIZES = (4, 9, 20, 36, 64)
+PAGE = Path(__file__).resolve().parents[2] / "docs/methods/nestdnn_scheduling.md"
 
 
 def network(accuracy: float | None, memory_bytes: int, latency_s: float = 0.1) -> Variant:
@@ -181,6 +183,24 @@ class TestMeasured:
     def test_networks_may_be_called_by_numbers_also_by_none(self, tmp_path):
         path = self.write(tmp_path, "variant,accuracy,latency_s\n2,0.5,1\n1,0.5,2\n0,0.5,3\n")
         assert [one.name for one in measured.read(path)["phone"]] == ["2", "1", "0"]
+
+    def test_the_page_lists_every_column_in_both_its_units_and_says_which_may_be_missing(self, tmp_path):
+        section = PAGE.read_text(encoding="utf-8").partition("## Networks of your own")[2].partition("\n## ")[0]
+        rows = dict(re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE))
+        listed = [re.findall(r"`(\w+)`", columns) for columns in rows]
+        assert [name for names in listed for name in names] == list(measured.COLUMNS)
+        for names in listed[2:]:
+            assert len({measured.UNITS[name][0] for name in names}) == 1
+        written = {"app": "a", "variant": "v", "macs": "3"} | dict.fromkeys(measured.UNITS, "0.5")
+        needed = [names[0] for names in listed]
+        for names, meaning in zip(listed, rows.values(), strict=True):
+            given = [name for name in needed if name not in names]
+            path = self.write(tmp_path, f"{','.join(given)}\n{','.join(written[name] for name in given)}\n")
+            if "without it" in meaning or "may be missing" in meaning:
+                assert measured.read(path)
+            else:
+                with pytest.raises(DataError, match=f"no column of '{measured.UNITS[names[0]][0]}'"):
+                    measured.read(path)
 
     def test_another_kind_of_file_is_refused(self, tmp_path):
         with pytest.raises(RequestError, match=r"\.csv or \.parquet"):
