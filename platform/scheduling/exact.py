@@ -8,7 +8,7 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
 from driftlab.platform.scheduling.costs import tabulate
-from driftlab.platform.scheduling.greedy import spread
+from driftlab.platform.scheduling.greedy import Walk, spread
 from driftlab.platform.scheduling.optimum import Objective, solve
 
 
@@ -30,6 +30,8 @@ class Exact(Scheduling):
         if not who:
             return allocation(window, [], notes)
         choices = tabulate([window.demands[i] for i in who], window.memory_bytes, self.alpha, self.units)
-        plan = spread(choices, solve(choices, self.objective))
+        walk = Walk(choices, spread(choices, solve(choices, self.objective)))
+        walk.choose()  # the lowest highest cost leaves it open what all others run
+        plan = walk.plan
         shares = (plan.units / self.units).tolist()
         return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes)

@@ -87,11 +87,17 @@ def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
 
 
 def steepest(walk: Walk) -> Step | None:
-    """Give one unit to whose cost falls most; among equals to who has fewer."""
+    """Give one unit to whose cost falls most, among equals to who has fewer, until all that is left helps nobody.
+
+    Where one unit helps nobody, several may: the units go round until they do.
+    """
     apps = np.arange(len(walk.units))
-    gains = walk.lowest[apps, walk.units] - walk.lowest[apps, walk.units + 1]
-    best = int(np.lexsort((apps, walk.units, -gains))[0])
-    return (best, 1) if gains[best] > LEAST_GAIN else None
+    now = walk.lowest[apps, walk.units]
+    gains = now - walk.lowest[apps, walk.units + 1]
+    gains[gains <= LEAST_GAIN] = 0
+    if not gains.any() and (now - walk.lowest[apps, walk.units + walk.left] <= LEAST_GAIN).all():
+        return None
+    return int(np.lexsort((apps, walk.units, -gains))[0]), 1
 
 
 def literal(walk: Walk) -> Step | None:
