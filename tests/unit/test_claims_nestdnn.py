@@ -58,7 +58,8 @@ def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
     """Give systems a family for each application; sizes and work grow by one from network to network."""
     rows = [
         {"cell": run_row(system)["cell"], "device": "d", "app": app, "variant": k, "network": str(k), "accuracy": a,
-         "known_accuracy": a, "memory_bytes": 10 * (k + 1), "latency_ms": 1.0, "macs": 100 * (k + 1)}
+         "known_accuracy": a, "memory_bytes": 10 * (k + 1), "kernel_bytes": 10 * (k + 1), "latency_ms": 1.0,
+         "macs": 100 * (k + 1)}
         for system, apps in accuracies.items()
         for app, found in apps.items()
         for k, a in enumerate(found)
@@ -177,7 +178,47 @@ def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():
     )
     found = claim("N-7", tables)
     assert (found.value, found.n) == (pytest.approx((2.0 + 2.5) / 2), 2)
-    assert found.note == "2 to 2.5 over 2 applications"
+    assert found.note.startswith("2 to 2.5 over 2 families; ")
+    assert word("N-7", tables) == "not reproduced"
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, "reproduced"), (1, "not reproduced")])
+def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_byte(more: int, verdict: str):
+    """Three bytes are each network's own; nested networks hold those of all four all the time."""
+    tables = built(
+        FAMILIES,
+        ours=lambda row: {"memory_bytes": row["kernel_bytes"] + 12 + more * (row["variant"] == 3)},
+        base=lambda row: {"memory_bytes": row["kernel_bytes"] + 3},
+    )
+    assert [word(name, tables) for name in ("N-7", "N-5b")] == [verdict] * 2
+    assert claim("N-5b", tables).note.endswith("of what is held is each network's own")
+
+
+def test_without_a_count_of_what_is_shared_its_claims_cannot_be_told():
+    for name in ("N-7", "N-5b"):
+        unknown = CLAIMS[name].measure(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
+        assert isinstance(unknown, Untestable)
+
+
+def test_networks_of_each_seed_count_by_seed():
+    """From seed to seed every nested network is a tenth better; by applications there would be two values."""
+    first = built(FAMILIES)
+    known = first.frame("variants").to_dict("records")
+    rows = [
+        row | {"cell": row["cell"][:-1] + str(seed), "accuracy": row["accuracy"] + 0.1 * seed * ("ours" in row["cell"])}
+        for seed in (0, 1, 2)
+        for row in known
+    ]
+    runs = [run_row(system, seed) for system in FAMILIES for seed in (0, 1, 2)]
+    tables = Made({**SPEC, "student": {"per_seed": True}}, runs=runs, variants=rows)
+    once = claim("N-2", first).value
+    found = claim("N-2", tables)
+    assert (found.value, found.n) == (pytest.approx(once + 0.1), 3)
+    assert found.note == "over 3 seeds that train 2 applications anew"
+    averaged = sharing.over_draws(sharing.networks(tables))
+    assert len(averaged) == len(known)
+    ours = averaged[averaged["system"] == "ours"]["accuracy"].to_numpy()
+    assert ours == pytest.approx([row["accuracy"] + 0.1 for row in known if "ours" in row["cell"]])
 
 
 def test_switches_at_random_are_from_every_network_to_every_other_whatever_schedulers_do():

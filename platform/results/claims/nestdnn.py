@@ -5,24 +5,26 @@ Read from runs of `nestdnn-fig3`, `-fig6` to `-fig8`, `-table3` and `-tables45`.
 
 from __future__ import annotations
 
-from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import difference, members
 from driftlab.platform.results.claims.sharing import (
+    APP,
+    every_switch,
+    joule_per_byte,
     memory_of_all,
     nested_and_independent,
+    of_equal_sizes,
     of_kind,
-    over_apps,
+    over_trainings,
     pruned_alone,
     whole,
 )
 from driftlab.platform.results.read import Tables
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.world.variants import paged_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +34,7 @@ ACCURACY = "of the answers"
 
 def residual_beats_norm(tables: Tables) -> Measured | Untestable:
     """Subtract what L1 leaves from what TRR leaves, at every pruning point of every layer; a mean per application."""
-    found = pruned_alone(tables).pivot_table("accuracy", ["workload", "app", "layer", "share"], "ranking")
+    found = pruned_alone(tables).pivot_table("accuracy", [*APP, "layer", "share"], "ranking")
     if not {"trr", "l1"} <= set(found.columns):
         return Untestable("needs one layer pruned at a time, by trr and by l1")
     found = found[found.index.get_level_values("share") < 1]
@@ -40,7 +42,7 @@ def residual_beats_norm(tables: Tables) -> Measured | Untestable:
     note = f"at least as good at {(gains >= 0).mean():.0%} of {len(gains)} points"
     if "random" in found:
         note += f"; over a random choice {(found['trr'] - found['random']).mean():+.3f}".replace("-", "\u2212")
-    return over_apps(gains.groupby(["workload", "app"]).mean(), note)
+    return over_trainings(gains.groupby(APP).mean(), note)
 
 
 def descendants_are_better(tables: Tables) -> Measured | Untestable:
@@ -48,7 +50,7 @@ def descendants_are_better(tables: Tables) -> Measured | Untestable:
     gains = _gains(tables)
     if gains.empty:
         return Untestable("needs nested and independent networks of the same sizes")
-    return over_apps(gains.groupby(["workload", "app"])["gain"].mean())
+    return over_trainings(gains.groupby(APP)["gain"].mean())
 
 
 def small_ones_gain_more(tables: Tables) -> Measured | Untestable:
@@ -56,9 +58,9 @@ def small_ones_gain_more(tables: Tables) -> Measured | Untestable:
     gains = _gains(tables)
     if gains.empty or gains["variant_nested"].nunique() < 4:
         return Untestable("needs four sizes of nested and independent networks")
-    by_app = gains.sort_values("macs").groupby(["workload", "app"])["gain"]
+    by_app = gains.sort_values("macs").groupby(APP)["gain"]
     small, large = by_app.apply(lambda each: each.iloc[:2].mean()), by_app.apply(lambda each: each.iloc[-2:].mean())
-    return over_apps(small - large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
+    return over_trainings(small - large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
 
 
 def _gains(tables: Tables) -> pd.DataFrame:
@@ -70,7 +72,7 @@ def fewer_operations(tables: Tables) -> Measured | Untestable:
     """Tell which share of the descendants computes less than the network that they were made from."""
     smaller = {name for name, member in members(tables, "scaling", Nested).items() if max(member.keep) < 1}
     descendants = of_kind(tables, Nested)[lambda rows: rows["system"].isin(smaller)]
-    both = descendants.merge(whole(tables), on=["workload", "app"], suffixes=("", "_whole"))
+    both = descendants.merge(whole(tables), on=APP, suffixes=("", "_whole"))
     if both.empty:
         return Untestable("needs nested networks and the whole one")
     ratio = both["macs"] / both["macs_whole"]
@@ -84,19 +86,39 @@ def memory_saved(tables: Tables) -> Measured | Untestable:
         return Untestable("needs nested and independent networks")
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
     note = f"{largest.sum() / 1e6:.3g} MB for {together.sum() / 1e6:.3g} MB"
-    return over_apps((1 - largest / together).dropna(), note)
+    return over_trainings((1 - largest / together).dropna(), note)
+
+
+def memory_saved_is_all_but_the_largest(tables: Tables) -> Measured | Untestable:
+    """Divide what nested networks save by the kernels of all independent networks but the largest.
+
+    What every network has for itself is there either way, once for each: of it nothing can be saved.
+    """
+    saved, shared, private = [], [], []
+    for nested, alone in _with_kernels(tables):
+        kernels = alone["kernel_bytes"].astype(int)
+        saved.append(alone["memory_bytes"].sum() - nested["memory_bytes"].max())
+        shared.append(kernels.sum() - kernels.max())
+        private.append(_private_share(nested))
+    return _identity(saved, shared, f"{max(private, default=0):.1%} at most of what is held is each network's own")
 
 
 def what_nested_load(tables: Tables) -> Measured | Untestable:
-    """Divide what independent networks load less what they drop by what nested ones load, over all switches up."""
-    ratios = []
-    for nested, alone in _of_equal_sizes(tables).values():
-        mine, theirs = _moved(nested, nested=True, up=True), _moved(alone, nested=False, up=True)
-        ratios.append((theirs[0] - theirs[1]) / mine[0])
-    if not ratios:
-        return Untestable("needs nested and independent networks of the same sizes")
-    note = f"{min(ratios):.5g} to {max(ratios):.5g} over {len(ratios)} applications"
-    return Measured(sum(ratios) / len(ratios), n=len(ratios), note=note)
+    """Divide what independent networks load less what they drop by what nested ones load, over all switches up.
+
+    Of independent networks those tensors count that nested ones share. What nested networks have for themselves is in
+    memory all the time; the note says what is different where it is counted too.
+    """
+    loaded, both, whole_ratios = [], [], []
+    for nested, alone in _with_kernels(tables):
+        mine = _upwards(nested, nested=True)["loaded"].sum()
+        loaded.append(mine)
+        both.append(_kept_on_the_way_up(alone.assign(memory_bytes=alone["kernel_bytes"])))
+        whole_ratios.append(_kept_on_the_way_up(alone) / mine)
+    least, most = min(whole_ratios, default=1.0), max(whole_ratios, default=1.0)
+    return _identity(
+        both, loaded, f"{least:.5g} to {most:.5g} with batch norms and biases, which nested ones always hold"
+    )
 
 
 def switching_energy(tables: Tables) -> Measured | Untestable:
@@ -107,21 +129,18 @@ def switching_energy(tables: Tables) -> Measured | Untestable:
     """
     import pandas as pd
 
-    paid = tables.frame("shares")
-    paged_bytes = (paid["paged_in_bytes"] + paid["paged_out_bytes"]).sum()
-    pairs = _of_equal_sizes(tables)
-    if not pairs or not paged_bytes:
+    byte_j, pairs = joule_per_byte(tables), of_equal_sizes(tables)
+    if not pairs or byte_j is None:
         return Untestable("needs nested and independent networks of the same sizes on devices that load them")
-    thousand_j = 1000 * paid["paging_j"].sum() / paged_bytes
     drawn = pd.DataFrame(
-        [[thousand_j * sum(_moved(part, nested=kind)) for part, kind in zip(both, (True, False), strict=True)]
+        [[1000 * byte_j * _moved(part, nested=kind) for part, kind in zip(both, (True, False), strict=True)]
          for both in pairs.values()],
-        index=pd.MultiIndex.from_tuples(pairs),
+        index=pd.MultiIndex.from_tuples(pairs, names=APP),
         columns=["nested", "alone"],
     )  # fmt: skip
     saved = drawn["alone"] - drawn["nested"]
     told = f"{drawn['nested'].mean():.3g} J against {drawn['alone'].mean():.3g} J"
-    return over_apps(saved, f"{told}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
+    return over_trainings(saved, f"{told}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
 
 
 def learning_helps(tables: Tables) -> Measured | Untestable:
@@ -134,21 +153,41 @@ def smaller_ones_help(tables: Tables) -> Measured | Untestable:
     return difference(tables, "ams+nested", "ams")
 
 
-def _of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Pair the nested with the independent networks of each application that has as many of both, and several."""
-    nested, alone = (dict(list(of_kind(tables, kind).groupby(["workload", "app"]))) for kind in (Nested, Independent))
-    return {app: (nested[app], alone[app]) for app in nested if len(nested[app]) == len(alone.get(app, ())) > 1}
-
-
-def _moved(rows: pd.DataFrame, *, nested: bool, up: bool = False) -> tuple[float, float]:
-    """Average what all switches between two networks move in and out, or those to a larger one."""
-    known = [Variant(one.network, one.accuracy, one.memory_bytes, one.latency_ms / 1000) for one in rows.itertuples()]
-    moved = [
-        paged_bytes(known, i, j, nested=nested)
-        for i, j in permutations(range(len(known)), 2)
-        if not up or known[i].memory_bytes < known[j].memory_bytes
+def _with_kernels(tables: Tables) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Pair nested with independent networks where it was counted what they can share."""
+    return [
+        pair for pair in of_equal_sizes(tables).values() if not any(each["kernel_bytes"].isna().any() for each in pair)
     ]
-    return sum(into for into, _ in moved) / len(moved), sum(out for _, out in moved) / len(moved)
+
+
+def _identity(left: Sequence[int], right: Sequence[int], note: str) -> Measured | Untestable:
+    """Divide, application by application, what ought to be equal to the byte."""
+    if not left:
+        return Untestable("needs nested and independent networks of the same sizes that were built here")
+    ratios = [one / other for one, other in zip(left, right, strict=True)]
+    told = f"{min(ratios):.5g} to {max(ratios):.5g} over {len(ratios)} families"
+    return Measured(sum(ratios) / len(ratios), n=len(ratios), note=f"{told}; {note}")
+
+
+def _private_share(nested: pd.DataFrame) -> float:
+    """Tell which share of the memory of nested networks is what each of them has for itself."""
+    held = int(nested["memory_bytes"].max())
+    return (held - int(nested["kernel_bytes"].max())) / held
+
+
+def _upwards(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
+    return every_switch(rows, nested=nested)[lambda found: found["before"] < found["after"]]
+
+
+def _kept_on_the_way_up(alone: pd.DataFrame) -> int:
+    """Sum what all switches up load less what they drop."""
+    found = _upwards(alone, nested=False)
+    return int(found["loaded"].sum() - found["dropped"].sum())
+
+
+def _moved(rows: pd.DataFrame, *, nested: bool) -> float:
+    """Average what a switch between two networks moves, in and out."""
+    return float(every_switch(rows, nested=nested)[["loaded", "dropped"]].sum(axis="columns").mean())
 
 
 CLAIMS = (
@@ -203,10 +242,20 @@ CLAIMS = (
         measure=memory_saved,
     ),
     Claim(
+        id="N-5b",
+        experiment="nestdnn-table3",
+        source="NestDNN, Table 3: 1112.0 MB less the largest of each application, 587.4 MB",
+        sentence="what nested networks save is all but the largest of what they share",
+        paper=1.0,
+        unit="times",
+        rule="exact",
+        measure=memory_saved_is_all_but_the_largest,
+    ),
+    Claim(
         id="N-7",
         experiment="nestdnn-tables45",
         source="NestDNN, Tables 4 and 5, for four of six applications",
-        sentence="nested networks load what independent ones load less what they drop",
+        sentence="of what they share, nested networks load what independent ones load less what they drop",
         paper=1.0,
         unit="times",
         rule="exact",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from driftlab.platform.core.metrics import interval
+from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.claims.cells import CELL, done, members, slot
 from driftlab.platform.results.read import Tables
@@ -20,18 +22,31 @@ from driftlab.platform.scheduling.costs import weighed
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
+from driftlab.platform.world.variants import paged_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 WINDOW = [*CELL, "device", "time_s"]
+APP = ["draw", "workload", "app"]  # whose networks are compared
 ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
 
 
 def networks(tables: Tables) -> pd.DataFrame:
-    """List what every application could run, once for each system, however many cells, devices or workloads have it."""
-    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "workload"]], on="cell")
-    return rows.drop_duplicates(["system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
+    """List what every application could run, once for each system, however many cells, devices or workloads have it.
+
+    The `draw` tells apart what was trained more than once: it is the seed, if each seed has networks of its own.
+    """
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "workload", "seed"]], on="cell")
+    rows = rows.assign(draw=rows["seed"] if tables.run.spec.get("student", {}).get("per_seed") else 0)
+    return rows.drop_duplicates(["draw", "system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
+
+
+def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
+    """Average what networks reach that were trained more than once."""
+    place = ["system", "workload", "app", "variant"]
+    mean = rows.groupby(place)["accuracy"].transform("mean")
+    return rows.assign(accuracy=mean, draw=0).drop_duplicates([*place, "network", "memory_bytes", "macs"])
 
 
 def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
@@ -43,7 +58,7 @@ def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
 
 def nested_and_independent(tables: Tables) -> pd.DataFrame:
     """Put the networks of the same application and width side by side: `_nested` and `_alone`."""
-    key = ["workload", "app", "macs"]
+    key = [*APP, "macs"]
     return of_kind(tables, Nested).merge(of_kind(tables, Independent), on=key, suffixes=("_nested", "_alone"))
 
 
@@ -54,8 +69,34 @@ def whole(tables: Tables) -> pd.DataFrame:
 
 def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
     """Tell what all networks of an application need together: of nested ones the largest holds the others."""
-    sizes = rows.groupby(["workload", "app"])["memory_bytes"]
+    sizes = rows.groupby(APP)["memory_bytes"]
     return sizes.max() if nested else sizes.sum()
+
+
+def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Pair the nested with the independent networks of each application that has as many of both, and several."""
+    nested, alone = (dict(list(of_kind(tables, kind).groupby(APP))) for kind in (Nested, Independent))
+    return {app: (nested[app], alone[app]) for app in nested if len(nested[app]) == len(alone.get(app, ())) > 1}
+
+
+def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
+    """List all switches between two of an application's networks, counted from the smallest on, and what they move.
+
+    Columns are `before`, `after`, `loaded` and `dropped`, both in bytes.
+    """
+    import pandas as pd
+
+    sizes = sorted(rows["memory_bytes"].astype(int))
+    known = [Variant("", None, size, 0.0) for size in sizes]
+    moved = [(i, j, *paged_bytes(known, i, j, nested=nested)) for i, j in permutations(range(len(known)), 2)]
+    return pd.DataFrame(moved, columns=["before", "after", "loaded", "dropped"])
+
+
+def joule_per_byte(tables: Tables) -> float | None:
+    """Tell what the devices of a run have paid for a byte that they loaded or dropped; None: they moved nothing."""
+    paid = tables.frame("shares")
+    moved_bytes = (paid["paged_in_bytes"] + paid["paged_out_bytes"]).sum()
+    return float(paid["paging_j"].sum() / moved_bytes) if moved_bytes else None
 
 
 def pruned_alone(tables: Tables) -> pd.DataFrame:
@@ -66,19 +107,22 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
     kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
     kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
     rows = networks(tables)
-    count = rows.groupby(["system", "workload", "app"])["variant"].transform("size")
+    count = rows.groupby(["system", *APP])["variant"].transform("size")
     rows = rows[count == rows["system"].map({name: len(member.keep) for name, member in kinds.items()})]
     shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
     ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
     return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
 
 
-def over_apps(values: pd.Series, note: str = "") -> Measured | Untestable:
-    """Average over applications, each of which has its own classes and its own seed."""
-    found = interval(values)
+def over_trainings(values: pd.Series, note: str = "") -> Measured | Untestable:
+    """Average over the seeds under which all was trained anew; else over applications, each with a seed of its own."""
+    by_draw = values.groupby("draw").mean()
+    anew = len(by_draw) > 1
+    found = interval(by_draw if anew else values)
     if found is None or found.n < 2:
         return Untestable("needs two applications or more")
-    over = f"over {found.n} applications, each of a seed of its own"
+    apps = f"{len(values.groupby(['workload', 'app']))} applications"
+    over = f"over {found.n} seeds that train {apps} anew" if anew else f"over {apps}, each of a seed of its own"
     return Measured.of(found, f"{note}, {over}" if note else over)
 
 

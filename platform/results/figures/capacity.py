@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import plots
-from driftlab.platform.results.claims.sharing import memory_of_all, networks, whole
+from driftlab.platform.results.claims.sharing import memory_of_all, networks, over_draws, whole
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _families(view: View) -> pd.DataFrame:
     kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
     words = {name: kinds[name].partition("(")[0] for name in first.values()}
     names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}
-    rows = networks(view.tables)
+    rows = over_draws(networks(view.tables))
     rows = rows[rows["system"].isin(list(names))]
     order = rows["system"].map({name: k for k, name in enumerate(view.looks)})
     rows = rows.assign(family=rows["system"].map(names), order=order).sort_values(["order", "workload", "variant"])
@@ -99,7 +99,7 @@ def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid
     """Compare what must be kept to have every size, where some networks lie inside one another and others do not."""
     nested = {name: member.nested for name, member in view.members("scaling").items()}
     kept = {
-        name: memory_of_all(part, nested=nested[part["system"].iloc[0]])
+        name: memory_of_all(part, nested=nested[part["system"].iloc[0]]).droplevel("draw")
         for name, part in sized.groupby("family", sort=False)
     }
     apart = [name for name, part in sized.groupby("family", sort=False) if not nested[part["system"].iloc[0]]]
