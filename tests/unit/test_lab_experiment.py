@@ -539,7 +539,7 @@ class TestFiles:
     def test_an_application_has_its_own_network_and_the_rest_from_the_student(self):
         apps = [{"name": "a", "pretrain_seed": 5}, {"name": "b", "network": "half"}]
         experiment = parse(document(workloads=[{**DOCUMENT["workloads"][0], "apps": apps}]))
-        a, b = (experiment.student_of(app) for app in experiment.workloads[0].apps)
+        a, b = (experiment.student_of(app, 0) for app in experiment.workloads[0].apps)
         assert (a.pretrain_seed, a.network) == (5, experiment.student.network)
         assert (b.pretrain_seed, b.network) == (0, "half")
 
