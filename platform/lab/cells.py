@@ -55,6 +55,11 @@ class EdgeSpec:
         """Tell which applications run at a time, and what they wish then."""
         return tuple(tenant.app for tenant in self.tenants) if self.events is None else running(self.events, time_s)
 
+    def stopped(self, after_s: float, until_s: float) -> set[str]:
+        """Tell which applications went in between, whether or not they came back."""
+        events = self.events or ()
+        return {event.app.name for event in events if event.kind == "stop" and after_s < event.time_s <= until_s}
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -22,6 +22,8 @@ from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import Link, Transfer
 
 Direction = Literal["up", "down"]
+TOO_LATE = "it did not arrive in the session"
+GONE = "its application had gone"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +96,11 @@ class Message:
     transfer: Transfer | None = None
 
     @property
-    def late(self) -> bool:
-        """Whether it arrives when the session is over."""
-        return self.arrive_s >= self.edge.plan.duration_s
+    def missed(self) -> str:
+        """Why nobody is there to take it; empty: somebody is."""
+        if self.arrive_s >= self.edge.plan.duration_s:
+            return TOO_LATE
+        return GONE if self.direction == "down" and not self.edge.present(self.arrive_s) else ""
 
     @property
     def arrive_s(self) -> float:

@@ -48,11 +48,14 @@ class Host:
     nested: bool  # whether a larger network holds the smaller ones
     held: dict[str, int | None] = field(default_factory=dict)  # which network of an application is in memory
     state: Any = None  # what the scheduler handed on
+    granted_s: float = 0.0  # when it was asked last
 
     def grant(self, scheduling: Scheduling, start_s: float, window_s: float) -> list[Grant]:
         """Share the machine among those who run at the start of a window."""
         present = self.spec.present(start_s)
-        self.held = {app.name: self.held.get(app.name) for app in present}
+        stopped = self.spec.stopped(self.granted_s, start_s)  # also who is back by now
+        self.held = {app.name: None if app.name in stopped else self.held.get(app.name) for app in present}
+        self.granted_s = start_s
         demands = tuple(map(self._demand, present))
         window = Window(start_s, window_s, self.spec.hardware.memory_bytes, demands, state=self.state)
         started_s = time.thread_time()  # of this thread alone: other cells work beside it

@@ -44,7 +44,6 @@ Process = Generator[simpy.Event, Any, None]
 FROZEN = Member("adaptation", "frozen")
 RETRY_S = 1.0  # a device that got no weights waits so long before it asks again
 NOTHING = "no sample within the horizon has a label that counts"
-TOO_LATE = "it did not arrive in the session"
 
 
 class Loop:
@@ -127,7 +126,7 @@ class Loop:
                 message = edge.message("up", "samples")
                 packing = self.session.call(edge.node("device"), "upload", sampling, message.damage)
             yield self.clock.timeout(sampling.send_s - self.clock.now)
-            if sampling.times_s:
+            if sampling.times_s and edge.present(self.clock.now):  # who has gone took them along
                 self.clock.process(self._serve(message, sampling, packing))
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
@@ -186,7 +185,7 @@ class Loop:
         """Send labels down; the device carries them along from the moment of their arrival."""
         message = edge.message("down", "labels")
         yield from self._carry(message, self.session.result(packed).facts.bytes)
-        if message.late:
+        if message.missed:
             self._arrived(message)
             return
         newest_s, arrive_s = upload.sent.newest_s, message.arrive_s
@@ -254,7 +253,7 @@ class Loop:
         assert trained is not None
         message = edge.message("down", "update")
         yield from self._carry(message, trained.bytes)
-        if message.late:
+        if message.missed:
             self._arrived(message)
             self._record(visit, message.refused)
             return
@@ -271,13 +270,14 @@ class Loop:
             self.clock.process(self._resync(edge))
 
     def _resync(self, edge: Edge) -> Process:
-        """Ask the server for every weight, again and again until they have come."""
+        """Ask the server for every weight, again and again until they have come; who has gone asks when it is back."""
         while not edge.in_step and self.clock.now < edge.plan.duration_s:
-            message = edge.message("up", "resync")
-            yield from self._carry(message, RESYNC_BYTES)
-            self._arrived(message)
-            if not message.refused:
-                yield from self._resend(edge)
+            if edge.present(self.clock.now):
+                message = edge.message("up", "resync")
+                yield from self._carry(message, RESYNC_BYTES)
+                self._arrived(message)
+                if not message.refused:
+                    yield from self._resend(edge)
             yield self.clock.timeout(RETRY_S)
 
     def _resend(self, edge: Edge) -> Process:
@@ -293,15 +293,14 @@ class Loop:
         return self.clock.timeout(0.0 if self.streaming.free else seconds)
 
     def _carry(self, message: Message, size: int) -> Process:
-        """Put a message on the link and count it; nobody takes what comes after the end."""
+        """Put a message on the link and count it; nobody takes what comes when nobody is there."""
         edge = message.edge
         edge.messages[message.direction] += 1
         message.sequence = edge.messages[message.direction]
         link = edge.up if message.direction == "up" else edge.down
         message.transfer = yield from link.send(size)
         edge.account.sent(message.direction, message.transfer)
-        if message.late:
-            message.refused = TOO_LATE
+        message.refused = message.missed or message.refused
 
     def _arrived(self, message: Message, **columns: Any) -> None:
         """Write a message's row, now that its receiver has taken or refused it."""

@@ -13,8 +13,9 @@ from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
+from driftlab.platform.lab.edge import TOO_LATE
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.lab.loop import TOO_LATE, Loop
+from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of

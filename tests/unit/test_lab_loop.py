@@ -35,7 +35,7 @@ from driftlab.platform.scheduling.base import Allocation
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
-from driftlab.platform.world.apps import App
+from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.cost import training_s
 from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import LinkProfile
@@ -201,11 +201,12 @@ def run(
     adaptation: Member = Member("adaptation", "distill"),
     scheduling: Any = Member("scheduling", "uniform"),
     session: FakeSession | None = None,
+    events: tuple[Event, ...] | None = None,
     **setting: Any,
 ) -> tuple[FakeSession, Loop]:
     streams = [StreamSpec("streets/running", number, 32, 48, FPS, duration_s) for number in range(devices)]
     edges = tuple(
-        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (Tenant(App("segmentation"), stream),))
+        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (Tenant(App("segmentation"), stream),), events)
         for number, stream in enumerate(streams)
     )
     system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
@@ -397,6 +398,79 @@ class TestSwitching:
         _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
         assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
         assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
+
+
+def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
+    """The application is there from the start, and between two times it is not."""
+    app = App("segmentation")
+    return Event(0.0, "start", app), Event(gone_s, "stop", app), Event(back_s, "start", app)
+
+
+class TestLeaving:
+    """Windows begin at 0, 10, 20 and 30 s; who is away from 10 to 25 s has no part in the second and the third."""
+
+    def test_an_update_that_is_under_way_is_not_applied(self):
+        """It leaves the server at 9.5 s and arrives at 10.2 s."""
+        streaming = Scripted(uploads(5.0, 11.0, 28.0))
+        session, loop = run(streaming, duration_s=40.0, events=away(10.0, 25.0))
+        first, second = rows(loop, "updates")
+        assert (first["reason"], first["accepted"], first["version"]) == ("its application had gone", None, None)
+        assert [row["refused"] for row in rows(loop, "transfers")] == [None, first["reason"], None, None]
+        assert [note.now_s for note in session.of("apply")] == [second["arrive_s"]] == pytest.approx([33.2])
+        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # nor did the device hear of the answer
+        assert rows(loop, "runs")[0]["updates"] == 1
+
+    def test_no_row_of_it_appears_until_it_is_back(self):
+        session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
+        assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
+        assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
+        assert [note.now_s for note in session.of("watch")] == [10, 40]
+        assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
+
+    @pytest.mark.parametrize("arrives", [True, False])
+    def test_neither_plans_nor_labels_are_taken(self, arrives):
+        """They leave the server at 8.5 s."""
+        events = away(9.5 if arrives else 9.0, 25.0)
+        streaming, session = Scripted(uploads(5.0, 26.0), phase=None), tracking()
+        _, loop = run(streaming, events=events)
+        assert streaming.seen[-1] == (26.0, int(arrives))
+        refused = None if arrives else "its application had gone"
+        assert rows(loop, "transfers")[1]["refused"] == refused
+        _, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"), events=events)
+        assert rows(loop, "transfers")[1]["refused"] == refused
+        assert len(session.of("track")) == arrives
+
+    def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
+        """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
+        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
+        _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
+        torn, missed, taken = rows(loop, "updates")
+        assert (torn["reason"], missed["reason"], taken["reason"]) == ("torn", "its application had gone", None)
+        first, again = (row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync")
+        assert first == pytest.approx(7.2)
+        assert 20.0 <= again <= 20.0 + RETRY_S
+
+    @pytest.mark.parametrize("back_s", [13.0, 25.0])
+    def test_after_a_switch_it_comes_back_to_none_loaded(self, back_s):
+        """It goes at 12 s, in the window that began with the switch; who is back at 13 s missed no window."""
+        asked = []
+        at = {0.0: 0, 10.0: 1}
+
+        def allocate(window):
+            asked.extend((window.start_s, demand.running) for demand in window.demands)
+            return Allocation(*[(one,) * len(window.demands) for one in (1.0, at.get(window.start_s, 1))])
+
+        session = FakeSession(switch=lambda node, variant: variant)
+        family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
+        scheduling = Given(SimpleNamespace(allocate=allocate))
+        events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
+        _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
+        back = 20.0 if back_s < 20 else 30.0
+        assert asked == [(0.0, None), (10.0, 0), (back, None), *((at, 1) for at in np.arange(back + 10, 50, 10))]
+        moved = [(row["time_s"], row["paged_in_bytes"], row["paged_out_bytes"]) for row in rows(loop, "shares")]
+        assert moved[:3] == [(0.0, 40, 0), (10.0, 40, 40), (back, 40, 0)]
+        assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (10.0, 1)]
 
 
 class TestTraining:
