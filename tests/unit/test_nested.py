@@ -363,6 +363,43 @@ def test_one_group_of_channels_is_pruned_and_the_others_stay():
         Nested(only=4).build(model, problem())
 
 
+class Narrow(nn.Module):
+    """Everything passes through one channel, which a layer of its own then filters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waist, self.norm = nn.Conv2d(3, 1, 3, padding=1, bias=False), nn.BatchNorm2d(1)
+        self.deep, self.wide = nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 8, 3, padding=1)
+        self.head = nn.Linear(8, factory.CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.deep(self.norm(self.waist(x)).relu()).relu()
+        logits: torch.Tensor = self.head(self.wide(x).relu().mean(dim=(2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("ranking", ["trr", "l1"])
+@pytest.mark.parametrize("shares", ["uniform", "sensitivity"])
+def test_a_group_of_one_channel_keeps_it_and_the_others_are_pruned(ranking, shares):
+    torch.manual_seed(0)
+    model = Narrow().eval()
+    member = dataclasses.replace(MEMBER, ranking=ranking, shares=shares, prune_epochs=0, grow_epochs=1)
+    family = member.build(model, problem())
+    assert groups(model, EXAMPLE).sizes == {"waist": 1, "deep": 1, "wide": 8}
+    assert family.widths["waist"] == family.widths["deep"] == (1,) * len(family)
+    assert family.widths["wide"] == (2, 4, 6)
+    sizes = [family.memory_bytes(which) for which in range(len(family))]
+    assert sizes == sorted(set(sizes))
+    assert all(dense(family, which)(EXAMPLE).isfinite().all() for which in range(len(family)))
+
+
+def test_where_the_only_group_is_of_one_channel_there_is_one_network():
+    model = Narrow().eval()
+    family = dataclasses.replace(MEMBER, only=0, prune_epochs=0, grow_epochs=0).build(model, problem())
+    assert family.widths == {"waist": (1,), "deep": (1,), "wide": (8,)}
+    assert torch.equal(dense(family, 0)(EXAMPLE), model(EXAMPLE))
+
+
 def test_a_budget_names_the_network_or_limits_its_memory(built):
     family = built.family
     sizes = [family.memory_bytes(which) for which in range(3)]

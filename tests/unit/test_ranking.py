@@ -72,6 +72,14 @@ def test_a_class_of_one_makes_no_triplet_and_what_is_unknown_counts_for_nothing(
         residual(maps, np.zeros(30, dtype=int))
 
 
+@pytest.mark.parametrize("absent", [0, 1, 3])
+def test_a_class_that_no_sample_shows_counts_for_nothing(absent):
+    maps, labels = maps_of(0)
+    labels = labels + (labels >= absent)
+    assert torch.allclose(residual(maps, labels, 4), by_hand(maps, labels), rtol=1e-10)
+    assert torch.allclose(residual(maps, labels, 9), by_hand(maps, labels), rtol=1e-10)
+
+
 class Planted(nn.Module):
     """Four filters that tell the classes, and four louder ones that see only noise and that nobody reads."""
 
@@ -118,6 +126,18 @@ def test_planted_filters_come_last_by_response_and_first_by_weight():
     assert set(torch.topk(scores("l1"), 4).indices.tolist()) == {4, 5, 6, 7}
     assert right("trr") > 0.995
     assert right("l1") < 0.5
+
+
+def test_whether_a_class_is_absent_from_what_filters_are_ranked_on_changes_no_score():
+    model, (images, labels) = Planted().eval(), pictures(40)
+    images, labels = images[labels != 1], labels[labels != 1]
+    found = groups(model, torch.zeros(1, 3, 6, 6))
+    with_gap, without = (
+        rank(model, found, "trr", images=images, labels=kind, rng=np.random.default_rng(0))["see"]
+        for kind in (labels, labels - (labels > 1))
+    )
+    assert with_gap.isfinite().all()
+    assert torch.allclose(with_gap, without, rtol=1e-10)
 
 
 class Pooled(nn.Module):

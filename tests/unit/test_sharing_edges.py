@@ -1,0 +1,157 @@
+"""Sharing at its edges: one application alone, networks of the same size, costs below zero."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import scheduling_factory as factory
+
+from driftlab.platform.core.catalogue import FAMILIES, Member
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.nestdnn import NestDnn
+from driftlab.platform.world.variants import knee, paged_bytes
+
+ALPHAS = (0.0, 0.1, 1.0)
+SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
+OBJECTIVES = {"total": sum, "max": max}
+BLIND = ("uniform", "status_quo")  # to memory
+WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal"]), ("max", "lookahead")]
+LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) for walk in WALKS)]  # the cost of Eq. 2
+
+
+def plain_costs(demand: Demand, alpha: float = 0.1) -> list[float]:
+    """What each network costs an application that has the whole machine."""
+    late_s = [max(0.0, one.latency_s - demand.latency_goal_s) for one in demand.variants]
+    return [demand.accuracy_goal - one.accuracy + alpha * s for one, s in zip(demand.variants, late_s, strict=True)]
+
+
+def twice(member: Scheduling, given: Window) -> Iterator[Allocation]:
+    """What a member decides from scratch, and in the next window."""
+    first = member.allocate(given)
+    yield first
+    yield member.allocate(replace(given, state=first.state))
+
+
+class TestAlone:
+    """The machine is one application's; memory ends at each of its networks, to the byte."""
+
+    def wanted(self, name: str, demand: Demand, memory_bytes: int) -> tuple[int | None, ...]:
+        fits = [i for i, one in enumerate(demand.variants) if one.memory_bytes <= memory_bytes]
+        if name == "uniform":
+            return ()
+        if name == "status_quo":
+            return (knee(demand.variants),)
+        if name == "mcdnn":
+            keeps_up = [i for i in fits if demand.variants[i].latency_s <= demand.latency_goal_s]
+            return (max(keeps_up, key=lambda i: demand.variants[i].accuracy, default=min(fits, default=None)),)
+        return (min(fits, key=plain_costs(demand).__getitem__, default=None),)
+
+    @pytest.mark.parametrize("name", FAMILIES["scheduling"])
+    def test_who_is_alone_has_everything_and_runs_the_best_that_fits(self, name):
+        for seed in range(6):
+            (demand,) = factory.demands(seed, apps=1)
+            limits = [one.memory_bytes + more for one in demand.variants for more in (-1, 0)]
+            for memory_bytes in limits:
+                wanted = self.wanted(name, demand, memory_bytes)
+                given = Window(0.0, 10.0, memory_bytes, (demand,))
+                for allocation in twice(Member("scheduling", name).make(), given):
+                    assert allocation.variants == wanted
+                    assert allocation.shares == (0.0 if wanted == (None,) else 1.0,)
+
+    @pytest.mark.parametrize("name", sorted({*FAMILIES["scheduling"]} - {*BLIND}))
+    def test_who_is_alone_and_too_big_waits_and_runs_once_there_is_room(self, name):
+        (demand,) = factory.demands(0, apps=1)
+        least_bytes = demand.variants[0].memory_bytes
+        member, short = Member("scheduling", name).make(), Window(0.0, 10.0, least_bytes - 1, (demand,))
+        waits = member.allocate(short)
+        assert (waits.shares, waits.variants) == ((0.0,), (None,))
+        assert f"needs {least_bytes} bytes, {least_bytes - 1} are free" in waits.notes[0]
+        runs = member.allocate(replace(short, memory_bytes=least_bytes, state=waits.state))
+        assert (runs.shares, runs.variants, runs.notes) == ((1.0,), (0,), ("",))
+
+
+class TestOfTheSameSize:
+    """Every network has a twin: as large and as fast, and less accurate."""
+
+    def twins(self, demand: Demand, place: int) -> Demand:
+        pairs = []
+        for one in demand.variants:
+            pair = [replace(one, name=f"{one.name}-worse", accuracy=one.accuracy - 0.01)]
+            pair.insert(place, one)
+            pairs += pair
+        return replace(demand, variants=tuple(pairs))
+
+    @pytest.mark.parametrize("member", [*LOWERING, Member("scheduling", "mcdnn").make()], ids=str)
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_the_better_of_two_is_run(self, member, place):
+        for seed, share in itertools.product(range(3), SHARES):
+            plain = factory.window(factory.demands(seed, apps=3, networks=3), share)
+            given = replace(plain, demands=tuple(self.twins(one, place) for one in plain.demands))
+            for allocation in twice(member, given):
+                assert {which % 2 for which in allocation.variants} == {place}
+
+    def test_between_twins_nested_networks_move_nothing_and_others_all(self):
+        two = (Variant("worse", 0.7, 40, 0.1), Variant("better", 0.9, 40, 0.1))
+        for before, after in ((0, 1), (1, 0)):
+            assert paged_bytes(two, before, after, nested=True) == (0, 0)
+            assert paged_bytes(two, before, after, nested=False) == (40, 40)
+
+
+class TestBelowZero:
+    """Every network is above its goal and in time on a single unit: nothing costs anything."""
+
+    def above(self, seed: int, share: float, apps: int = 3) -> Window:
+        usual = factory.demands(seed, apps)
+        easy = [replace(one, accuracy_goal=0.01 * i, latency_goal_s=100.0) for i, one in enumerate(usual)]
+        return factory.window((replace(easy[0], priority=1.5), *easy[1:]), share)
+
+    def costs(self, given: Window, chosen: tuple[int, ...]) -> list[float]:
+        pairs = zip(given.demands, chosen, strict=True)
+        return [demand.priority * (1 + plain_costs(demand)[which]) - 1 for demand, which in pairs]
+
+    def fits(self, given: Window, chosen: tuple[int, ...]) -> bool:
+        pairs = zip(given.demands, chosen, strict=True)
+        return sum(demand.variants[which].memory_bytes for demand, which in pairs) <= given.memory_bytes
+
+    @pytest.mark.parametrize("member", LOWERING, ids=str)
+    @pytest.mark.parametrize("alpha", ALPHAS)
+    def test_with_memory_for_all_everyone_runs_its_best_as_the_exact_schedule_says(self, member, alpha):
+        for seed in range(4):
+            given = self.above(seed, 1.0)
+            exact = Exact(member.objective, alpha).allocate(given)
+            assert max(self.costs(given, exact.variants)) < 0
+            for allocation in twice(replace(member, alpha=alpha), given):
+                assert allocation.variants == exact.variants == (4, 4, 4)
+                assert sum(allocation.shares) == pytest.approx(1)
+
+    @pytest.mark.parametrize("member", LOWERING, ids=str)
+    @pytest.mark.parametrize("share", SHARES[1:])
+    def test_within_memory_nothing_is_better_than_trying_everything_and_the_exact_schedule_is_as_good(
+        self, member, share
+    ):
+        join = OBJECTIVES[member.objective]
+        for seed in range(3):
+            given = self.above(seed, share)
+            everything = [c for c in itertools.product(range(5), repeat=3) if self.fits(given, c)]
+            best = min(join(self.costs(given, chosen)) for chosen in everything)
+            for allocation in twice(member, given):
+                found = join(self.costs(given, allocation.variants))
+                assert self.fits(given, allocation.variants)
+                assert sum(allocation.shares) == pytest.approx(1)
+                if isinstance(member, Exact):
+                    assert found == pytest.approx(best, abs=1e-7)
+                else:
+                    assert found >= best - 1e-7
+
+    @pytest.mark.parametrize("share", SHARES)
+    def test_two_share_memory_as_the_exact_schedule_does(self, share):
+        for seed in range(10):
+            given = self.above(seed, share, apps=2)
+            best = sum(self.costs(given, Exact().allocate(given).variants))
+            for allocation in twice(NestDnn(), given):
+                assert sum(self.costs(given, allocation.variants)) == pytest.approx(best, abs=1e-7)
