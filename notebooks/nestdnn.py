@@ -72,7 +72,11 @@ show(view, "timeline")
 # %% [markdown]
 # ## Figure 8, Tables 4 and 5: loading and dropping networks (`nestdnn-fig8`)
 #
-# In the paper nested networks drop nothing on the way up and load nothing on the way down.
+# In the paper nested networks drop nothing on the way up and load nothing on the way down. First what schedulers have
+# switched; then, as in the paper, what switches at random would move and draw.
 
 # %%
 show(view, "paging")
+
+# %%
+show(view, "switching")

@@ -18,7 +18,7 @@ READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
-    "nestdnn": 10,  # a pruned layer, networks of two applications, accuracy and energy, three timelines, what is loaded
+    "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
 }
 
 

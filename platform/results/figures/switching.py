@@ -1,0 +1,109 @@
+"""What switching at random between networks moves and draws: Figure 8, Tables 4 and 5 of the NestDNN paper."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.results import plots
+from driftlab.platform.results.claims.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "What it would draw if an application switched at random, from each of its networks to each other one equally "
+    "often and, nested or independent, in the same order: no scheduler of this run switched like this. A byte draws "
+    "what the devices of the run have paid for one; lines are means over applications and seeds. The tables have what "
+    "a switch to a larger and to a smaller network moves: means over all pairs of an application's networks."
+)
+WAYS = {"nested": True, "independent": False}
+SIDES = ["loaded", "dropped"]
+SWITCHES, MARKED = 1000, (250, 500, 750, 1000)
+THIN = 5  # a line shows the sum after every so many switches
+
+
+def show(view: View) -> Shown | None:
+    """Draw the applications that have as many nested as independent networks, on devices that have loaded some."""
+    pairs, byte_j = of_equal_sizes(view.tables), joule_per_byte(view.tables)
+    if not pairs or not byte_j:
+        return None
+    order = list(view.looks)
+    systems = dict(zip(WAYS, (rows["system"].iloc[0] for rows in next(iter(pairs.values()))), strict=True))
+    looks = plots.series(sorted(WAYS, key=lambda way: order.index(systems[way])))
+    changes = _changes(pairs)
+    panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), looks=looks))
+    return Shown(NOTE, [panel], _grids(changes), looks)
+
+
+def _changes(pairs: dict[Any, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
+    """List the switches of all applications in both ways; a `place` is an application."""
+    import pandas as pd
+
+    found = pd.concat(
+        [
+            every_switch(rows, nested=nested).assign(way=way, **dict(zip(APP, app, strict=True)))
+            for app, both in pairs.items()
+            for rows, (way, nested) in zip(both, WAYS.items(), strict=True)
+        ],
+        ignore_index=True,
+    )
+    alone = found.groupby("app")["workload"].transform("nunique") == 1
+    return found.assign(place=found["app"].where(alone, found["workload"] + " · " + found["app"]))
+
+
+def walk(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Switch from network to network: whichever it is, each other one is next with the same probability."""
+    steps = rng.integers(1, count, SWITCHES)
+    return np.cumsum([rng.integers(count), *steps]) % count
+
+
+def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
+    """Add up what so many switches draw, for both ways along the same walk; average over applications."""
+    sums: dict[str, list[np.ndarray]] = {way: [] for way in WAYS}
+    for (draw, workload, app), own in changes.groupby(APP):
+        stations = walk(int(own["before"].max()) + 1, rng_for(int(draw), "switching", workload, app))
+        for way, rows in own.groupby("way"):
+            moved = rows.set_index(["before", "after"])[SIDES].sum(axis="columns").unstack().to_numpy()
+            sums[str(way)].append(np.cumsum([0.0, *moved[stations[:-1], stations[1:]]]))
+    return {way: byte_j * np.mean(each, axis=0) for way, each in sums.items()}
+
+
+def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.Looks) -> None:
+    """Draw a line for each way, with its height written where the paper has bars."""
+    most = max(float(curve[-1]) for curve in curves.values())
+    factor, unit = plots.scaled(most, "J")
+    for way, curve in curves.items():
+        heights, look = curve / factor, looks[way]
+        axis.plot(range(0, SWITCHES + 1, THIN), heights[::THIN], color=look.colour, linestyle=look.dash, linewidth=1.7)
+        axis.scatter(MARKED, heights[list(MARKED)], color=look.colour, s=20)
+        for count in MARKED:
+            plots.beside(axis, plots.short(heights[count]), count, heights[count], above=curve[-1] == most)
+    axis.set_ylim(0, 1.15 * most / factor)
+    axis.set_xticks([0, *MARKED])
+    axis.set_xlabel("switches")
+    axis.set_ylabel(unit)
+    plots.tidy(axis)
+
+
+def _grids(changes: pd.DataFrame) -> list[Grid]:
+    """Average what switches move, apart by direction."""
+    factor, unit = plots.scaled(float(changes[SIDES].to_numpy().max()), "B")
+    up = changes["after"] > changes["before"]
+    kinds = [(way, side) for way in WAYS for side in SIDES]
+    grids = []
+    for word, rows in (("larger", changes[up]), ("smaller", changes[~up])):
+        means = (rows.groupby(["place", "way"], sort=False)[SIDES].mean() / factor).unstack("way")
+        each = {
+            str(place): [Entry(f"{mean[side, way]:.1f}") for way, side in kinds] for place, mean in means.iterrows()
+        }
+        grids.append(Grid(f"switch to a {word} network, {unit}", [f"{way}: {side}" for way, side in kinds], each))
+    return grids
+
+
+FIGURE = Figure("switching", "Switching at random", show)
