@@ -18,7 +18,7 @@ from driftlab.platform.lab.backend import Backend
 from driftlab.platform.lab.experiment import Experiment, load, parse
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.machine import check_torch_device, long_slices
+from driftlab.platform.lab.machine import check_torch_device, in_batch
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.results.read import read_spec
 
@@ -74,7 +74,7 @@ def found(path: Path) -> tuple[Experiment, Path]:
 
 def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
     """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
-    with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file, long_slices():
+    with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
         paths.keep_info(directory, provenance)
         backend = open_backend()
         try:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from driftlab.platform.lab.machine import long_slices
+from driftlab.platform.lab.machine import in_batch
 
 CHILD = """
 import resource, sys, threading
@@ -45,7 +45,7 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
-def test_what_is_started_in_long_slices_keeps_them_and_nothing_else_does() -> None:
+def test_what_is_started_in_batch_stays_so_at_the_same_priority_and_nothing_else_does() -> None:
     policy = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
 
     def started() -> list[int]:
@@ -53,7 +53,7 @@ def test_what_is_started_in_long_slices_keeps_them_and_nothing_else_does() -> No
         return [int(part) for part in done.stdout.split()]
 
     before = started()
-    with long_slices():
+    with in_batch():
         inside = started()
     assert inside == [os.SCHED_BATCH, before[1]]
     assert started() == before
