@@ -90,7 +90,7 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
-def test_a_backend_is_opened_and_used_in_long_slices_and_these_end_with_the_run(tmp_path):
+def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_path):
     found = []
 
     def opened() -> InlineBackend:
