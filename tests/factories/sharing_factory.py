@@ -127,8 +127,9 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
 
 
 def _variant(place: dict[str, Any], app: str, number: int, one: Variant) -> dict[str, Any]:
-    return {**place, "app": app, "variant": number, "network": one.name, "accuracy": one.accuracy, "macs": one.macs,
-            "known_accuracy": one.accuracy, "memory_bytes": one.memory_bytes, "latency_ms": 1000 * one.latency_s, "energy_j": one.energy_j}  # fmt: skip
+    known = {"accuracy": one.accuracy, "known_accuracy": one.accuracy, "memory_bytes": one.memory_bytes}
+    cost = {"latency_ms": 1000 * one.latency_s, "energy_j": one.energy_j, "macs": one.macs}
+    return {**place, "app": app, "variant": number, "network": one.name, **known, **cost}
 
 
 def _filled(table: str, row: dict[str, Any]) -> dict[str, Any]:
