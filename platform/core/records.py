@@ -48,6 +48,7 @@ class ModelCost:
     weight_bytes: int
     activation_bytes: int
     layers: tuple[LayerCost, ...] = ()
+    kernel_bytes: int = 0  # of its weights, what has several dimensions: what networks of other widths can share
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,8 @@ class Variant:
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None
-    judged: float | None = (
-        None  # accuracy on data that nothing was chosen by; None: there is no other than the known one
-    )
-    kernel_bytes: int | None = None  # of its weights, what has several dimensions: what widths can share
+    judged: float | None = None  # accuracy on data that nothing was chosen by; None: only the known one is there
+    kernel_bytes: int | None = None  # of its weights, as in its account; None: somebody else measured it
 
     @property
     def reached(self) -> float | None:

@@ -103,7 +103,7 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
     for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
         progress.building(_named(recipe), done, len(recipes))
         facts = session.result(job).facts
-        networks[name] = Network(recipe.network.network, facts.profile, facts.digest, job, facts.kernel_bytes)
+        networks[name] = Network(recipe.network.network, facts.profile, facts.digest, job)
         progress.built(_named(recipe, len(facts.profile)), done, len(recipes))
     return networks
 

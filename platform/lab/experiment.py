@@ -22,7 +22,7 @@ from driftlab.platform.models import zoo
 FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-Lessons = Annotated[int, Field(ge=1, le=4096)]  # a batch of frames to learn from
+BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
@@ -116,7 +116,7 @@ class StudentPart(_Part):
     network: str = "tiny"
     pretrain_steps: Annotated[int, Field(ge=0)] = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_rate: Positive = 0.006
-    pretrain_batch: Lessons = 4
+    pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
     per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
 
@@ -137,7 +137,7 @@ class TeacherPart(_Part):
     network: str = "teacher"
     pretrain_steps: Annotated[int, Field(ge=1)] = 1000  # a minute
     pretrain_rate: Positive = 0.002
-    pretrain_batch: Lessons = 4
+    pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
 

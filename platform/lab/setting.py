@@ -25,7 +25,6 @@ class Network:
     profile: tuple[Profile, ...]  # what is known of each, from the smallest on
     digest: str
     weights: Job  # its payload is what the scaling member stores
-    kernel_bytes: tuple[int, ...] = ()  # of each network; none: nobody has counted them
 
     @property
     def first(self) -> int:
@@ -82,8 +81,6 @@ class AppSetting:
         if self.measured:
             return self.measured
         found = variants_on(hardware, self.student.profile)
-        if kernels := self.student.kernel_bytes:
-            found = tuple(replace(one, kernel_bytes=own) for one, own in zip(found, kernels, strict=True))
         return found if len(found) > 1 else (replace(found[0], name=self.student.name),)
 
 

@@ -52,6 +52,7 @@ def account(model: nn.Module, height: int, width: int) -> ModelCost:
         weight_bytes=_stored_bytes(model),
         activation_bytes=sum(layer.output_bytes for layer in layers),
         layers=tuple(layers),
+        kernel_bytes=sum(each.numel() * each.itemsize for each in model.parameters() if each.dim() > 1),
     )
 
 

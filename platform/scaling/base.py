@@ -90,6 +90,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             inference_j(one.cost, hardware),
             one.cost.macs,
             one.judged,
+            one.cost.kernel_bytes,
         )
         for one in profile
     )

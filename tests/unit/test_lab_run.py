@@ -191,7 +191,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
 
         def result(self, job):
             heard.append("result")
-            return SimpleNamespace(facts=SimpleNamespace(profile=(1, 2, 3), digest="", kernel_bytes=()))
+            return SimpleNamespace(facts=SimpleNamespace(profile=(1, 2, 3), digest=""))
 
     recipe, plain, nested = Recipe("tiny", height=32, width=48), Member("scaling", "fixed"), Member("scaling", "nested")
     recipes = {"a": FamilyRecipe(recipe, plain), "b": FamilyRecipe(recipe, nested)}
@@ -218,7 +218,7 @@ def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
             return recipe.network.seed
 
         def result(self, job):
-            return SimpleNamespace(facts=SimpleNamespace(profile=(), digest="", kernel_bytes=()))
+            return SimpleNamespace(facts=SimpleNamespace(profile=(), digest=""))
 
     apps = [{"name": name, "pretrain_seed": number} for number, name in enumerate("ab")]
     student = {"network": "tiny_classifier", "per_seed": per_seed}

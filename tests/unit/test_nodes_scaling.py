@@ -15,14 +15,14 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.setting import AppSetting, Network
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, obtain_family
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.specs import AppSpec, StudentSpec, TeacherSpec
+from driftlab.platform.nodes.specs import AppSpec, StudentSpec
 from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.scaling.base import variants_on
 from driftlab.platform.streaming.base import Answer
 from driftlab.platform.world import hardware
 
@@ -78,25 +78,16 @@ def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
 
 
 def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_their_widths_have_as_many():
-    found = built().facts
-    (small, large), (fewer, more) = (one.memory_bytes for one in found.profile), found.kernel_bytes
-    assert large - small == more - fewer > 0
-    alone = Member("scaling", "independent", (("keep", [0.75, 0.5]), ("epochs", 0)))
-    assert Builder().build(FamilyRecipe(NETWORK, alone)).facts.kernel_bytes == (fewer, more)
-    whole = Builder().build(FamilyRecipe(NETWORK, Member("scaling", "fixed"))).facts
+    def kernels(member: Member) -> tuple[int, ...]:
+        return tuple(one.cost.kernel_bytes for one in Builder().build(FamilyRecipe(NETWORK, member)).facts.profile)
+
+    profile = built().facts.profile
+    fewer, more = (one.cost.kernel_bytes for one in profile)
+    assert profile[1].memory_bytes - profile[0].memory_bytes == more - fewer > 0
+    assert kernels(Member("scaling", "independent", (("keep", [0.75, 0.5]), ("epochs", 0)))) == (fewer, more)
     tensors = state_of(build("half", CLASSES, seed=0)).values()
-    assert whole.kernel_bytes == (sum(tensor.nbytes for tensor in tensors if tensor.ndim > 1),)
-
-
-def test_a_setting_hands_kernels_on_where_they_were_counted():
-    found = built().facts
-    counted, uncounted = (
-        AppSetting(Network("half", found.profile, "", None, kernels), None, TeacherSpec(), 0.0, CLASSES)
-        for kernels in (found.kernel_bytes, ())
-    )
-    machine = hardware.find("laptop")
-    assert tuple(one.kernel_bytes for one in counted.variants(machine)) == found.kernel_bytes
-    assert [one.kernel_bytes for one in uncounted.variants(machine)] == [None, None]
+    assert kernels(Member("scaling", "fixed")) == (sum(tensor.nbytes for tensor in tensors if tensor.ndim > 1),)
+    assert [one.kernel_bytes for one in variants_on(hardware.find("laptop"), profile)] == [fewer, more]
 
 
 def test_a_family_is_built_once(monkeypatch, caplog):
