@@ -26,19 +26,8 @@ from driftlab.platform.models.tasks import Answers
 Ranking = Literal["trr", "l1", "bn_gamma", "random"]
 Scores = Mapping[str, Tensor]  # by group, one number per channel
 BATCH = 64
-POOLING = frozenset(
-    [
-        "max_pool2d",
-        "avg_pool2d",
-        "adaptive_avg_pool2d",
-        "adaptive_max_pool2d",
-        "mean",
-        "amax",
-        "flatten",
-        "reshape",
-        "view",
-    ]
-)
+POOLING = frozenset(("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "mean", "amax"))
+FLATTENING = frozenset(("flatten", "reshape", "view"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +127,7 @@ class Unpooled(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func.__name__ in POOLING and isinstance(made, Tensor) and args[0].dim() == 4:
+        if func.__name__ in POOLING | FLATTENING and isinstance(made, Tensor) and args[0].dim() == 4:
             self._made[id(made)] = (made, args[0])
         return made
 

@@ -18,6 +18,7 @@ from driftlab.platform.results.claims.sharing import (
     nested_and_independent,
     of_equal_sizes,
     of_kind,
+    over_apps,
     over_trainings,
     pruned_alone,
     whole,
@@ -85,8 +86,8 @@ def memory_saved(tables: Tables) -> Measured | Untestable:
     if nested.empty or alone.empty:
         return Untestable("needs nested and independent networks")
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
-    note = f"{largest.sum() / 1e6:.3g} MB for {together.sum() / 1e6:.3g} MB"
-    return over_trainings((1 - largest / together).dropna(), note)
+    note = " MB for ".join(f"{each.groupby('draw').sum().mean() / 1e6:.3g}" for each in (largest, together)) + " MB"
+    return over_apps((1 - largest / together).dropna(), note)
 
 
 def memory_saved_is_all_but_the_largest(tables: Tables) -> Measured | Untestable:
@@ -140,7 +141,7 @@ def switching_energy(tables: Tables) -> Measured | Untestable:
     )  # fmt: skip
     saved = drawn["alone"] - drawn["nested"]
     told = f"{drawn['nested'].mean():.3g} J against {drawn['alone'].mean():.3g} J"
-    return over_trainings(saved, f"{told}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
+    return over_apps(saved, f"{told}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
 
 
 def learning_helps(tables: Tables) -> Measured | Untestable:

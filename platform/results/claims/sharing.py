@@ -116,13 +116,22 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
 
 def over_trainings(values: pd.Series, note: str = "") -> Measured | Untestable:
     """Average over the seeds under which all was trained anew; else over applications, each with a seed of its own."""
-    by_draw = values.groupby("draw").mean()
-    anew = len(by_draw) > 1
-    found = interval(by_draw if anew else values)
+    by_draw, apps = values.groupby("draw").mean(), values.groupby(["workload", "app"]).ngroups
+    if len(by_draw) < 2:
+        return over_apps(values, note, "each of a seed of its own")
+    return _over(by_draw, note, f"over {len(by_draw)} seeds that train {apps} applications anew")
+
+
+def over_apps(values: pd.Series, note: str, what: str = "whatever they learn") -> Measured | Untestable:
+    """Average over applications: how large networks are is the same under every seed, and says nothing of its luck."""
+    by_app = values.groupby(["workload", "app"]).mean()
+    return _over(by_app, note, f"over {len(by_app)} applications, {what}")
+
+
+def _over(values: pd.Series, note: str, over: str) -> Measured | Untestable:
+    found = interval(values)
     if found is None or found.n < 2:
         return Untestable("needs two applications or more")
-    apps = f"{len(values.groupby(['workload', 'app']))} applications"
-    over = f"over {found.n} seeds that train {apps} anew" if anew else f"over {apps}, each of a seed of its own"
     return Measured.of(found, f"{note}, {over}" if note else over)
 
 
