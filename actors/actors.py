@@ -17,7 +17,7 @@ from driftlab.platform.lab.machine import keep_freed_memory
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
 
 
-class _Host:
+class RackActor:
     """Passes everything on to its rack."""
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
@@ -57,27 +57,27 @@ class _Host:
 
 
 @ray.remote
-class EdgeDevice(_Host):
+class EdgeDevice(RackActor):
     """Hosts devices."""
 
 
 @ray.remote
-class Application(_Host):
+class Application(RackActor):
     """Hosts applications and their models."""
 
 
 @ray.remote
-class Teacher(_Host):
+class Teacher(RackActor):
     """Hosts teachers."""
 
 
 @ray.remote
-class Trainer(_Host):
-    """Hosts trainers, and builds the networks that a run needs."""
+class Learner(RackActor):
+    """Hosts learners, and builds the networks that a run needs."""
 
 
 @ray.remote
-class Recorder(_Host):
+class Recorder(RackActor):
     """Hosts the one node that writes tables."""
 
 
@@ -85,7 +85,7 @@ ACTORS: Mapping[Kind, Any] = {
     "device": EdgeDevice,
     "application": Application,
     "teacher": Teacher,
-    "trainer": Trainer,
-    "builder": Trainer,
+    "learner": Learner,
+    "builder": Learner,
     "recorder": Recorder,
 }

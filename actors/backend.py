@@ -19,7 +19,7 @@ from driftlab.platform.lab.backend import Kind
 from driftlab.platform.lab.inline import NODE_CLASSES
 
 LOOK_S = 0.5  # how long a wait goes on before it looks whether it still makes sense
-CELL_BYTES = 2**30  # a fleet of 200 devices with applications and trainers
+CELL_BYTES = 2**30  # a fleet of 200 devices with applications and learners
 LEAVE_S = 5.0  # for the cells' threads to notice that the run is over
 
 

@@ -53,7 +53,7 @@ class ClusterConfig:
     address: str | None = None  # None: this machine alone, unless RAY_ADDRESS names a cluster
     workers: int | None = None  # actors of a kind; None: as many as there are processors
     rack: int | None = None  # at most so many devices per actor, then as many actors as it takes
-    gpus_per_actor: float = 0.0  # of applications, teachers and trainers
+    gpus_per_actor: float = 0.0  # of applications, teachers and learners
     dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
     store_bytes: int = STORE_BYTES
 
@@ -230,14 +230,14 @@ def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
 
 def check_gpus(config: ClusterConfig, gpus: float) -> None:
     """Refuse a request that Ray would wait for in silence."""
-    share, kinds = config.gpus_per_actor, 3  # applications, teachers and trainers
+    share, kinds = config.gpus_per_actor, 3  # applications, teachers and learners
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above one only whole GPUs can be had.")
     if share * kinds > gpus:
         most = int(gpus / kinds * 100) / 100
         fix = f"set it to {most} or less" if most else "leave it at 0 to compute on CPUs"
         raise RequestError(
-            f"compute.gpus_per_actor is {share}: an application, a teacher and a trainer together need "
+            f"compute.gpus_per_actor is {share}: an application, a teacher and a learner together need "
             f"{share * kinds:g} GPUs, and there are {gpus:g}; {fix}."
         )
 

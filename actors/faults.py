@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Trainer", "Recorder")
+EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
 
 
 def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
@@ -23,7 +23,7 @@ def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
 
 
 def kind_in(title: str) -> str:
-    """Take the actor's class out of a process title such as `ray::Trainer.call`."""
+    """Take the actor's class out of a process title such as `ray::Learner.call`."""
     return title.removeprefix("ray::").partition(".")[0]
 
 

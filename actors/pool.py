@@ -21,8 +21,8 @@ GIB = 2**30
 CPUS_PER_ACTOR = 0.001  # waiting actors reserve next to nothing; above zero, or Ray would not spread them
 START_S = 60.0  # to start one actor on a busy machine
 RACKED: frozenset[Kind] = frozenset({"device", "application"})
-ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "trainer", "builder"})
-WARM: tuple[Kind, ...] = ("trainer", "application", "device", "teacher")  # what every cell needs, slowest first
+ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder"})
+WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # what every cell needs, slowest first
 
 
 @dataclass(eq=False)
@@ -147,5 +147,5 @@ class Pool:
 
 
 def _label(kind: Kind) -> str:
-    """How the dashboard calls the actors of a kind; trainers and builders share theirs."""
+    """How the dashboard calls the actors of a kind; learners and builders share theirs."""
     return str(ACTORS[kind].__ray_metadata__.class_name)

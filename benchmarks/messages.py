@@ -1,6 +1,6 @@
-"""Measure messages of 1 MB from 50 devices to a trainer, against bare Ray doing the same; prints one JSON line.
+"""Measure messages of 1 MB from 50 devices to a learner, against bare Ray doing the same; prints one JSON line.
 
-Each device makes a payload and the trainer takes it; the driver sees neither. The bare side has as many actors and
+Each device makes a payload and the learner takes it; the driver sees neither. The bare side has as many actors and
 calls, and none of names, logs, racks and sessions. The two take turns on the same Ray; medians are compared.
 """
 
@@ -45,15 +45,15 @@ class Learner:
 
 def ours_per_s(backend: RayBackend, rounds: int) -> float:
     session = backend.open("messages")
-    trainer = NodeId("trainer", "trainer")
+    learner = NodeId("learner", "learner")
     devices = [NodeId("device", f"device-{index}") for index in range(DEVICES)]
-    session.place(trainer)
+    session.place(learner)
     for device in devices:
         session.place(device)
-    session.result(session.call(trainer, "take", session.call(devices[0], "make")))
+    session.result(session.call(learner, "take", session.call(devices[0], "make")))
     start_s = time.perf_counter()
     for _ in range(rounds):
-        jobs = [session.call(trainer, "take", session.call(device, "make")) for device in devices]
+        jobs = [session.call(learner, "take", session.call(device, "make")) for device in devices]
         for job in jobs:
             assert session.result(job).facts == PAYLOAD_BYTES
     rate = rounds * DEVICES / (time.perf_counter() - start_s)
@@ -70,11 +70,11 @@ def bare_per_s(rounds: int) -> float:
         def take(self, payload: np.ndarray) -> int:
             return len(payload)
 
-    hosts, trainer = [Host.remote() for _ in range(WORKERS)], Host.remote()
-    ray.get([trainer.take.remote(host.make.remote()) for host in hosts])
+    hosts, learner = [Host.remote() for _ in range(WORKERS)], Host.remote()
+    ray.get([learner.take.remote(host.make.remote()) for host in hosts])
     start_s = time.perf_counter()
     for _ in range(rounds):
-        taken = [trainer.take.remote(hosts[index % WORKERS].make.remote()) for index in range(DEVICES)]
+        taken = [learner.take.remote(hosts[index % WORKERS].make.remote()) for index in range(DEVICES)]
         for reference in taken:
             assert ray.get(reference) == PAYLOAD_BYTES
     return rounds * DEVICES / (time.perf_counter() - start_s)
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    nodes = {"device": "messages:Camera", "trainer": "messages:Learner"}
+    nodes = {"device": "messages:Camera", "learner": "messages:Learner"}
     nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:Camera")
     backend = RayBackend(ClusterConfig(workers=WORKERS), nodes)
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
 
 
@@ -25,15 +25,15 @@ class EveryMinute(Streaming):
         """Name every parameter that is out of range; all of them are shown at once."""
         return [f"'{name}' is {value}, must be above 0" for name, value in vars(self).items() if not value > 0]
 
-    def start(self, session: Session) -> None:
+    def start(self, session: StreamFacts) -> None:
         """Return the state before the first frame; this method needs none."""
 
-    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
         """Sample from now on for one period, then send; asked again as soon as that has left."""
         stop_s = now_s + self.period_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s)
 
-    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
+    def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Train one phase on what is young enough, and send back the weights that changed."""
-        return Answer(state, Phase(self.iterations), oldest_s=now_s - self.memory_s)
+        return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s - self.memory_s)

@@ -106,7 +106,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Stored:
-    """A trainer has put labelled frames into its buffer."""
+    """A learner has put labelled frames into its buffer."""
 
     frames: int
     buffered: int
@@ -118,7 +118,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trainer has finished a phase and packed what changed."""
+    """A learner has finished a phase and packed what changed."""
 
     frames: int  # in the buffer that it trained on
     iterations: int

@@ -10,8 +10,8 @@ from driftlab.datasets.catalogue import content_of, find_workload
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
+from driftlab.platform.lab.context import AppContext, CellContext, Network, Server, key
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting, key
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIXED = Member("scaling", "fixed")
 
 
-def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, Setting]:
+def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, CellContext]:
     """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
     members = list({repr(cell.system.scaling): cell.system.scaling for cell in cells_of(experiment)}.values())
     asked = [
@@ -115,11 +115,11 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(asked: Asked, built: Mapping[str, Network]) -> Setting:
+def _setting(asked: Asked, built: Mapping[str, Network]) -> CellContext:
     experiment, part = asked.experiment, asked.experiment.server
     server = Server(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {app.name: _app_setting(experiment, app, _recipes(asked, app), built, server) for app in asked.apps}
-    return Setting(
+    return CellContext(
         experiment=experiment.name,
         clock=experiment.clock,
         window_s=experiment.window_s,
@@ -133,13 +133,13 @@ def _setting(asked: Asked, built: Mapping[str, Network]) -> Setting:
 
 def _app_setting(
     experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, Network], server: Server
-) -> AppSetting:
+) -> AppContext:
     student, *teachers = (built[recipe.key()] for recipe in recipes)
     teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes
     label_s = server.label_s
     if label_s is None:
         label_s = inference_s((teacher or student).cost, server.hardware)
-    return AppSetting(
+    return AppContext(
         student=student,
         teacher=teacher,
         teacher_spec=TeacherSpec(

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from driftlab.platform.core.records import Reply
 
-Kind = Literal["device", "application", "teacher", "trainer", "builder", "recorder"]
+Kind = Literal["device", "application", "teacher", "learner", "builder", "recorder"]
 
 
 @dataclass(frozen=True)

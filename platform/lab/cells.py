@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tenant:
+class AppSpec:
     """One application of a device: what it wishes, and what it watches."""
 
     app: App
@@ -34,20 +34,20 @@ class Tenant:
 
 
 @dataclass(frozen=True)
-class EdgeSpec:
+class DeviceSpec:
     """One device of a fleet, and who lives on it."""
 
     name: str
     hardware: Hardware
     link: LinkProfile
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[AppSpec, ...]
     events: tuple[Event, ...] | None = None  # who comes and goes when; none: all are there from beginning to end
 
     @property
     def duration_s(self) -> float:
         return self.tenants[0].stream.duration_s
 
-    def name_of(self, tenant: Tenant) -> str:
+    def name_of(self, tenant: AppSpec) -> str:
         """Say how an application's nodes are called: by the device, and where that has several by both."""
         return self.name if len(self.tenants) == 1 else f"{self.name}/{tenant.app.name}"
 
@@ -69,7 +69,7 @@ class Cell:
     system: System
     workload: str
     fleet: str
-    devices: tuple[EdgeSpec, ...]
+    devices: tuple[DeviceSpec, ...]
     seed: int
     duration_s: float
     gpus: int = 1  # of the server that the devices take turns on
@@ -91,17 +91,21 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     ]
 
 
-def _cell(system: System, workload: str, fleet: FleetPart, devices: tuple[EdgeSpec, ...], seed: int, gpus: int) -> Cell:
+def _cell(
+    system: System, workload: str, fleet: FleetPart, devices: tuple[DeviceSpec, ...], seed: int, gpus: int
+) -> Cell:
     cell_id = f"{system.name}/{workload}/{fleet.name}/seed-{seed}"
     if system.bound == "null_link":
         devices = tuple(replace(device, link=link.find("null")) for device in devices)
     return Cell(cell_id, system, workload, fleet.name, devices, seed, devices[0].duration_s, fleet.gpus or gpus)
 
 
-def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[Tenant], seed: int) -> tuple[EdgeSpec, ...]:
+def devices_of(
+    fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int
+) -> tuple[DeviceSpec, ...]:
     """Give each device a world and visitors of its own, the same ones whatever system runs on it."""
     return tuple(
-        EdgeSpec(
+        DeviceSpec(
             f"device-{index:04d}",
             *machine,
             tuple(_settled(tenant, seed, index) for tenant in tenants),
@@ -111,22 +115,22 @@ def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[Tenan
     )
 
 
-def _settled(tenant: Tenant, seed: int, index: int) -> Tenant:
+def _settled(tenant: AppSpec, seed: int, index: int) -> AppSpec:
     """Seed what an application watches; those on one device that watch the same place see the same."""
     return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
 
 
-def _events(workload: WorkloadPart, tenants: Sequence[Tenant], seed: int, index: int) -> tuple[Event, ...] | None:
+def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index: int) -> tuple[Event, ...] | None:
     if workload.churn is None:
         return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
     return apps.trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
 
 
-def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[Tenant, ...]:
+def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
     """Describe the applications of a workload."""
     return tuple(
-        Tenant(
+        AppSpec(
             App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority),
             stream_of(workload.seen_by(part)),
         )

@@ -16,11 +16,11 @@ from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import Cell, cells_of
+from driftlab.platform.lab.context import CellContext, key
 from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.rows import failed_rows
-from driftlab.platform.lab.setting import Setting, key
 from driftlab.platform.results.recorder import finished
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def run_grid(experiment: Experiment, backend: Backend, directory: Path, progress
 class Work:
     """What every cell of a grid is run with."""
 
-    settings: Mapping[str, Setting]  # by workload, scaling member and seed
+    settings: Mapping[str, CellContext]  # by workload, scaling member and seed
     backend: Backend
     directory: Path
     progress: Progress

@@ -15,7 +15,7 @@ NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
     "device": "driftlab.platform.nodes.device:Device",
     "application": "driftlab.platform.nodes.application:Application",
     "teacher": "driftlab.platform.nodes.teacher:Teacher",
-    "trainer": "driftlab.platform.nodes.trainer:Trainer",
+    "learner": "driftlab.platform.nodes.learner:Learner",
     "builder": "driftlab.platform.nodes.builder:Builder",
     "recorder": "driftlab.platform.results.recorder:Recorder",
 }

@@ -19,10 +19,11 @@ from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Applied, Captured, Trained, Uploaded, Watched
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.lab.app_run import AppRun, Direction, Message, TrainingRound, Upload, nothing_to_learn, together
 from driftlab.platform.lab.backend import Job, NodeId, Session
-from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
-from driftlab.platform.lab.edge import Direction, Edge, Message, Upload, Visit, nothing_to_learn, together
-from driftlab.platform.lab.host import Grant, Host
+from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.lab.context import CellContext
+from driftlab.platform.lab.device_run import AppAllocation, DeviceRun
 from driftlab.platform.lab.ledger import Ledger
 from driftlab.platform.lab.rows import (
     device_row,
@@ -33,10 +34,8 @@ from driftlab.platform.lab.rows import (
     update_row,
     variant_rows,
 )
-from driftlab.platform.lab.setting import Setting
-from driftlab.platform.nodes.specs import AppSpec, StudentSpec
-from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling
-from driftlab.platform.streaming.base import Session as Plan
+from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, DownlinkPlan, Sampling, StreamFacts
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.link import LINKS, Link
 
@@ -50,7 +49,11 @@ class Loop:
     """One cell while it runs."""
 
     def __init__(
-        self, cell: Cell, setting: Setting, session: Session, advanced: Callable[[float], None] = lambda seconds: None
+        self,
+        cell: Cell,
+        setting: CellContext,
+        session: Session,
+        advanced: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.cell, self.setting, self.session, self.advanced = cell, setting, session, advanced
         self.clock = make_clock(setting.clock)
@@ -76,9 +79,9 @@ class Loop:
 
     # What a device does ------------------------------------------------------------------------------------------
 
-    def _watch(self, host: Host) -> Process:
+    def _watch(self, host: DeviceRun) -> Process:
         """Share every window among those who run; what they see while it lasts goes through their models after it."""
-        watching: list[tuple[Edge, Job]] = []
+        watching: list[tuple[AppRun, Job]] = []
         while self.clock.now < host.spec.duration_s:
             start_s, stop_s = self.clock.now, min(self.clock.now + self.setting.window_s, host.spec.duration_s)
             awake = self._share(host, start_s, stop_s - start_s)
@@ -91,7 +94,7 @@ class Loop:
             self.advanced(stop_s - start_s)
         self._watched(watching)
 
-    def _share(self, host: Host, start_s: float, window_s: float) -> list[Grant]:
+    def _share(self, host: DeviceRun, start_s: float, window_s: float) -> list[AppAllocation]:
         """Ask the scheduler, write down what it says, and return who runs its model in this window."""
         grants = host.grant(self.scheduling, start_s, window_s)
         for grant in grants:
@@ -103,13 +106,13 @@ class Loop:
                 grant.edge.runs = grant.variant
         return awake
 
-    def _infer(self, grant: Grant, capturing: Job, captured: Captured) -> Job:
+    def _infer(self, grant: AppAllocation, capturing: Job, captured: Captured) -> Job:
         """Start the model over a window; a stream without truth is compared with the teacher's labels."""
         edge = grant.edge
         truth = None if captured.has_truth else self.session.call(_teacher(edge.app), "label", capturing)
         return self.session.call(edge.node("application"), "watch", capturing, truth, grant.share)
 
-    def _watched(self, watching: Sequence[tuple[Edge, Job]]) -> None:
+    def _watched(self, watching: Sequence[tuple[AppRun, Job]]) -> None:
         """Take what a window showed; asked for one window late, so that the work had a window's time."""
         for edge, job in watching:
             reply = self.session.result(job)
@@ -119,7 +122,7 @@ class Loop:
 
     # What crosses the link and what the server does --------------------------------------------------------------
 
-    def _send(self, edge: Edge) -> Process:
+    def _send(self, edge: AppRun) -> Process:
         """Sample, pack and send, as often as the streaming member plans it and the stream lasts."""
         while (sampling := self._sampling(edge)) is not None:
             if sampling.times_s:  # a slow camera may show nothing between two uploads
@@ -131,7 +134,7 @@ class Loop:
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
-    def _sampling(self, edge: Edge) -> Sampling | None:
+    def _sampling(self, edge: AppRun) -> Sampling | None:
         """Ask for the next plan; what would leave when the stream is over is not sent."""
         if self.clock.now >= edge.plan.duration_s:
             return None
@@ -173,7 +176,7 @@ class Loop:
         else:
             yield from self._return(visit, training)
 
-    def _label(self, edge: Edge, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, list[Job]]:
+    def _label(self, edge: AppRun, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, list[Job]]:
         """Let the teacher label; pack the labels for the way back."""
         teacher = _teacher(edge.app)
         labelling = [self.session.call(teacher, "label", upload.packing) for upload in uploads]
@@ -181,7 +184,7 @@ class Loop:
         yield self._busy(sum(upload.sent.frames for upload in uploads) * edge.setting.label_s)
         return packed
 
-    def _return_labels(self, edge: Edge, upload: Upload, packed: Job) -> Process:
+    def _return_labels(self, edge: AppRun, upload: Upload, packed: Job) -> Process:
         """Send labels down; the device carries them along from the moment of their arrival."""
         message = edge.message("down", "labels")
         yield from self._carry(message, self.session.result(packed).facts.bytes)
@@ -194,37 +197,39 @@ class Loop:
         message.refused = applied.reason
         self._arrived(message, unknown=applied.unknown)
 
-    def _visit(self, edge: Edge, uploads: Sequence[Upload]) -> Generator[simpy.Event, Any, tuple[Visit, Job | None]]:
+    def _visit(
+        self, edge: AppRun, uploads: Sequence[Upload]
+    ) -> Generator[simpy.Event, Any, tuple[TrainingRound, Job | None]]:
         """Do one whole step of a device: label everything that waits, then train once."""
-        visit = Visit(edge, tuple(uploads), teach_start_s=self.clock.now)
+        visit = TrainingRound(edge, tuple(uploads), teach_start_s=self.clock.now)
         answer = yield from self._teach(visit)
         training = yield from self._train(visit, answer)
         learned = answer.state if visit.trained is None else self.streaming.learn(answer.state, visit.trained)
         visit.state = edge.server_state = learned
         return visit, training
 
-    def _teach(self, visit: Visit) -> Generator[simpy.Event, Any, Answer]:
-        """Label what has arrived and put it into the trainer's buffer."""
+    def _teach(self, visit: TrainingRound) -> Generator[simpy.Event, Any, DownlinkPlan]:
+        """Label what has arrived and put it into the learner's buffer."""
         edge = visit.edge
-        if not edge.has_trainer:
-            self._place_trainer(edge)
+        if not edge.has_learner:
+            self._place_learner(edge)
         self._follow(edge)
         storing, teacher = [], _teacher(edge.app)
         for upload in visit.uploads:
             labelling = self.session.call(teacher, "label", upload.packing)
-            storing.append(self.session.call(edge.node("trainer"), "store", upload.packing, labelling, upload.stamp_s))
+            storing.append(self.session.call(edge.node("learner"), "store", upload.packing, labelling, upload.stamp_s))
         yield self._busy(sum(upload.sent.frames for upload in visit.uploads) * edge.setting.label_s)
         visit.stored, visit.teach_end_s = together([self.session.result(job).facts for job in storing]), self.clock.now
         visit.answer = self.streaming.plan_downlink(edge.server_state, edge.plan, visit.stored, self.clock.now)
         return visit.answer
 
-    def _train(self, visit: Visit, answer: Answer) -> Generator[simpy.Event, Any, Job | None]:
+    def _train(self, visit: TrainingRound, answer: DownlinkPlan) -> Generator[simpy.Event, Any, Job | None]:
         """Train as long as the plan says; where that depends on the score, the work comes before its duration."""
         if answer.phase is None or nothing_to_learn(visit.stored, answer):
             visit.idle = "stored" if answer.phase is None else NOTHING
             return None
         visit.train_start_s = self.clock.now
-        training = self.session.call(visit.edge.node("trainer"), "train", replace(answer, state=None))
+        training = self.session.call(visit.edge.node("learner"), "train", replace(answer, state=None))
         iterations = answer.phase.iterations or self.adaptation.phase_iterations
         batch = self.adaptation.phase_batch
         if answer.phase.stop_score is not None:  # every step takes all frames
@@ -235,7 +240,7 @@ class Loop:
         visit.trained, visit.train_end_s, visit.idle = trained, self.clock.now, trained.skipped
         return training
 
-    def _return(self, visit: Visit, training: Job | None) -> Process:
+    def _return(self, visit: TrainingRound, training: Job | None) -> Process:
         """Send the update down, or the new plan alone; the device uses it from the moment of its arrival."""
         if training is not None and not visit.idle:
             yield from self._update(visit, training)
@@ -247,7 +252,7 @@ class Loop:
             visit.edge.device_state = visit.state
         self._record(visit, visit.idle)
 
-    def _update(self, visit: Visit, packing: Job) -> Process:
+    def _update(self, visit: TrainingRound, packing: Job) -> Process:
         """Send weights down and hand them to the application; a device that cannot take them asks for all of them."""
         edge, trained = visit.edge, visit.trained
         assert trained is not None
@@ -269,7 +274,7 @@ class Loop:
             edge.in_step = False
             self.clock.process(self._resync(edge))
 
-    def _resync(self, edge: Edge) -> Process:
+    def _resync(self, edge: AppRun) -> Process:
         """Ask the server for every weight, again and again until they have come; who has gone asks when it is back."""
         while not edge.in_step and self.clock.now < edge.plan.duration_s:
             if edge.present(self.clock.now):
@@ -280,13 +285,13 @@ class Loop:
                     yield from self._resend(edge)
             yield self.clock.timeout(RETRY_S)
 
-    def _resend(self, edge: Edge) -> Process:
+    def _resend(self, edge: AppRun) -> Process:
         """Send every weight as the server has it between two phases, with the plan that holds by now."""
         with edge.turn.request() as turn:
             yield turn
             self._follow(edge)
-            packing = self.session.call(edge.node("trainer"), "resend")
-            visit = Visit(edge, state=edge.server_state, trained=self.session.result(packing).facts)
+            packing = self.session.call(edge.node("learner"), "resend")
+            visit = TrainingRound(edge, state=edge.server_state, trained=self.session.result(packing).facts)
         yield from self._update(visit, packing)
 
     def _busy(self, seconds: float) -> simpy.Event:
@@ -306,12 +311,14 @@ class Loop:
         """Write a message's row, now that its receiver has taken or refused it."""
         self.ledger.row("transfers", **transfer_row(message), **columns)
 
-    def _record(self, visit: Visit, reason: str, applied: Applied | None = None, arrive_s: float | None = None) -> None:
+    def _record(
+        self, visit: TrainingRound, reason: str, applied: Applied | None = None, arrive_s: float | None = None
+    ) -> None:
         self.ledger.row("updates", **update_row(visit, reason, applied, arrive_s))
 
     # Beginning and end -------------------------------------------------------------------------------------------
 
-    def _host(self, spec: EdgeSpec) -> Host:
+    def _host(self, spec: DeviceSpec) -> DeviceRun:
         """Open the device's links, which its applications share, and prepare each application."""
         profile = LINKS["null"] if self.streaming.free else spec.link
         up, down = (
@@ -320,19 +327,19 @@ class Loop:
         )
         edges = {tenant.app.name: self._edge(spec, tenant, up, down, profile.damaged) for tenant in spec.tenants}
         variants = {app: edge.setting.variants(spec.hardware) for app, edge in edges.items()}
-        return Host(spec, edges, variants, nested=self.scaling.nested)
+        return DeviceRun(spec, edges, variants, nested=self.scaling.nested)
 
-    def _edge(self, spec: EdgeSpec, tenant: Tenant, up: Link, down: Link, damaged: float) -> Edge:
-        plan = Plan(tenant.stream.fps, tenant.stream.duration_s)
+    def _edge(self, spec: DeviceSpec, tenant: AppSpec, up: Link, down: Link, damaged: float) -> AppRun:
+        plan = StreamFacts(tenant.stream.fps, tenant.stream.duration_s)
         state = self.streaming.start(plan)
         faults = {way: rng_for(self.cell.seed, "damage", spec.name_of(tenant), way) for way in get_args(Direction)}
         needs, turn = self.setting.apps[tenant.app.name], simpy.Resource(self.clock)
-        return Edge(spec, tenant, needs, plan, up, down, faults, damaged, state, state, turn)
+        return AppRun(spec, tenant, needs, plan, up, down, faults, damaged, state, state, turn)
 
-    def _place(self, edge: Edge) -> None:
+    def _place(self, edge: AppRun) -> None:
         self.session.place(edge.node("device"), edge.tenant.stream)
         follows_here = not self.adaptation.needs_labels
-        spec = AppSpec(
+        spec = AppNodeSpec(
             device=edge.device,
             app=edge.app,
             student=self._student(edge, self.cell.system.adaptation if follows_here else FROZEN),
@@ -344,18 +351,18 @@ class Loop:
         )
         self.session.place(edge.node("application"), spec, edge.setting.student.weights)
 
-    def _place_trainer(self, edge: Edge) -> None:
+    def _place_learner(self, edge: AppRun) -> None:
         spec = self._student(edge, self.cell.system.adaptation)
-        self.session.place(edge.node("trainer"), spec, edge.setting.student.weights)
-        edge.has_trainer = True
+        self.session.place(edge.node("learner"), spec, edge.setting.student.weights)
+        edge.has_learner = True
 
-    def _follow(self, edge: Edge) -> None:
-        """Have the trainer work on the network that the device runs."""
+    def _follow(self, edge: AppRun) -> None:
+        """Have the learner work on the network that the device runs."""
         if edge.trains != edge.runs:
-            self.session.call(edge.node("trainer"), "switch", edge.runs)
+            self.session.call(edge.node("learner"), "switch", edge.runs)
             edge.trains = edge.runs
 
-    def _student(self, edge: Edge, adaptation: Member) -> StudentSpec:
+    def _student(self, edge: AppRun, adaptation: Member) -> StudentSpec:
         return StudentSpec(
             network=edge.setting.student.name,
             classes=edge.setting.classes,
@@ -367,7 +374,7 @@ class Loop:
             torch_device=self.setting.torch_device,
         )
 
-    def _picture_times(self, edge: Edge) -> tuple[float, ...]:
+    def _picture_times(self, edge: AppRun) -> tuple[float, ...]:
         """Spread the report's pictures over the first stream of the first device."""
         if edge.tenant is not self.cell.devices[0].tenants[0] or not self.setting.pictures:
             return ()

@@ -10,11 +10,11 @@ import numpy as np
 
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
+from driftlab.platform.lab.app_run import Message, TrainingRound
 from driftlab.platform.lab.cells import Cell
-from driftlab.platform.lab.edge import Message, Visit
-from driftlab.platform.lab.host import Grant, Host
+from driftlab.platform.lab.context import AppContext, CellContext
+from driftlab.platform.lab.device_run import AppAllocation, DeviceRun
 from driftlab.platform.lab.ledger import Account, total
-from driftlab.platform.lab.setting import AppSetting, Setting
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 
@@ -37,7 +37,7 @@ def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
     }
 
 
-def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
+def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
     """Sum a finished cell up; what is said of networks is true of all applications, or listed."""
     apps = list(setting.apps.values())
     return {
@@ -53,7 +53,7 @@ def run_row(cell: Cell, setting: Setting, accounts: Sequence[Account], digests: 
 
 
 def _came_out(
-    cell: Cell, apps: Sequence[AppSetting], accounts: Sequence[Account], digests: Sequence[str]
+    cell: Cell, apps: Sequence[AppContext], accounts: Sequence[Account], digests: Sequence[str]
 ) -> Mapping[str, Any]:
     """What only networks that ran can tell."""
     whole = total(accounts)
@@ -77,14 +77,14 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _score_global(apps: Sequence[AppSetting], accounts: Sequence[Account]) -> float | None:
+def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> float | None:
     """Score everything at once, where all do the same task and know the same classes."""
     counts = [account.counts for account in accounts if account.counts is not None]
     kinds = {(app.task.name, app.classes) for app in apps}
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
 
 
-def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any]:
+def share_row(grant: AppAllocation, start_s: float, window_s: float) -> Mapping[str, Any]:
     """Write down what an application got for a window, and what that means on this machine."""
     edge, demand, network = grant.edge, grant.demand, grant.network
     running = network is not None and grant.share > 0
@@ -115,7 +115,7 @@ def share_row(grant: Grant, start_s: float, window_s: float) -> Mapping[str, Any
     }
 
 
-def variant_rows(host: Host) -> Iterator[Mapping[str, Any]]:
+def variant_rows(host: DeviceRun) -> Iterator[Mapping[str, Any]]:
     """Write down what every application of a device could run."""
     for app, variants in host.variants.items():
         for number, one in enumerate(variants):
@@ -134,7 +134,7 @@ def variant_rows(host: Host) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(grant: Grant, window_s: float) -> float | None:
+def _energy_j(grant: AppAllocation, window_s: float) -> float | None:
     """Count what the frames draw that there is time for."""
     network = grant.network
     if network is None or network.energy_j is None or not grant.share:
@@ -147,7 +147,7 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
 
 
-def device_row(host: Host, *, live: bool) -> Mapping[str, Any]:
+def device_row(host: DeviceRun, *, live: bool) -> Mapping[str, Any]:
     """Sum one device up."""
     spec = host.spec
     return {
@@ -197,7 +197,7 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
     }
 
 
-def update_row(visit: Visit, reason: str, applied: Applied | None, arrive_s: float | None) -> Mapping[str, Any]:
+def update_row(visit: TrainingRound, reason: str, applied: Applied | None, arrive_s: float | None) -> Mapping[str, Any]:
     """Write a visit to the server down, and what came of it."""
     stored, trained, answer = visit.stored, visit.trained, visit.answer
     buffered = trained.frames if trained else stored.buffered if stored else 0

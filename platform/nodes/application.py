@@ -21,7 +21,7 @@ from driftlab.platform.models.predict import predict
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.scorer import Scorer, Scores
-from driftlab.platform.nodes.specs import AppSpec
+from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.world.cost import inference_j, inference_s
@@ -55,7 +55,7 @@ class View:
 class Application:
     """Runs its model on every frame it has time for; swaps weights only between two frames."""
 
-    def __init__(self, spec: AppSpec, weights: Weights) -> None:
+    def __init__(self, spec: AppNodeSpec, weights: Weights) -> None:
         self._spec, self._task = spec, zoo.task_of(spec.student.network)
         self._adaptation = spec.student.adaptation.make()
         self._scaling = spec.student.scaling.make()

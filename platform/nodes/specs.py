@@ -38,7 +38,7 @@ class StudentSpec:
 
 
 @dataclass(frozen=True)
-class AppSpec:
+class AppNodeSpec:
     """An application on a device."""
 
     device: str

@@ -1,4 +1,4 @@
-"""The student network as an application and its trainer both make it."""
+"""The student network as an application and its learner both make it."""
 
 from __future__ import annotations
 

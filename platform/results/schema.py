@@ -154,8 +154,8 @@ _UPDATES = _table(
     _column("bytes", BYTES, "payload of the update", "B"),
     _column("teach_start_s", REAL, "when the teacher began to label the samples", "s", null="nobody labelled them"),
     _column("teach_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
-    _column("train_start_s", REAL, "when the trainer began", "s", null=_NO_PHASE),
-    _column("train_end_s", REAL, "when the trainer was done", "s", null=_NO_PHASE),
+    _column("train_start_s", REAL, "when the learner began", "s", null=_NO_PHASE),
+    _column("train_end_s", REAL, "when the learner was done", "s", null=_NO_PHASE),
     _column("arrive_s", REAL, "when the device had the whole update", "s", null="it did not arrive in the session"),
     _column(
         "accepted", FLAG, "whether the application took it", null="none came of it, or it did not arrive in the session"

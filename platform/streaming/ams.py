@@ -13,7 +13,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Stamp, Streaming, Wire
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Stamp, StreamFacts, Streaming, Wire
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
@@ -68,21 +68,21 @@ class Ams(Streaming):
         }
         return faults_in(self, ranges) + codec_faults(self.codec)
 
-    def start(self, session: Session) -> Rates:
+    def start(self, session: StreamFacts) -> Rates:
         return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)
 
-    def plan_uplink(self, state: Rates, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float) -> Sampling | None:
         """Fill the next buffer evenly and send it when the interval is over."""
         stop_s = now_s + state.interval_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
         plan = Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=state.fps)
         return replace(plan, scale=self.scale, stamp=self.stamp)
 
-    def plan_downlink(self, state: Rates, session: Session, stored: Stored, now_s: float) -> Answer:
+    def plan_downlink(self, state: Rates, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Set both rates by the new φ-scores, and train on what the horizon still holds."""
         wire = Wire(self.values, self.mask, self.feedback)
         after = self._advance(state, stored, now_s)
-        return Answer(
+        return DownlinkPlan(
             after,
             Phase() if now_s >= self.first_train_s else None,
             oldest_s=now_s - self.horizon_s,

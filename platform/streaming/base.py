@@ -13,7 +13,7 @@ Stamp = Literal["capture", "receipt"]  # the time by which the server files a sa
 
 
 @dataclass(frozen=True)
-class Session:
+class StreamFacts:
     """What a streaming member may know of the session it plans for."""
 
     fps: float
@@ -43,12 +43,12 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DownlinkPlan:
     """What the server does with an upload; no phase means that it only stores it."""
 
     state: Any
     phase: Phase | None
-    oldest_s: float = float("-inf")  # samples captured before this leave the trainer's buffer
+    oldest_s: float = float("-inf")  # samples captured before this leave the learner's buffer
     dense: bool = False  # send every weight rather than those that changed
     wire: Wire = Wire()
     rate_fps: float | None = None  # what the device is told, where the member sets it: how often to sample
@@ -62,7 +62,7 @@ RESYNC_BYTES = 16  # and the one by which a device asks for every weight
 class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 
-    brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a trainer
+    brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a learner
     returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the server sends back
     free: ClassVar[bool] = False  # a bound: links and servers take no time
 
@@ -72,15 +72,15 @@ class Streaming(ABC):
         return True
 
     @abstractmethod
-    def start(self, session: Session) -> Any:
+    def start(self, session: StreamFacts) -> Any:
         """Return the state before the first frame."""
 
     @abstractmethod
-    def plan_uplink(self, state: Any, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: Any, session: StreamFacts, now_s: float) -> Sampling | None:
         """Choose what to sample and send next; None ends the uplink for good."""
 
     @abstractmethod
-    def plan_downlink(self, state: Any, session: Session, stored: Stored, now_s: float) -> Answer:
+    def plan_downlink(self, state: Any, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Choose what to do with an upload that the teacher has labelled, and what to send back."""
 
     def learn(self, state: Any, trained: Trained) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
 
 
@@ -31,10 +31,10 @@ class Foresight(Streaming):
         positive = {"window_s": self.window_s, "rate_fps": self.rate_fps, "iterations": self.iterations}
         return [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
 
-    def start(self, session: Session) -> None:
+    def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
         """Look at frames from now on; the next plan is asked for when this one's frames have been shown."""
         if self.span == "stream" and now_s > 0:
             return None
@@ -42,6 +42,6 @@ class Foresight(Streaming):
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png", rate_fps=self.rate_fps)
 
-    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
+    def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Train on this upload alone: an oracle of a window knows that window only."""
-        return Answer(state, Phase(self.iterations), oldest_s=now_s, dense=True)
+        return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s, dense=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
@@ -40,19 +40,19 @@ class JustInTime(Streaming):
         }
         return faults_in(self, ranges) + codec_faults(self.codec)
 
-    def start(self, session: Session) -> float:
+    def start(self, session: StreamFacts) -> float:
         """Begin with the shortest interval; it is the whole state."""
         return self.shortest_s
 
-    def plan_uplink(self, state: float, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: float, session: StreamFacts, now_s: float) -> Sampling | None:
         """Send the newest frame, and come back after the interval, which is never shorter than a frame."""
         return Sampling(
             (newest(now_s, session),), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec
         )
 
-    def plan_downlink(self, state: float, session: Session, stored: Stored, now_s: float) -> Answer:
+    def plan_downlink(self, state: float, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Train on the newest frame alone, for as long as it is not known well enough."""
-        return Answer(state, Phase(self.most_steps, stop_score=self.threshold), oldest_s=stored.newest_s)
+        return DownlinkPlan(state, Phase(self.most_steps, stop_score=self.threshold), oldest_s=stored.newest_s)
 
     def learn(self, state: float, trained: Trained) -> float:
         """Double the interval if the student knows the frame in the end, else halve it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 
 
 @dataclass(frozen=True)
@@ -14,11 +14,11 @@ class Local(Streaming):
 
     brings_labels = False
 
-    def start(self, session: Session) -> None:
+    def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
         return None
 
-    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
-        return Answer(state, phase=None)
+    def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
+        return DownlinkPlan(state, phase=None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import spread
 
@@ -27,10 +27,10 @@ class OneTime(Streaming):
         positive = {name: (getattr(self, name) > 0, "above 0") for name in ("sample_s", "rate_fps", "iterations")}
         return faults_in(self, positive) + codec_faults(self.codec)
 
-    def start(self, session: Session) -> bool:
+    def start(self, session: StreamFacts) -> bool:
         return False
 
-    def plan_uplink(self, state: bool, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: bool, session: StreamFacts, now_s: float) -> Sampling | None:
         """Plan the only upload at the start; it leaves when its last frame has been seen."""
         if now_s > 0:
             return None
@@ -38,5 +38,5 @@ class OneTime(Streaming):
         times_s = spread(0.0, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=self.rate_fps)
 
-    def plan_downlink(self, state: bool, session: Session, stored: Stored, now_s: float) -> Answer:
-        return Answer(True, Phase(self.iterations), dense=True)
+    def plan_downlink(self, state: bool, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
+        return DownlinkPlan(True, Phase(self.iterations), dense=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
@@ -29,12 +29,12 @@ class RemoteTracking(Streaming):
     def faults(self) -> list[str]:
         return faults_in(self, {"every_s": (self.every_s > 0, "above 0")}) + codec_faults(self.codec)
 
-    def start(self, session: Session) -> None:
+    def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: Session, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
         """Send the newest frame now."""
         return Sampling((newest(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
 
-    def plan_downlink(self, state: None, session: Session, stored: Stored, now_s: float) -> Answer:
-        return Answer(state, phase=None)
+    def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
+        return DownlinkPlan(state, phase=None)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from driftlab.platform.streaming.base import Session
+from driftlab.platform.streaming.base import StreamFacts
 
 
 def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
@@ -20,7 +20,7 @@ def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tup
     return tuple(float((first + i) / fps) for i in index)
 
 
-def newest(now_s: float, session: Session) -> float:
+def newest(now_s: float, session: StreamFacts) -> float:
     """Tell when the frame that is shown now began; a time that rounding brought to the end shows the last one."""
     last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
     return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

@@ -28,7 +28,7 @@ class System:
 
     @property
     def uses_teacher(self) -> bool:
-        """Whether a teacher is ever asked, by a trainer or for the device."""
+        """Whether a teacher is ever asked, by a learner or for the device."""
         streaming = member_class("streaming", self.streaming.name)
         return bool(streaming.brings_labels or streaming.returns == "labels")
 

@@ -24,9 +24,9 @@ from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
-from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
-from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.streaming.base import Answer, Sampling
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling
 from driftlab.platform.world import hardware
 from driftlab.platform.world.damage import Damage
 
@@ -35,7 +35,7 @@ STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
 STUDENT = StudentSpec(
     "half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5
 )
-WATCHER = AppSpec(
+WATCHER = AppNodeSpec(
     "device-0",
     "segmentation",
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
@@ -75,12 +75,12 @@ def weights(network: str = "half") -> Mapping[str, Any]:
 
 @cache
 def updates() -> tuple[bytes, ...]:
-    """Make what a trainer sends in two phases."""
-    trainer, found = Trainer(STUDENT, weights()), []
+    """Make what a learner sends in two phases."""
+    learner, found = Learner(STUDENT, weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
-        trainer.store(seen, seen.labels)
-        found.append(trainer.train(Answer(None, Phase(3))).payload)
+        learner.store(seen, seen.labels)
+        found.append(learner.train(DownlinkPlan(None, Phase(3))).payload)
     return tuple(found)
 
 
@@ -118,17 +118,17 @@ def scripts(folder: Path) -> list[Script]:
             (("label", (frames(0, 2),)), ("pack", (frames(0, 1).labels,)), ("label", (frames(2, 4),))),
         ),
         Script(
-            "trainer",
+            "learner",
             (STUDENT, weights()),
             (
                 stored(0),
-                ("train", (Answer(None, Phase(3)),)),
+                ("train", (DownlinkPlan(None, Phase(3)),)),
                 stored(2),
-                ("train", (Answer(None, Phase(3), oldest_s=1.0),)),
-                ("train", (Answer(None, Phase(2, stop_score=0.99), dense=True),)),
+                ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
+                ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),
                 ("switch", (0,)),
-                ("train", (Answer(None, Phase(2)),)),
-                ("train", (Answer(None, Phase(2), oldest_s=99.0),)),
+                ("train", (DownlinkPlan(None, Phase(2)),)),
+                ("train", (DownlinkPlan(None, Phase(2), oldest_s=99.0),)),
                 ("resend", ()),
             ),
         ),

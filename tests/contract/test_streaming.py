@@ -16,15 +16,15 @@ import pytest
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import Answer, Sampling, Session, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import pack
 
 SESSIONS = [
-    Session(fps=2.0, duration_s=40.0),
-    Session(fps=30.0, duration_s=130.0),
-    Session(fps=2.5, duration_s=7.3),
-    Session(fps=0.3, duration_s=100.0),
-    Session(fps=4.0, duration_s=0.2),
+    StreamFacts(fps=2.0, duration_s=40.0),
+    StreamFacts(fps=30.0, duration_s=130.0),
+    StreamFacts(fps=2.5, duration_s=7.3),
+    StreamFacts(fps=0.3, duration_s=100.0),
+    StreamFacts(fps=4.0, duration_s=0.2),
 ]
 LATEST = 2000  # plans of one session; more would mean that time stands still
 PHIS = ((0.0, 0.1), (0.9,), (), (0.4, 0.5, 1.0))
@@ -36,14 +36,14 @@ class Step:
 
     now_s: float
     sampling: Sampling
-    answer: Answer
+    answer: DownlinkPlan
 
 
 def trained(score: float | None, skipped: str = "") -> Trained:
     return Trained(8, 5, 100, 10, 1.0, 0.5, score, skipped, 0.1)
 
 
-def session_of(member: Streaming, session: Session) -> list[Step]:
+def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
     """Play a session whose server answers at once."""
     state, now_s, steps = member.start(session), 0.0, []
     while now_s < session.duration_s and len(steps) < LATEST:
@@ -69,8 +69,8 @@ class TestEveryStreaming:
         return made
 
     @pytest.fixture(params=SESSIONS, ids=str)
-    def session(self, request) -> Session:
-        found: Session = request.param
+    def session(self, request) -> StreamFacts:
+        found: StreamFacts = request.param
         return found
 
     def test_its_parameters_are_data(self, name):

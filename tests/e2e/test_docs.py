@@ -194,7 +194,7 @@ def test_a_page_says_how_to_run_its_method(page: Path):
 def test_the_picture_is_whole():
     picture = ElementTree.parse(DOCS / "how-a-run-works.svg").getroot()
     words = "".join(picture.itertext())
-    for word in ("Driver", "Device", "Application", "Teacher", "Trainer", "Recorder", "uplink", "downlink", "Report"):
+    for word in ("Driver", "Device", "Application", "Teacher", "Learner", "Recorder", "uplink", "downlink", "Report"):
         assert word in words
 
 

@@ -13,7 +13,7 @@ import ray
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Reply
 
-KINDS = ("device", "application", "teacher", "trainer", "builder", "recorder")
+KINDS = ("device", "application", "teacher", "learner", "builder", "recorder")
 CLASSES = dict.fromkeys(KINDS, "ray_fakes:Fake")
 
 

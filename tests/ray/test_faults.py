@@ -15,7 +15,7 @@ from driftlab.actors import session as sessions
 from driftlab.errors import RunError
 from driftlab.platform.lab.backend import NodeId
 
-DEVICE, TRAINER = NodeId("device", "d"), NodeId("trainer", "t")
+DEVICE, LEARNER = NodeId("device", "d"), NodeId("learner", "t")
 KILLS = 10
 
 
@@ -47,15 +47,15 @@ def test_a_kill_repeats_only_the_calls_since_the_last_checkpoint(session, tmp_pa
 def test_payloads_from_before_a_checkpoint_are_still_there_for_what_follows_it(session):
     """One job is used before and after the cut and let go of in between: only the log can still know it."""
     session.place(DEVICE, "d")
-    session.place(TRAINER, "t")
+    session.place(LEARNER, "t")
     old = session.call(DEVICE, "big", 1)
     session.checkpoint()
     settle(session)
-    first = session.call(TRAINER, "work", 1, old)
+    first = session.call(LEARNER, "work", 1, old)
     facts = session.result(first).facts
     del old
-    kill(session, TRAINER)
-    assert session.result(session.call(TRAINER, "work", 2)).facts
+    kill(session, LEARNER)
+    assert session.result(session.call(LEARNER, "work", 2)).facts
     assert session.result(first).facts == facts
 
 

@@ -12,7 +12,7 @@ import ray_fakes
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.backend import NodeId
 
-DEVICE, TRAINER, RECORDER = NodeId("device", "d"), NodeId("trainer", "t"), NodeId("recorder", "r")
+DEVICE, LEARNER, RECORDER = NodeId("device", "d"), NodeId("learner", "t"), NodeId("recorder", "r")
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker runs all tests")
@@ -46,20 +46,20 @@ def test_a_job_of_another_session_stands_for_its_payload_too(backend, session):
     session.place(DEVICE, "d")
     job = session.call(DEVICE, "big", 1)
     other = backend.open("other")
-    other.place(TRAINER, "t", job)
-    first = other.result(other.call(TRAINER, "work", 1, job)).facts
+    other.place(LEARNER, "t", job)
+    first = other.result(other.call(LEARNER, "work", 1, job)).facts
     other.close()
     again = backend.open("again")
-    again.place(TRAINER, "t", job)
-    assert again.result(again.call(TRAINER, "work", 1, job)).facts == first
+    again.place(LEARNER, "t", job)
+    assert again.result(again.call(LEARNER, "work", 1, job)).facts == first
     again.close()
 
 
 def test_a_nodes_own_error_names_node_and_verb_and_is_no_fault(session):
     session.place(DEVICE, "d")
-    session.place(TRAINER, "t")
+    session.place(LEARNER, "t")
     failing = session.call(DEVICE, "fail")
-    consumer = session.call(TRAINER, "work", 1, failing)
+    consumer = session.call(LEARNER, "work", 1, failing)
     for job in (consumer, failing):
         with pytest.raises(RunError, match="device d cannot fail: ValueError: the node's own mistake"):
             session.result(job)
@@ -82,7 +82,7 @@ def test_actors_have_names_that_can_be_read(backend, session):
     session.place(RECORDER, "r")
     session.result(session.call(DEVICE, "work", 1))
     names = set(ray.util.list_named_actors())
-    assert {"EdgeDevice-0", "Application-0", "Teacher-0", "Trainer-0", "Recorder-0"} <= names
+    assert {"EdgeDevice-0", "Application-0", "Teacher-0", "Learner-0", "Recorder-0"} <= names
 
 
 def test_every_kind_computes_with_one_thread(session):
@@ -98,9 +98,9 @@ def test_payloads_are_freed_with_their_jobs(session):
     from ray._private.internal_api import memory_summary
 
     session.place(DEVICE, "d")
-    session.place(TRAINER, "t")
+    session.place(LEARNER, "t")
     for number in range(100):  # 20 MB at a time would do; together they are 600 MB
         job = session.call(DEVICE, "work", number)
         job = session.call(DEVICE, "huge", number, job)
-        session.result(session.call(TRAINER, "work", number, job))
+        session.result(session.call(LEARNER, "work", number, job))
     assert "Spilled" not in memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)

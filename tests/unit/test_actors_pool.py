@@ -31,7 +31,7 @@ def names(pool, kind, count):
 def test_nodes_go_to_the_least_loaded_of_so_many_actors_as_there_are_workers():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     assert names(pool, "device", 5) == ["EdgeDevice-0", "EdgeDevice-1", "EdgeDevice-0", "EdgeDevice-1", "EdgeDevice-0"]
-    assert names(pool, "trainer", 1) == ["Trainer-0"]
+    assert names(pool, "learner", 1) == ["Learner-0"]
 
 
 def test_without_a_number_there_are_as_many_workers_as_processors():
@@ -50,14 +50,14 @@ def test_what_a_session_gives_back_is_used_again():
 
 def test_trainers_and_builders_share_actors_and_one_recorder_writes():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
-    assert names(pool, "builder", 1) + names(pool, "trainer", 2) == ["Trainer-0", "Trainer-1", "Trainer-0"]
+    assert names(pool, "builder", 1) + names(pool, "learner", 2) == ["Learner-0", "Learner-1", "Learner-0"]
     assert set(names(pool, "recorder", 5)) == {"Recorder-0"}
 
 
 def test_a_rack_takes_so_many_devices_and_no_more():
     pool = Pool(ClusterConfig(workers=1, rack=3), BIG, {})
     assert [slot.split("-")[1] for slot in names(pool, "device", 7)] == list("0001112")
-    assert set(names(pool, "trainer", 7)) == {"Trainer-0"}
+    assert set(names(pool, "learner", 7)) == {"Learner-0"}
 
 
 def test_actors_that_do_not_fit_into_the_memory_are_refused_with_the_way_out():
@@ -70,7 +70,7 @@ def test_actors_that_do_not_fit_into_the_memory_are_refused_with_the_way_out():
 def test_actors_on_gpus_are_as_many_as_the_gpus_can_hold():
     machine = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None, folder=None)
     pool = Pool(ClusterConfig(gpus_per_actor=0.25), machine, {})
-    assert len(set(names(pool, "trainer", 20))) == 2  # applications, teachers and trainers each have a third
+    assert len(set(names(pool, "learner", 20))) == 2  # applications, teachers and learners each have a third
     assert len(set(names(pool, "device", 20))) == 8
 
 

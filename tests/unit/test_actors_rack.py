@@ -10,7 +10,7 @@ from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.backend import NodeId
 
-A, B = NodeId("device", "a"), NodeId("trainer", "b")
+A, B = NodeId("device", "a"), NodeId("learner", "b")
 
 
 class Adder:
@@ -39,7 +39,7 @@ class Picky:
 @pytest.fixture
 def rack(monkeypatch):
     monkeypatch.setattr("driftlab.actors.rack.import_class", {"Adder": Adder, "Picky": Picky}.__getitem__)
-    rack = Rack({"device": "Adder", "trainer": "Adder", "teacher": "Picky"})
+    rack = Rack({"device": "Adder", "learner": "Adder", "teacher": "Picky"})
     rack.place("s", 0, A, 10)
     rack.place("s", 0, B)
     return rack

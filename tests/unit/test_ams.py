@@ -14,19 +14,19 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
-from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
+from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.lab.loop import NOTHING, Loop
-from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models import vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.specs import AppSpec, StreamSpec, StudentSpec, TeacherSpec
-from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
-from driftlab.platform.streaming.base import Answer, Session, Wire
+from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App
@@ -62,23 +62,23 @@ class TestTwoCopies:
     """What the server trains and what the device runs are the same bits once an update has been applied."""
 
     @pytest.fixture
-    def server(self) -> Trainer:
+    def server(self) -> Learner:
         spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill(), FIXED, 0)
-        return Trainer(spec, state_of(build("half", CLASSES, seed=0)))
+        return Learner(spec, state_of(build("half", CLASSES, seed=0)))
 
     @pytest.fixture
     def device(self) -> Application:
         student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
         model = build("half", CLASSES, seed=0)
-        spec = AppSpec("cam", "segmentation", student, hardware.find("server-h200"), account(model, HEIGHT, WIDTH))
+        spec = AppNodeSpec("cam", "segmentation", student, hardware.find("server-h200"), account(model, HEIGHT, WIDTH))
         return Application(spec, state_of(model))
 
-    def phase(self, server: Trainer, number: int, **answer: Any) -> bytes:
+    def phase(self, server: Learner, number: int, **answer: Any) -> bytes:
         seen = frames(10 * number, 10 * number + 2)
         server.store(seen, seen.labels)
-        return server.train(Answer(None, Phase(), **answer)).payload
+        return server.train(DownlinkPlan(None, Phase(), **answer)).payload
 
-    def digests(self, server: Trainer, device: Application, number: int) -> set[str]:
+    def digests(self, server: Learner, device: Application, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
         device.watch(frames(10 * number + 4, 10 * number + 6), None, 1.0)
         running = hashlib.sha256(vector.read(device._model).tobytes()).hexdigest()[:16]
@@ -139,21 +139,21 @@ def run(
     student = build("half", CLASSES, seed=0)
     streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, fps, duration_s) for number in range(devices)]
     edges = tuple(
-        EdgeSpec(
-            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (Tenant(App("segmentation"), stream),)
+        DeviceSpec(
+            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (AppSpec(App("segmentation"), stream),)
         )
         for number, stream in enumerate(streams)
     )
     cell = Cell("a/b/c/seed-0", System("a", "", streaming, adaptation), "b", "c", edges, 0, duration_s)
     size = vector.layout_of(student).size
     cost = ModelCost(macs=1_000_000, parameters=size, weight_bytes=4 * size, activation_bytes=1000)
-    setting = Setting(
+    setting = CellContext(
         experiment="test",
         clock="virtual",
         window_s=10.0,
         pictures=0,
         apps={
-            "segmentation": AppSetting(
+            "segmentation": AppContext(
                 Network("half", single(cost), "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
             )
         },
@@ -186,7 +186,7 @@ class TestResync:
         assert "torn" in updates[1]["reason"]
         assert rows(loop, "runs")[0]["updates"] == 8
         nodes = {node.kind: made for node, made in session.nodes.items()}
-        assert np.array_equal(nodes["trainer"]._vector, nodes["application"]._versions[-1].vector)
+        assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].vector)
 
     def test_the_device_goes_on_seeing_with_what_it_has(self):
         loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)
@@ -283,7 +283,7 @@ class TestRates:
     def trace(self, faster: float, control: str) -> list[tuple[float, float]]:
         params = {"interval_s": 10 / faster, "low_fps": 0.1 * faster, "high_fps": faster, "control": control}
         member = Member("streaming", "ams", tuple(params.items())).make()
-        session = Session(fps=30.0, duration_s=100.0)
+        session = StreamFacts(fps=30.0, duration_s=100.0)
         state, found = member.start(session), []
         for phi in (0.1, 0.3, 0.0, 0.0, 0.2, 0.0, 0.1, 0.0, 0.0, 0.1, 0.9, 0.5, 1.0, 1.0, 1.0):
             state = member.plan_downlink(state, session, Stored(2, 2, 0.0, 0.0, (phi,)), 0.0).state
@@ -298,5 +298,5 @@ class TestRates:
 
     def test_an_upload_without_a_pair_of_labels_changes_nothing(self):
         member = Member("streaming", "ams").make()
-        state = replace(member.start(Session(2.0, 60.0)), fps=0.3, slow=True, interval_s=24.0)
-        assert member.plan_downlink(state, Session(2.0, 60.0), Stored(1, 1, 0.0, 0.0, ()), 5.0).state == state
+        state = replace(member.start(StreamFacts(2.0, 60.0)), fps=0.3, slow=True, interval_s=24.0)
+        assert member.plan_downlink(state, StreamFacts(2.0, 60.0), Stored(1, 1, 0.0, 0.0, ()), 5.0).state == state

@@ -241,7 +241,7 @@ class TestRestart:
         assert np.any(self.phases()[1][1][1][~found[1][0].state.trained] != start[~found[1][0].state.trained])
 
     def test_what_was_undone_is_sent_along(self):
-        """A device that takes every update has the trainer's weights."""
+        """A device that takes every update has the learner's weights."""
         held, found = self.phases(restart_each_phase=True)
         sizes = []
         for done, after in found:

@@ -12,11 +12,11 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
-from driftlab.platform.lab.edge import TOO_LATE
+from driftlab.platform.lab.app_run import TOO_LATE
+from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.lab.loop import Loop
-from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
@@ -56,11 +56,11 @@ def run(
         "half", single(account(model, HEIGHT, WIDTH)), "", InlineJob(None, "", Reply(payload=state_of(model)))
     )
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
-    edge = EdgeSpec("cam", hardware.find("laptop"), link, (Tenant(App("segmentation"), stream),))
+    edge = DeviceSpec("cam", hardware.find("laptop"), link, (AppSpec(App("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
     server = Server(hardware.find("server-v100"), 0.01, 0.01)
-    needs = AppSetting(student, None, TeacherSpec(), 0.01, CLASSES)
-    setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
+    needs = AppContext(student, None, TeacherSpec(), 0.01, CLASSES)
+    setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)
     loop = Loop(cell, setting, session)
     loop.run()
@@ -124,7 +124,7 @@ class TestADamagedLink:
         assert {True, False} == set(accepted)
         assert any(row["uploads"] == 0 and row["accepted"] for row in rows(loop, "updates"))
         device, server = (
-            next(session.nodes[n] for n in session.nodes if n.kind == k) for k in ("application", "trainer")
+            next(session.nodes[n] for n in session.nodes if n.kind == k) for k in ("application", "learner")
         )
         last = next(row for row in reversed(rows(loop, "updates")) if row["accepted"] is not None)
         assert np.array_equal(device._versions[-1].vector, server._vector) == last["accepted"]

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Variant
-from driftlab.platform.lab.cells import EdgeSpec, Tenant, cells_of
+from driftlab.platform.lab.cells import AppSpec, DeviceSpec, cells_of
+from driftlab.platform.lab.device_run import DeviceRun
 from driftlab.platform.lab.experiment import parse
-from driftlab.platform.lab.host import Host
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run
 from driftlab.platform.nodes.specs import StreamSpec
@@ -47,11 +47,11 @@ class Scripted(Scheduling):
         return self.answers[len(self.asked) - 1]
 
 
-def host(*names: str, events: tuple[Event, ...] | None = None, nested: bool = False) -> Host:
-    tenants = tuple(Tenant(App(name, priority=2.0), STREAM) for name in names)
-    spec = EdgeSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
+def host(*names: str, events: tuple[Event, ...] | None = None, nested: bool = False) -> DeviceRun:
+    tenants = tuple(AppSpec(App(name, priority=2.0), STREAM) for name in names)
+    spec = DeviceSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
     edges: Any = {name: SimpleNamespace(app=name) for name in names}
-    return Host(spec, edges, dict.fromkeys(names, VARIANTS), nested)
+    return DeviceRun(spec, edges, dict.fromkeys(names, VARIANTS), nested)
 
 
 class TestGrants:

@@ -34,7 +34,7 @@ def test_calls_run_in_the_order_in_which_they_were_made(session):
 
 
 def test_a_job_stands_for_its_payload_and_the_driver_never_has_it(session):
-    first, second = NodeId("device", "a"), NodeId("trainer", "a")
+    first, second = NodeId("device", "a"), NodeId("learner", "a")
     session.place(first, 1)
     job = session.call(first, "add", 2)
     session.place(second, job)
@@ -43,10 +43,10 @@ def test_a_job_stands_for_its_payload_and_the_driver_never_has_it(session):
 
 
 def test_nodes_of_one_name_and_two_kinds_are_two(session):
-    for number, kind in enumerate(("device", "trainer")):
+    for number, kind in enumerate(("device", "learner")):
         session.place(NodeId(kind, "a"), number)
     assert session.result(session.call(NodeId("device", "a"), "add", 0)).facts == 0
-    assert session.result(session.call(NodeId("trainer", "a"), "add", 0)).facts == 1
+    assert session.result(session.call(NodeId("learner", "a"), "add", 0)).facts == 1
 
 
 def test_a_closed_session_has_forgotten_its_nodes(session):

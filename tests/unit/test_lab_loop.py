@@ -26,13 +26,13 @@ from driftlab.platform.core.records import (
     Watched,
 )
 from driftlab.platform.lab.backend import NodeId
-from driftlab.platform.lab.cells import Cell, EdgeSpec, Tenant
+from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.loop import RETRY_S, Loop
-from driftlab.platform.lab.setting import AppSetting, Network, Server, Setting
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
 from driftlab.platform.scheduling.base import Allocation
-from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, Answer, Sampling, Streaming
+from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, DownlinkPlan, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
@@ -156,7 +156,7 @@ class Scripted(Streaming):
         return next((plan for plan in self.plans if (plan.next_s or plan.send_s) > now_s), None)
 
     def plan_downlink(self, state, session, stored, now_s):
-        return Answer(state + 1, self.phase)
+        return DownlinkPlan(state + 1, self.phase)
 
     def learn(self, state, trained):
         return state + 10
@@ -206,7 +206,7 @@ def run(
 ) -> tuple[FakeSession, Loop]:
     streams = [StreamSpec("streets/running", number, 32, 48, FPS, duration_s) for number in range(devices)]
     edges = tuple(
-        EdgeSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (Tenant(App("segmentation"), stream),), events)
+        DeviceSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (AppSpec(App("segmentation"), stream),), events)
         for number, stream in enumerate(streams)
     )
     system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
@@ -226,10 +226,10 @@ def run(
         "classes": 8,
     }
     needs |= {name: setting.pop(name) for name in needs if name in setting}
-    given["apps"] = {"segmentation": AppSetting(**needs)}
+    given["apps"] = {"segmentation": AppContext(**needs)}
     session = session or FakeSession()
     advances: list[float] = []
-    loop = Loop(cell, Setting(**{**given, **setting}), session, advances.append)
+    loop = Loop(cell, CellContext(**{**given, **setting}), session, advances.append)
     session.loop, session.advances = loop, advances
     loop.run()
     return session, loop
@@ -303,7 +303,7 @@ class TestOneUpload:
 
     def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
         placed = {node.kind: now_s for now_s, node, _ in ran[0].placed}
-        assert placed == {"teacher": 0, "device": 0, "application": 0, "trainer": pytest.approx(6.5)}
+        assert placed == {"teacher": 0, "device": 0, "application": 0, "learner": pytest.approx(6.5)}
 
 
 class TestQueues:
@@ -380,12 +380,12 @@ class TestPlans:
     def test_a_member_that_sends_nothing_needs_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
         assert {note.verb for note in session.notes} == {"capture", "watch", "finish"}
-        assert "trainer" not in {node.kind for _, node, _ in session.placed}
+        assert "learner" not in {node.kind for _, node, _ in session.placed}
         assert rows(loop, "transfers") == rows(loop, "updates") == []
 
     def test_the_trainer_is_placed_once(self):
         session, _ = run(Scripted(uploads(5.0, 12.0, 20.0)))
-        assert [node.kind for _, node, _ in session.placed].count("trainer") == 1
+        assert [node.kind for _, node, _ in session.placed].count("learner") == 1
 
 
 class TestSwitching:
@@ -517,7 +517,7 @@ class TestTraining:
     def test_rows_have_the_plans_in_force_and_what_packing_took(self):
         class Planned(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
-                return Answer(state, PHASE, rate_fps=0.7, interval_s=12.0)
+                return DownlinkPlan(state, PHASE, rate_fps=0.7, interval_s=12.0)
 
         session = FakeSession(train=lambda node, answer: trained(clamped=3))
         _, loop = run(Planned(uploads(5.0, rate_fps=0.5)), session=session)
@@ -565,7 +565,7 @@ class TestTraining:
     def test_only_what_the_horizon_still_holds_can_be_learned(self, oldest_s, trains):
         class Forgetful(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
-                return Answer(state, PHASE, oldest_s=oldest_s)
+                return DownlinkPlan(state, PHASE, oldest_s=oldest_s)
 
         assert bool(run(Forgetful(uploads(5.0)))[0].of("train")) == trains
 
@@ -589,7 +589,7 @@ class TestLateServers:
         class Curious(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
                 told.append((stored.frames, stored.unknown, stored.buffered, stored.phis))
-                return Answer(state, PHASE)
+                return DownlinkPlan(state, PHASE)
 
         run(Curious(uploads(5.0, 6.0, 7.0)))
         assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
@@ -703,7 +703,7 @@ class TestDamagedMessages:
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way if purpose == "damage" else np.random.default_rng(0)
 
-        monkeypatch.setattr("driftlab.platform.lab.edge.damage.draw", draw)
+        monkeypatch.setattr("driftlab.platform.lab.app_run.damage.draw", draw)
         monkeypatch.setattr("driftlab.platform.lab.loop.rng_for", rng_for)
         return run(**given)
 
@@ -735,7 +735,7 @@ class TestLabels:
         assert (down["kind"], down["queued_s"], down["arrive_s"]) == ("labels", pytest.approx(8.5), pytest.approx(9.2))
         (tracked,) = session.of("track")
         assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"], None)
-        assert "trainer" not in {node.kind for _, node, _ in session.placed}
+        assert "learner" not in {node.kind for _, node, _ in session.placed}
         assert rows(loop, "updates") == []
         (placed,) = (args[0] for _, node, args in session.placed if node.kind == "application")
         assert (placed.tracks, placed.chained) == (True, True)
@@ -835,8 +835,8 @@ class TestPlacing:
         distill = Member("adaptation", "distill")
         placed = self.specs(distill)
         assert placed["application"][0].student.adaptation == Member("adaptation", "frozen")
-        assert placed["trainer"][0].adaptation == distill
-        assert placed["application"][1] == placed["trainer"][1] == "the student's weights"
+        assert placed["learner"][0].adaptation == distill
+        assert placed["application"][1] == placed["learner"][1] == "the student's weights"
 
     def test_who_needs_no_labels_follows_on_the_device(self):
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
@@ -865,14 +865,14 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             system,
             "w",
             "f",
-            (EdgeSpec("d", hardware.find("laptop"), lossy, (Tenant(App("segmentation"), streams[0]),)),),
+            (DeviceSpec("d", hardware.find("laptop"), lossy, (AppSpec(App("segmentation"), streams[0]),)),),
             seed,
             30.0,
         )
         student = Network("tiny", single(COST), "", "w")
         server = Server(hardware.find("server-v100"), 0.1, 0.1)
-        needs = AppSetting(student, None, TeacherSpec(), 0.1, 8)
-        setting = Setting("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
+        needs = AppContext(student, None, TeacherSpec(), 0.1, 8)
+        setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
         session.loop = Loop(cell, setting, session)
         session.loop.run()
         return rows(session.loop, "transfers")

@@ -21,9 +21,9 @@ from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import predict, state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.specs import AppSpec, StudentSpec
-from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.streaming.base import Answer
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
 
@@ -50,7 +50,7 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
 
 def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> Application:
     cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
-    return Application(AppSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
+    return Application(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
 
 
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
@@ -145,26 +145,26 @@ class TestTwoCopies:
     @pytest.mark.parametrize("fraction", [0.05, 1.0])
     def test_device_and_server_hold_the_same_bits_after_every_update(self, fraction):
         distill = Member("adaptation", "distill", (("fraction", fraction),))
-        trainer, node = Trainer(replace(STUDENT, adaptation=distill), weights()), application()
+        learner, node = Learner(replace(STUDENT, adaptation=distill), weights()), application()
         digests = set()
         for number in range(5):
             seen = frames(number, number + 1)
-            trainer.store(seen, seen.labels)
-            answer = Answer(None, Phase(4), dense=number == 3)
-            applied = node.apply(trainer.train(answer).payload, float(number)).facts
+            learner.store(seen, seen.labels)
+            answer = DownlinkPlan(None, Phase(4), dense=number == 3)
+            applied = node.apply(learner.train(answer).payload, float(number)).facts
             assert (applied.accepted, applied.version) == (True, number + 1)
-            assert node._versions[-1].vector.tobytes() == trainer._vector.tobytes()
-            assert vector.read(trainer._model).tobytes() == trainer._vector.tobytes()
+            assert node._versions[-1].vector.tobytes() == learner._vector.tobytes()
+            assert vector.read(learner._model).tobytes() == learner._vector.tobytes()
             digests.add(node.finish().facts)
         assert len(digests) == 5
 
     def test_and_so_they_predict_the_same(self):
-        trainer = Trainer(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
+        learner = Learner(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
         seen = frames(0, 2)
         node = application(pictures=tuple(seen.times_s))
-        trainer.store(seen, seen.labels)
-        node.apply(trainer.train(Answer(None, Phase(10))).payload, 0.0)
-        assert np.array_equal(shown(node.watch(seen, None, 1.0)), predict(trainer._model, seen.images))
+        learner.store(seen, seen.labels)
+        node.apply(learner.train(DownlinkPlan(None, Phase(10))).payload, 0.0)
+        assert np.array_equal(shown(node.watch(seen, None, 1.0)), predict(learner._model, seen.images))
 
 
 class TestBusy:

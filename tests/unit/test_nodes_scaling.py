@@ -1,4 +1,4 @@
-"""A family on its way: built once and kept, run by an application, trained on by its trainer, switched by both."""
+"""A family on its way: built once and kept, run by an application, trained on by its learner, switched by both."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.specs import AppSpec, StudentSpec
-from driftlab.platform.nodes.trainer import Trainer
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.scaling.base import variants_on
-from driftlab.platform.streaming.base import Answer
+from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world import hardware
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 8
@@ -45,11 +45,11 @@ def student(adaptation: str) -> StudentSpec:
     return StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", adaptation), NESTED, seed=0)
 
 
-def nodes() -> tuple[Application, Trainer]:
+def nodes() -> tuple[Application, Learner]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[-1].cost
-    application = Application(AppSpec("d", "app", student("frozen"), machine, cost), built().payload)
-    return application, Trainer(student("distill"), built().payload)
+    application = Application(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    return application, Learner(student("distill"), built().payload)
 
 
 def frames(start_s: float) -> Frames:
@@ -59,15 +59,15 @@ def frames(start_s: float) -> Frames:
     return Frames(start_s + np.arange(3.0), images, np.zeros(3, np.int32), labels)
 
 
-def update_of(trainer: Trainer, start_s: float) -> bytes:
+def update_of(learner: Learner, start_s: float) -> bytes:
     seen = frames(start_s)
-    trainer.store(seen, seen.labels)
-    payload: bytes = trainer.train(Answer(None, Phase(3))).payload
+    learner.store(seen, seen.labels)
+    payload: bytes = learner.train(DownlinkPlan(None, Phase(3))).payload
     return payload
 
 
-def same(application: Application, trainer: Trainer) -> bool:
-    return application._versions[-1].vector.tobytes() == trainer._vector.tobytes()
+def same(application: Application, learner: Learner) -> bool:
+    return application._versions[-1].vector.tobytes() == learner._vector.tobytes()
 
 
 def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
@@ -142,26 +142,26 @@ def test_an_application_runs_the_network_that_it_is_told_to():
 
 
 def test_both_ends_switch_and_agree_again():
-    application, trainer = nodes()
-    assert same(application, trainer)
-    assert application.apply(update_of(trainer, 0.0), 3.0).facts.accepted
-    assert same(application, trainer)
-    late = update_of(trainer, 10.0)
+    application, learner = nodes()
+    assert same(application, learner)
+    assert application.apply(update_of(learner, 0.0), 3.0).facts.accepted
+    assert same(application, learner)
+    late = update_of(learner, 10.0)
     application.switch(0)
-    trainer.switch(0)
+    learner.switch(0)
     refused = application.apply(late, 13.0).facts
     assert not refused.accepted and "layout" in refused.reason
-    assert application.apply(update_of(trainer, 20.0), 23.0).facts.accepted  # it builds on nothing
-    assert same(application, trainer)
-    assert application.apply(update_of(trainer, 30.0), 33.0).facts.accepted
-    assert same(application, trainer)
+    assert application.apply(update_of(learner, 20.0), 23.0).facts.accepted  # it builds on nothing
+    assert same(application, learner)
+    assert application.apply(update_of(learner, 30.0), 33.0).facts.accepted
+    assert same(application, learner)
 
 
 def test_what_was_learned_stays_when_another_network_runs_in_between():
-    application, trainer = nodes()
+    application, learner = nodes()
     application.switch(1)
-    trainer.switch(1)
-    application.apply(update_of(trainer, 0.0), 3.0)
+    learner.switch(1)
+    application.apply(update_of(learner, 0.0), 3.0)
     learned = application._versions[-1].vector
     application.switch(0)
     application.switch(1)

@@ -10,9 +10,9 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import Session
+from driftlab.platform.streaming.base import StreamFacts
 
-SESSION = Session(fps=2.0, duration_s=25.0)
+SESSION = StreamFacts(fps=2.0, duration_s=25.0)
 STORED = Stored(5, 5, 4.5, 4.5, (0.2,))
 
 

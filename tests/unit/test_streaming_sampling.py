@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.streaming.base import Session
+from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.streaming.sampling import newest, spread
 
 
@@ -64,4 +64,4 @@ def test_what_always_holds(first, count, fps, rate_fps):
     ],
 )
 def test_the_newest_frame(now_s, fps, duration_s, time_s):
-    assert newest(now_s, Session(fps, duration_s)) == time_s
+    assert newest(now_s, StreamFacts(fps, duration_s)) == time_s

@@ -58,7 +58,7 @@ def key(workload: str, scaling: Member, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class AppSetting:
+class AppContext:
     """What one application needs: its network, and who teaches it."""
 
     student: Network
@@ -85,14 +85,14 @@ class AppSetting:
 
 
 @dataclass(frozen=True)
-class Setting:
+class CellContext:
     """The conditions that hold for every cell of a workload."""
 
     experiment: str
     clock: ClockKind
     window_s: float
     pictures: int
-    apps: Mapping[str, AppSetting]
+    apps: Mapping[str, AppContext]
     server: Server
     live: bool = True  # whether applications run their networks, or are only given shares
     torch_device: str = "cpu"

@@ -1,4 +1,4 @@
-"""The trainer: what is in its buffer, how long it trains, and what it sends."""
+"""The learner: what is in its buffer, how long it trains, and what it sends."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.models import delta, vector
 from driftlab.platform.models.predict import predict, state_of
 from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import StudentSpec
-from driftlab.platform.nodes.trainer import Trainer
-from driftlab.platform.streaming.base import Answer, Wire
+from driftlab.platform.streaming.base import DownlinkPlan, Wire
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 8
 
 
-def trainer(seed: int = 0, **params: Any) -> Trainer:
+def learner(seed: int = 0, **params: Any) -> Learner:
     distill = Member("adaptation", "distill", tuple(params.items()))
     spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill, Member("scaling", "fixed"), seed)
-    return Trainer(spec, state_of(build("half", CLASSES, seed=0)))
+    return Learner(spec, state_of(build("half", CLASSES, seed=0)))
 
 
 def frames(*times_s: float) -> Frames:
@@ -40,52 +40,52 @@ def frames(*times_s: float) -> Frames:
     )
 
 
-def store(node: Trainer, *times_s: float) -> Any:
+def store(node: Learner, *times_s: float) -> Any:
     seen = frames(*times_s)
     return node.store(seen, seen.labels).facts
 
 
 class TestStore:
     def test_it_says_what_the_buffer_holds(self):
-        node = trainer()
+        node = learner()
         first, second = store(node, 0.0, 1.0), store(node, 2.0, 3.0, 4.5)
         assert (first.frames, first.buffered, first.newest_s) == (2, 2, 1.0)
         assert (second.frames, second.buffered, second.newest_s) == (3, 5, 4.5)
 
     def test_it_tells_how_much_the_labels_changed_from_each_sample_to_the_next(self):
-        node = trainer()
+        node = learner()
         found = [*store(node, 0.0, 1.0).phis, *store(node, 2.0, 3.0, 4.5).phis]
         labels = np.concatenate([frames(0.0, 1.0).labels, frames(2.0, 3.0, 4.5).labels])
         wanted = [1 - float(miou(confusion(labels[i + 1], labels[i], CLASSES))) for i in range(4)]
         assert found == pytest.approx(wanted)
 
     def test_the_same_labels_again_are_no_change(self):
-        node, seen = trainer(), frames(0.0, 1.0)
+        node, seen = learner(), frames(0.0, 1.0)
         same = np.stack([seen.labels[0]] * 2)
         assert node.store(seen, same).facts.phis == (0.0,)
         assert node.store(seen, same).facts.phis == (0.0, 0.0)
 
     def test_a_change_is_told_from_the_sample_before_even_when_the_horizon_has_passed_it(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
-        node.train(Answer(None, Phase(1), oldest_s=99.0))
+        node.train(DownlinkPlan(None, Phase(1), oldest_s=99.0))
         wanted = 1 - float(miou(confusion(frames(100.0).labels[0], frames(0.0, 1.0).labels[1], CLASSES)))
         assert store(node, 100.0).phis == pytest.approx((wanted,))
 
     def test_unknown_labels_are_no_change(self):
-        node, seen = trainer(), frames(0.0, 1.0, 2.0)
+        node, seen = learner(), frames(0.0, 1.0, 2.0)
         labels = np.stack([seen.labels[0]] * 3)
         labels[0, :8], labels[1] = IGNORE, IGNORE
         assert node.store(seen, labels).facts.phis == (0.0, 0.0)
 
     def test_samples_may_be_filed_under_the_time_of_their_receipt(self):
-        node, seen = trainer(), frames(0.0, 1.0)
+        node, seen = learner(), frames(0.0, 1.0)
         facts = node.store(seen, seen.labels, 7.5).facts
         assert (facts.newest_s, facts.usable_s) == (7.5, 7.5)
-        assert node.train(Answer(None, Phase(1), oldest_s=7.0)).facts.frames == 2
+        assert node.train(DownlinkPlan(None, Phase(1), oldest_s=7.0)).facts.frames == 2
 
     def test_it_says_when_the_newest_sample_with_a_label_that_counts_was_taken(self):
-        node, seen = trainer(), frames(0.0, 1.0, 2.0)
+        node, seen = learner(), frames(0.0, 1.0, 2.0)
         labels = seen.labels.copy()
         labels[1], labels[2] = CLASSES, IGNORE  # outside the class list, and unknown
         labels[1, 3, 3] = 1
@@ -95,10 +95,10 @@ class TestStore:
 
     def test_where_no_label_counts_no_sample_is_usable(self):
         seen = frames(0.0, 1.0)
-        assert trainer().store(seen, np.full_like(seen.labels, IGNORE)).facts.usable_s is None
+        assert learner().store(seen, np.full_like(seen.labels, IGNORE)).facts.usable_s is None
 
     def test_it_counts_labels_that_name_no_class_among_those_that_came(self):
-        node, seen = trainer(), frames(0.0, 1.0)
+        node, seen = learner(), frames(0.0, 1.0)
         labels = seen.labels.copy()
         labels[1, 3, :3] = CLASSES, CLASSES + 9, IGNORE
         assert node.store(seen, labels).facts.unknown == 3 + np.count_nonzero(seen.labels >= CLASSES)
@@ -107,28 +107,28 @@ class TestStore:
 
 class TestTrain:
     def test_only_what_changed_is_sent_unless_everything_is_asked_for(self):
-        node = trainer(fraction=0.05)
+        node = learner(fraction=0.05)
         store(node, 0.0, 1.0)
         size = vector.layout_of(build("half", CLASSES, seed=0)).size
-        sparse, dense = (node.train(Answer(None, Phase(3), dense=dense)).facts for dense in (False, True))
+        sparse, dense = (node.train(DownlinkPlan(None, Phase(3), dense=dense)).facts for dense in (False, True))
         assert sparse.values == pytest.approx(0.05 * size, rel=0.01)
         assert dense.values == size
         assert dense.bytes > 2 * size > 5 * sparse.bytes
 
     def test_whole_weights_are_never_written_in_few_bits(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
         size = vector.layout_of(build("half", CLASSES, seed=0)).size
-        few = Answer(None, Phase(1), wire=Wire("int4", "rice"))
+        few = DownlinkPlan(None, Phase(1), wire=Wire("int4", "rice"))
         assert node.train(few).facts.bytes < size
         assert node.train(replace(few, dense=True)).facts.bytes > 2 * size
         node.switch(0)
         assert node.train(few).facts.bytes > 2 * size
 
     def test_facts_are_of_this_phase(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
-        facts, payload = (lambda reply: (reply.facts, reply.payload))(node.train(Answer(None, Phase(7))))
+        facts, payload = (lambda reply: (reply.facts, reply.payload))(node.train(DownlinkPlan(None, Phase(7))))
         assert facts.iterations == 7
         assert facts.bytes == len(payload)
         assert facts.loss_first != facts.loss_last
@@ -136,52 +136,52 @@ class TestTrain:
         assert facts.host_seconds > 0
 
     def test_old_samples_leave_the_buffer(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0, 2.0)
-        node.train(Answer(None, Phase(1), oldest_s=1.0))
+        node.train(DownlinkPlan(None, Phase(1), oldest_s=1.0))
         assert store(node, 3.0).buffered == 3
 
     def test_nothing_to_learn_from_is_no_update_and_no_version(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
-        nothing = node.train(Answer(None, Phase(1), oldest_s=99.0))
+        nothing = node.train(DownlinkPlan(None, Phase(1), oldest_s=99.0))
         assert (nothing.payload, nothing.facts.bytes, nothing.facts.values) == (None, 0, 0)
         assert nothing.facts.skipped
         assert nothing.facts.loss_first is None
         store(node, 100.0)
-        update = node.train(Answer(None, Phase(1))).payload
+        update = node.train(DownlinkPlan(None, Phase(1))).payload
         model = build("half", CLASSES, seed=0)
         assert delta.apply(update, vector.read(model), vector.layout_of(model), base=0).version == 1
 
     def test_training_ends_as_soon_as_the_student_knows_the_batch(self):
-        node = trainer(fraction=1.0)
+        node = learner(fraction=1.0)
         seen = frames(0.0)
         known = predict(build("half", CLASSES, seed=0), seen.images)
         node.store(seen, known)
-        facts = node.train(Answer(None, Phase(50, stop_score=0.9))).facts
+        facts = node.train(DownlinkPlan(None, Phase(50, stop_score=0.9))).facts
         assert (facts.iterations, facts.score) == (0, 1.0)
         assert facts.skipped
 
     def test_it_learns(self):
-        node = trainer(fraction=1.0, learning_rate=1e-2)
+        node = learner(fraction=1.0, learning_rate=1e-2)
         seen = frames(0.0)
         labels = np.zeros_like(seen.labels)
         labels[:, :, WIDTH // 2 :] = 1
         node.store(seen, labels)
-        facts = node.train(Answer(None, Phase(60))).facts
+        facts = node.train(DownlinkPlan(None, Phase(60))).facts
         assert facts.loss_last < facts.loss_first / 2
 
     def test_chance_depends_on_the_stream_and_the_phase_alone(self):
         def sent(seed: int) -> list[bytes]:
-            node = trainer(seed)
+            node = learner(seed)
             store(node, 0.0, 1.0, 2.0)
-            return [node.train(Answer(None, Phase(2))).payload for _ in range(2)]
+            return [node.train(DownlinkPlan(None, Phase(2))).payload for _ in range(2)]
 
         assert sent(0) == sent(0)
         assert sent(0)[0] != sent(1)[0]
 
     def test_every_phase_draws_anew(self, monkeypatch):
-        node, drawn = trainer(), []
+        node, drawn = learner(), []
         adapt = type(node._adaptation).adapt
 
         def noted(self, model, state, batch, phase):
@@ -191,16 +191,16 @@ class TestTrain:
         monkeypatch.setattr(type(node._adaptation), "adapt", noted)
         store(node, 0.0, 1.0)
         for _ in range(3):
-            node.train(Answer(None, Phase(1)))
+            node.train(DownlinkPlan(None, Phase(1)))
         assert len(set(drawn)) == 3
 
     def test_values_too_large_for_half_precision_are_clamped_and_counted_at_both_ends(self):
-        node = trainer(fraction=1.0, learning_rate=1e-30)
+        node = learner(fraction=1.0, learning_rate=1e-30)
         weights = vector.read(node._model)
         weights[:3] = 1e6
         vector.write(node._model, weights)
         store(node, 0.0)
-        reply = node.train(Answer(None, Phase(1), dense=True))
+        reply = node.train(DownlinkPlan(None, Phase(1), dense=True))
         assert reply.facts.clamped == 3
         model = build("half", CLASSES, seed=0)
         taken = delta.apply(reply.payload, vector.read(model), vector.layout_of(model), base=0).vector
@@ -219,16 +219,16 @@ class TestResend:
         return weights
 
     def test_it_brings_whatever_the_device_holds_into_step(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
-        node.train(Answer(None, Phase(2)))  # lost on the way
-        whole, update = node.resend(), node.train(Answer(None, Phase(2)))
+        node.train(DownlinkPlan(None, Phase(2)))  # lost on the way
+        whole, update = node.resend(), node.train(DownlinkPlan(None, Phase(2)))
         assert np.array_equal(self.after(whole.payload, update.payload), vector.read(node._model))
 
     def test_it_carries_every_weight_and_trains_nothing(self):
-        node = trainer()
+        node = learner()
         store(node, 0.0, 1.0)
-        node.train(Answer(None, Phase(2)))
+        node.train(DownlinkPlan(None, Phase(2)))
         before = vector.read(node._model)
         facts = node.resend().facts
         assert (facts.values, facts.iterations, facts.loss_first, facts.skipped) == (len(before), 0, None, "")
@@ -237,10 +237,10 @@ class TestResend:
 
     def test_phases_go_on_as_if_nothing_had_happened(self):
         """What is sent again is rounded, so weights differ by that; chance does not."""
-        lost, kept = trainer(), trainer()
+        lost, kept = learner(), learner()
         for node in (lost, kept):
             store(node, 0.0, 1.0)
-            node.train(Answer(None, Phase(2)))
+            node.train(DownlinkPlan(None, Phase(2)))
         lost.resend()
-        values = [node.train(Answer(None, Phase(2))).facts for node in (lost, kept)]
+        values = [node.train(DownlinkPlan(None, Phase(2))).facts for node in (lost, kept)]
         assert values[0].loss_first == pytest.approx(values[1].loss_first, rel=1e-3)

@@ -1,4 +1,4 @@
-"""A trainer: a copy of one device's model on the server, what it may learn from, and what goes back."""
+"""A learner: a copy of one device's model on the server, what it may learn from, and what goes back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.streaming.base import Answer, Wire
+from driftlab.platform.streaming.base import DownlinkPlan, Wire
 
 Mask = npt.NDArray[np.bool_]
 
 
-class Trainer:
+class Learner:
     """Follows one device: stores what its teacher labelled, trains on it, packs what changed."""
 
     def __init__(self, spec: StudentSpec, weights: Weights) -> None:
@@ -73,7 +73,7 @@ class Trainer:
             )
         )
 
-    def train(self, answer: Answer) -> Reply:
+    def train(self, answer: DownlinkPlan) -> Reply:
         """Train one phase over what the buffer still holds, and pack the change for the device."""
         started = time.perf_counter()
         self._drop_before(answer.oldest_s)
@@ -100,7 +100,7 @@ class Trainer:
     def resend(self) -> Reply:
         """Pack every weight as it is, for a device that can take nothing that builds on another update."""
         started = time.perf_counter()
-        update = self._pack(Answer(None, None, dense=True), None)
+        update = self._pack(DownlinkPlan(None, None, dense=True), None)
         facts = Trained(
             frames=len(self._times_s),
             iterations=0,
@@ -132,7 +132,7 @@ class Trainer:
         kept = self._times_s >= oldest_s
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
-    def _pack(self, answer: Answer, changed: Mask | None) -> delta.Encoded:
+    def _pack(self, answer: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
         """Encode the change, and go on from exactly the weights that the device will have."""
         alone = answer.dense or self._alone
         change = delta.Change(

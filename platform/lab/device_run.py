@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.lab.cells import EdgeSpec
-from driftlab.platform.lab.edge import Edge
+from driftlab.platform.lab.app_run import AppRun
+from driftlab.platform.lab.cells import DeviceSpec
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
 from driftlab.platform.world.apps import App
 from driftlab.platform.world.variants import paged_bytes
 
 
 @dataclass(frozen=True)
-class Grant:
+class AppAllocation:
     """What one application got for one window."""
 
-    edge: Edge
+    edge: AppRun
     demand: Demand
     share: float  # of the machine's compute; 0: it waits
     variant: int | None  # None: it waits, or scaling chooses
@@ -39,18 +39,18 @@ class Grant:
 
 
 @dataclass
-class Host:
+class DeviceRun:
     """One device of the cell, its applications, and what is in its memory."""
 
-    spec: EdgeSpec
-    edges: Mapping[str, Edge]  # by application
+    spec: DeviceSpec
+    edges: Mapping[str, AppRun]  # by application
     variants: Mapping[str, Sequence[Variant]]  # what each application could run here, from the smallest on
     nested: bool  # whether a larger network holds the smaller ones
     held: dict[str, int | None] = field(default_factory=dict)  # which network of an application is in memory
     state: Any = None  # what the scheduler handed on
     granted_s: float = 0.0  # when it was asked last
 
-    def grant(self, scheduling: Scheduling, start_s: float, window_s: float) -> list[Grant]:
+    def grant(self, scheduling: Scheduling, start_s: float, window_s: float) -> list[AppAllocation]:
         """Share the machine among those who run at the start of a window."""
         present = self.spec.present(start_s)
         stopped = self.spec.stopped(self.granted_s, start_s)  # also who is back by now
@@ -76,7 +76,7 @@ class Host:
             self.nested,
         )
 
-    def _grants(self, demands: Sequence[Demand], allocation: Allocation, took_s: float) -> Iterator[Grant]:
+    def _grants(self, demands: Sequence[Demand], allocation: Allocation, took_s: float) -> Iterator[AppAllocation]:
         chosen = allocation.variants or (None,) * len(demands)
         notes = allocation.notes or ("",) * len(demands)
         for demand, share, variant, note in zip(demands, allocation.shares, chosen, notes, strict=True):
@@ -84,4 +84,4 @@ class Host:
             after = variant if allocation.variants else before  # who has to wait makes room
             moved = paged_bytes(demand.variants, before, after, nested=self.nested)
             self.held[demand.app] = after
-            yield Grant(self.edges[demand.app], demand, share, variant, moved, note, took_s)
+            yield AppAllocation(self.edges[demand.app], demand, share, variant, moved, note, took_s)

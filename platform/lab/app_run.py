@@ -12,11 +12,10 @@ import simpy
 
 from driftlab.platform.core.records import Stored, Trained, Uploaded
 from driftlab.platform.lab.backend import Job, Kind, NodeId
-from driftlab.platform.lab.cells import EdgeSpec, Tenant
+from driftlab.platform.lab.cells import AppSpec, DeviceSpec
+from driftlab.platform.lab.context import AppContext
 from driftlab.platform.lab.ledger import Account
-from driftlab.platform.lab.setting import AppSetting
-from driftlab.platform.streaming.base import Answer
-from driftlab.platform.streaming.base import Session as Plan
+from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts
 from driftlab.platform.world import damage
 from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import Link, Transfer
@@ -36,13 +35,13 @@ class Upload:
 
 
 @dataclass
-class Edge:
+class AppRun:
     """One application on a device of the cell, as the loop sees it: what it watches, sends, and gets back."""
 
-    spec: EdgeSpec
-    tenant: Tenant
-    setting: AppSetting
-    plan: Plan
+    spec: DeviceSpec
+    tenant: AppSpec
+    setting: AppContext
+    plan: StreamFacts
     up: Link  # the device's: its applications share it
     down: Link
     faults: Mapping[Direction, np.random.Generator]  # decide which messages arrive damaged
@@ -50,9 +49,9 @@ class Edge:
     server_state: Any  # the streaming member's state at the server
     device_state: Any  # and as the device last heard of it
     turn: simpy.Resource  # one visit of a device at a time, however many GPUs there are
-    has_trainer: bool = False
+    has_learner: bool = False
     runs: int | None = None  # which of its networks the device runs, where a scheduler has chosen
-    trains: int | None = None  # and which of them the trainer works on
+    trains: int | None = None  # and which of them the learner works on
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     waiting: list[Upload] = field(default_factory=list)  # for the next visit, which takes them all
     in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it
@@ -87,7 +86,7 @@ class Edge:
 class Message:
     """One message over a link, for its row in the transfers table."""
 
-    edge: Edge
+    edge: AppRun
     direction: Direction
     kind: str
     damage: Damage | None
@@ -109,10 +108,10 @@ class Message:
 
 
 @dataclass
-class Visit:
+class TrainingRound:
     """One stay at the server, for its row in the updates table; one without uploads only sends the weights again."""
 
-    edge: Edge
+    edge: AppRun
     uploads: tuple[Upload, ...] = ()
     teach_start_s: float | None = None
     teach_end_s: float | None = None
@@ -121,7 +120,7 @@ class Visit:
     state: Any = None  # the streaming member's, after this visit
     stored: Stored | None = None
     trained: Trained | None = None
-    answer: Answer | None = None
+    answer: DownlinkPlan | None = None
     idle: str = ""  # why nothing was trained
 
 
@@ -132,6 +131,6 @@ def together(stored: Sequence[Stored]) -> Stored:
     return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
 
 
-def nothing_to_learn(stored: Stored | None, answer: Answer) -> bool:
+def nothing_to_learn(stored: Stored | None, answer: DownlinkPlan) -> bool:
     """Tell whether no sample that a phase may still use has a label that counts."""
     return stored is None or stored.usable_s is None or stored.usable_s < answer.oldest_s
