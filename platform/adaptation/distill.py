@@ -11,14 +11,15 @@ suit networks of some 20 000 parameters, and a phase that meets a loss which is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.models import masks
 from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
 
@@ -41,7 +42,7 @@ class Memory:
     moments: tuple[Vector, ...]
     steps: int = 0  # since the beginning; phases do not start again from 0
     update: Vector | None = None  # the last step as every coordinate would have made it; None before the first phase
-    start: Vector | None = None  # the weights that every phase begins at, where phases do not go on from one another
+    start: Vector | None = None  # the weights as they were prepared
     trained: masks.Mask | None = None  # what the last phase changed of them
 
 
@@ -61,7 +62,9 @@ class Distill(Adaptation):
     epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
     restart_each_phase: bool = False  # begin every phase at the generic weights, as the released code does
 
-    needs_labels = True
+    lengths: tuple[int, ...] = ()  # numbers of steps that a scheduler may choose from; none: `iterations` alone
+
+    labels = "teacher"
 
     def faults(self) -> list[str]:
         """Name every parameter outside its range."""
@@ -73,26 +76,38 @@ class Distill(Adaptation):
             "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
             "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
             "epsilon": (0 < self.epsilon < math.inf, "positive"),
+            "lengths": (all(count >= 1 for count in self.lengths), "a list of numbers of at least 1"),
         }
         return faults_in(self, ranges)
 
-    @property
-    def phase_iterations(self) -> int:
-        return self.iterations
+    def ways(self, planned: Phase) -> tuple[Phase, ...]:
+        return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)
 
-    @property
-    def phase_batch(self) -> int:
-        return self.batch
+    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+        """Say what a phase computes, unless it ends with a score."""
+        if phase.stop_score is not None:
+            return None
+        count = self.iterations if phase.iterations is None else phase.iterations
+        return Passes(count * (self.batch,), count * (self.batch,))
 
-    def prepare(self, model: nn.Module) -> Memory:
+    def _done(self, state: Memory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
+        """Say what a phase did: its steps, and its work with the moments that it kept."""
+        kept_bytes = sum(moment.nbytes for moment in state.moments)
+        work = Passes(forward * (frames,), len(losses) * (frames,), kept_bytes=kept_bytes)
+        return {"iterations": len(losses), "losses": tuple(losses), "work": work}
+
+    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
+        """Begin with no moments: those of a network of other channels say nothing about this one's."""
         from driftlab.platform.models.vector import read
 
         model.eval()
         vector = read(model)
-        start = vector.copy() if self.restart_each_phase else None
-        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=start)
+        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
 
     def reset(self, model: nn.Module, state: Any) -> Memory:
+        from driftlab.platform.models.vector import write
+
+        write(model, state.start)
         return self.prepare(model)
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
@@ -109,15 +124,15 @@ class Distill(Adaptation):
         from driftlab.platform.models.descent import Descent
 
         before = flat.weights.clone()
-        undone = _restart(flat, memory)
+        undone = _restart(flat, memory, anew=self.restart_each_phase)
         mask = self._select(model, flat, memory, batch)
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
         losses: list[float] = []
-        score = None
+        score, looks = None, 0
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
             images, labels = self._lesson(batch, phase)
-            output = _output(model, images)
+            output, looks = _output(model, images), looks + 1
             score = _score(output, batch, phase)
             if _reached(score, phase):
                 break
@@ -131,15 +146,19 @@ class Distill(Adaptation):
             if self.strategy == "probe" and len(losses) == 1:
                 mask = _keep_what_moved(walk, before, self.fraction)
         else:
-            score = _score_at_end(model, batch, phase)
+            score, looks = _score_at_end(model, batch, phase), looks + (phase.stop_score is not None)
+        frames = self.batch if phase.stop_score is None else len(batch.images)
+        done = self._done(memory, frames, looks, losses)
         if not losses:
             flat.weights.copy_(before)
-            return Adapted(memory, skipped="good enough" if _reached(score, phase) else "no label counts", score=score)
+            why = "good enough" if _reached(score, phase) else "no label counts"
+            return Adapted(memory, skipped=why, score=score, work=done["work"])
         if not (math.isfinite(losses[-1]) and walk.is_finite()):
             flat.weights.copy_(before)
-            return Adapted(memory, skipped=f"not finite after {len(losses)} iterations, loss {losses[-1]}")
+            why = f"not finite after {len(losses)} iterations, loss {losses[-1]}"
+            return Adapted(memory, skipped=why, work=done["work"])
         after = Memory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
-        return Adapted(after, len(losses), tuple(losses), mask | undone, score=score)
+        return Adapted(after, changed=mask | undone, score=score, **done)
 
     def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
         """Draw a mini-batch; a phase that ends with a score learns from all frames that it is judged by."""
@@ -166,11 +185,11 @@ class Distill(Adaptation):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
 
 
-def _restart(flat: Flat, memory: Memory) -> masks.Mask:
+def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
     """Go back to the generic weights if phases are to begin there; tell which weights that changed."""
     import torch
 
-    if memory.start is None or memory.trained is None:
+    if not anew or memory.start is None or memory.trained is None:
         return np.zeros(flat.layout.size, dtype=bool)
     there = torch.from_numpy(np.flatnonzero(memory.trained)).to(flat.weights.device)
     flat.weights[there] = torch.from_numpy(memory.start).to(flat.weights.device)[there]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.records import Passes, Weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 class Frozen(Adaptation):
     """Leave the weights alone."""
 
-    needs_labels = False
+    labels = "none"
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> None:
         return None
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        return Adapted(state)
+        return Adapted(state, work=Passes())
 
     def reset(self, model: nn.Module, state: Any) -> Any:
         return state

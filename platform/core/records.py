@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ import numpy.typing as npt
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar stands for the whole chunk
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
+Engine = Literal["accelerator", "cpu", "storage", "link"]
+Share = float | Mapping[Engine, float]  # of a machine; a number stands for all its parts
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,35 @@ class ModelCost:
     activation_bytes: int
     layers: tuple[LayerCost, ...] = ()
     kernel_bytes: int = 0  # of its weights, what has several dimensions: what networks of other widths can share
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What was computed with a network, in counts that depend on the data and never on the host."""
+
+    forward: tuple[int, ...] = ()  # frames of each batch that went forward
+    backward: tuple[int, ...] = ()  # frames of each batch whose gradients came back
+    trained: tuple[str, ...] | None = None  # modules whose weights learned; None: all of them
+    kept_bytes: int = 0  # held beside the network and its activations: an optimiser's state, copies, samples
+
+    def __post_init__(self) -> None:
+        """Refuse counts that no computation can have."""
+        if any(frames < 1 for frames in (*self.forward, *self.backward)) or self.kept_bytes < 0:
+            raise ValueError(f"passes take batches of at least one frame and keep at least 0 bytes, not {self}")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a work takes, alone on the whole machine."""
+
+    seconds: Mapping[Engine, float] = field(default_factory=dict)  # by part of the machine; one entry for most
+    memory_bytes: int = 0
+    joules: float = 0.0
+
+    @property
+    def alone_s(self) -> float:
+        """How long it takes where nothing else runs: its parts come one after another."""
+        return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)

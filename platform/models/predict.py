@@ -68,6 +68,11 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
+def device_of(model: nn.Module) -> str:
+    """Name the place where a model computes."""
+    return str(next((parameter.device for parameter in model.parameters()), torch.device("cpu")))
+
+
 def state_of(model: nn.Module) -> Weights:
     """Copy the state dict into arrays of its own."""
     return {name: np.array(value.detach().cpu().numpy(), order="C") for name, value in model.state_dict().items()}

@@ -25,7 +25,11 @@ class Budget:
     """What one application may use in a window; None means that nothing limits it."""
 
     memory_bytes: int | None = None
-    variant: int | None = None  # the network that was already chosen; the limit then says nothing more
+    variant: int | None = None  # the network that was already chosen; the limits then say nothing more
+    latency_s: float | None = None  # per frame, on the share
+    energy_j: float | None = None  # per frame
+    accuracy: float | None = None  # at least, a fraction
+    share: float = 1.0  # of the machine's compute
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,18 @@ class Scaling(ABC):
     @abstractmethod
     def select(self, family: Any, budget: Budget) -> nn.Module:
         """Make the network to run within the budget."""
+
+    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+        """Choose what a scheduler leaves open: the most accurate network within the budget, else the fastest one.
+
+        Pure, for the driver; `state` is what the last choice for this application handed on.
+        """
+        if budget.variant is not None:
+            return checked(budget.variant, len(variants)), state
+        fitting = [which for which, one in enumerate(variants) if _fits(one, budget)]
+        if fitting:
+            return most_accurate([one.accuracy for one in variants], fitting), state
+        return min(range(len(variants)), key=lambda which: (variants[which].latency_s, which)), state
 
     @abstractmethod
     def absorb(self, family: Any, variant: nn.Module) -> Any:
@@ -94,6 +110,18 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
         )
         for one in profile
     )
+
+
+def _fits(variant: Variant, budget: Budget) -> bool:
+    """Tell whether a network keeps to the limits; what nobody has measured keeps to them."""
+    latency_s = variant.latency_s / budget.share if budget.share else float("inf")
+    needs = (
+        (variant.memory_bytes, budget.memory_bytes),
+        (latency_s, budget.latency_s),
+        (variant.energy_j, budget.energy_j),
+        (budget.accuracy, variant.accuracy),
+    )
+    return all(has is None or limit is None or has <= limit for has, limit in needs)
 
 
 def most_accurate(accuracies: Sequence[float | None], among: Iterable[int] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from driftlab.platform.scheduling.base import Allocation, Demand, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Window
 
 
 def admit(window: Window, most: int | None = None) -> tuple[list[int], list[str]]:
@@ -34,12 +34,11 @@ def allocation(
     state: Any = None,
 ) -> Allocation:
     """Write (demand, network, share) of those who run beside those who wait."""
-    shares, variants = [0.0] * len(window.demands), [None] * len(window.demands)
-    told = list(notes) or [""] * len(window.demands)
+    grants = [Grant(0.0, note=note) for note in notes or [""] * len(window.demands)]
     for i, variant, share in chosen:
-        shares[i], variants[i] = share, variant  # type: ignore[call-overload]
-        told[i] = "; ".join(filter(None, (told[i], *out_of_reach(window.demands[i]))))
-    return Allocation(tuple(shares), tuple(variants), tuple(told), state)
+        told = "; ".join(filter(None, (grants[i].note, *out_of_reach(window.demands[i]))))
+        grants[i] = Grant(share, variant=variant, note=told)
+    return Allocation(tuple(grants), state)
 
 
 def out_of_reach(demand: Demand) -> Iterator[str]:

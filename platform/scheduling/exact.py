@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
 from driftlab.platform.scheduling.costs import tabulate
 from driftlab.platform.scheduling.greedy import Walk, spread
 from driftlab.platform.scheduling.optimum import Objective, solve
@@ -19,6 +19,8 @@ class Exact(Scheduling):
     objective: Objective = "total"
     alpha: float = 0.1
     units: int = 100
+
+    wants = EACH_WINDOW
 
     def faults(self) -> list[str]:
         """Name every parameter outside its range."""

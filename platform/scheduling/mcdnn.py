@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 
 
 @dataclass(frozen=True)
 class Mcdnn(Scheduling):
     """Start from the smallest networks, upgrade where accuracy per compute is best while all budgets hold."""
+
+    wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
         """Give each application what its network needs to keep up, and what is left over in proportion.

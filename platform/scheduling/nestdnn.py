@@ -15,7 +15,7 @@ import numpy as np
 
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
 
@@ -43,6 +43,8 @@ class NestDnn(Scheduling):
     cached: bool = True
     kept: float = 0.7  # share of the units that a cached plan has handed out
     renew: int = 10  # times that a plan serves before one is made from scratch
+
+    wants = EACH_WINDOW
 
     def faults(self) -> list[str]:
         """Name every parameter outside its range."""

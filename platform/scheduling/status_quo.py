@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import allocation
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
 from driftlab.platform.world.variants import knee
 
 
 @dataclass(frozen=True)
 class StatusQuo(Scheduling):
     """Run each application's network at the knee of accuracy over size, on equal shares, blind to memory."""
+
+    wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
         """Leave nobody out: where the networks need more memory than there is, a note says so."""

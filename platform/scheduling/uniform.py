@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Window
 
 
 @dataclass(frozen=True)
@@ -12,4 +12,4 @@ class Uniform(Scheduling):
     """Divide the machine evenly among those who ask."""
 
     def allocate(self, window: Window) -> Allocation:
-        return Allocation(tuple(1.0 / len(window.demands) for _ in window.demands))
+        return Allocation(tuple(Grant(1.0 / len(window.demands)) for _ in window.demands))

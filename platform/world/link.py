@@ -23,6 +23,7 @@ from driftlab.platform.world.profile import STRICT, parse
 MTU_BYTES = 1500  # an Ethernet frame's payload: what a lost packet costs
 
 Kbps = Annotated[float, Gt(0)]
+Joules = Annotated[float, Ge(0), Lt(math.inf)]
 Window = tuple[Annotated[float, Ge(0)], float]
 
 
@@ -118,6 +119,45 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Radio:
+    """What a device's end of a link draws: per byte, while it carries, to wake up, and until it sleeps again."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    up_j_per_byte: Joules = 0.0
+    down_j_per_byte: Joules = 0.0
+    active_w: Joules = 0.0  # while a message holds the link
+    wake_j: Joules = 0.0
+    tail_w: Joules = 0.0  # awake with nothing to carry
+    tail_s: Annotated[float, Ge(0), Lt(math.inf)] = 0.0  # for so long after a message
+
+
+class RadioMeter:
+    """Sums up what the radio of one device draws, message by message in the order in which they leave the link."""
+
+    def __init__(self, radio: Radio) -> None:
+        self.radio = radio
+        self._awake_until_s: float | None = None  # end of the last message
+
+    def add(self, transfer: Transfer, direction: str) -> float:
+        """Return what a message adds: its bytes, its time on the link, waking up, or the wait since the last one."""
+        radio, held_s = self.radio, transfer.sent_s - transfer.start_s
+        per_byte = radio.up_j_per_byte if direction == "up" else radio.down_j_per_byte
+        before_s = self._awake_until_s
+        waited_s = math.inf if before_s is None else max(0.0, transfer.start_s - before_s)
+        tail_s = 0.0 if before_s is None else min(waited_s, radio.tail_s)
+        woken_j = radio.wake_j if waited_s > radio.tail_s else 0.0
+        self._awake_until_s = max(transfer.sent_s, before_s or 0.0)
+        return transfer.wire_bytes * per_byte + held_s * radio.active_w + tail_s * radio.tail_w + woken_j
+
+    def close(self, stop_s: float) -> float:
+        """Return what the wait after the last message adds until the session is over."""
+        if self._awake_until_s is None:
+            return 0.0
+        return min(max(0.0, stop_s - self._awake_until_s), self.radio.tail_s) * self.radio.tail_w
+
+
+@dataclass(frozen=True)
 class LinkProfile:
     """What a link is like in both directions, as the device sees it: up is towards the server."""
 
@@ -130,6 +170,7 @@ class LinkProfile:
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of packets
     damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive cut off or with bits turned: a fault
     outages: Outages = Outages()
+    radio: Radio = Radio()  # a link without figures draws nothing
 
     def up(self, clock: Clock, rng: np.random.Generator) -> Link:
         """Open the direction to the server."""
@@ -140,16 +181,24 @@ class LinkProfile:
         return Link(clock, self.down_kbps, self.rtt_ms, self.loss, self.outages, rng)
 
 
+# Power models of phones measured in commercial networks (Huang et al., MobiSys 2012, tables 3 and 4): nJ per bit in
+# either direction, watts while carrying, promotion from idle, and the tail of the radio's timers.
+LTE_RADIO = Radio(8 * 438.39e-9, 8 * 51.97e-9, 1.28804, wake_j=1.2107 * 0.2601, tail_w=1.0600, tail_s=11.576)
+UMTS_RADIO = Radio(8 * 868.98e-9, 8 * 122.12e-9, 0.81788, wake_j=0.6594 * 0.5821, tail_w=0.6013, tail_s=8.0882)
+WIFI_RADIO = Radio(8 * 283.17e-9, 8 * 137.01e-9, 0.13286, wake_j=0.1244 * 0.0791, tail_w=0.1193, tail_s=0.2381)
+
 LINKS: Mapping[str, LinkProfile] = {
     profile.name: profile
     for profile in (
         LinkProfile("null", math.inf, math.inf),  # the device and the server are one machine
         LinkProfile("ethernet", 1_000_000, 1_000_000, rtt_ms=0.5),  # 1000BASE-T within one site
-        LinkProfile("wifi", 33_000, 40_000, rtt_ms=2),  # "Wi-Fi" of Apple's Network Link Conditioner
-        LinkProfile("lte", 12_000, 12_000, rtt_ms=70),  # "LTE" of WebPageTest's connectivity profiles
-        LinkProfile("3g", 768, 1_600, rtt_ms=300),  # "3G" of WebPageTest's connectivity profiles
+        LinkProfile("wifi", 33_000, 40_000, rtt_ms=2, radio=WIFI_RADIO),  # "Wi-Fi" of Apple's Network Link Conditioner
+        LinkProfile("lte", 12_000, 12_000, rtt_ms=70, radio=LTE_RADIO),  # "LTE" of WebPageTest's connectivity profiles
+        LinkProfile("3g", 768, 1_600, rtt_ms=300, radio=UMTS_RADIO),  # "3G" of WebPageTest's connectivity profiles
         # Ours, not measured: an LTE cell at its busy hour whose radio is lost for 4 s in every minute.
-        LinkProfile("congested", 500, 1_000, rtt_ms=200, loss=0.02, outages=Outages(((20, 24),), period_s=60)),
+        LinkProfile(
+            "congested", 500, 1_000, rtt_ms=200, loss=0.02, outages=Outages(((20, 24),), period_s=60), radio=LTE_RADIO
+        ),
     )
 }
 

@@ -1,0 +1,187 @@
+"""A machine that works share: each goes on at its share of the machine, and shares change while it lasts.
+
+Whatever computes for a while enters as a work and leaves again. The machine asks its policy for shares whenever a work
+comes or goes: on a device the scheduling member's, on a server by default the order of arrival. A work that is never
+done, such as answering a stream, only has a course: the shares that it had, and from when on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from driftlab.errors import RunError
+from driftlab.platform.core.records import Need, Share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from driftlab.platform.world.clock import Clock
+
+Course = tuple[tuple[float, float], ...]  # (from this time on, this share), in order of time
+Policy = Callable[["Machine", str], Mapping[str, Share]]  # shares by work, asked for a reason
+NEVER = float("inf")
+ROUNDING = 1e-6  # that shares may exceed the machine by
+
+
+def done_s(start_s: float, alone_s: float, course: Course) -> float:
+    """Tell when a work is done that begins at a time; the last share of the course stays."""
+    now_s = max(start_s, course[0][0])
+    stops = (*(time_s for time_s, _ in course[1:]), NEVER)
+    for (_, share), stop_s in zip(course, stops, strict=True):
+        if stop_s <= now_s or not share:
+            now_s = max(now_s, stop_s)
+            continue
+        took_s = alone_s / share
+        if now_s + took_s <= stop_s:
+            return now_s + took_s
+        alone_s -= (stop_s - now_s) * share
+        now_s = stop_s
+    return NEVER
+
+
+def rate(need: Need, share: Share) -> float:
+    """Tell how fast a work goes on, as a share of its speed alone; its parts come one after another."""
+    if not isinstance(share, Mapping):
+        return share
+    parts = [(seconds, share.get(engine, 0.0)) for engine, seconds in need.seconds.items() if seconds]
+    if not all(part for _, part in parts):
+        return 0.0
+    return need.alone_s / sum(seconds / part for seconds, part in parts) if parts else 1.0
+
+
+def first_come(count: int) -> Policy:
+    """Give each of the first works a processor of its own, in the order in which they entered; the rest wait."""
+    return lambda machine, reason: dict.fromkeys(list(machine.works)[:count], 1.0)
+
+
+@dataclass(eq=False)
+class Work:
+    """Something that computes on a machine, from when it enters until it leaves."""
+
+    name: str
+    granted: simpy.Event  # its first share above zero
+    share: Share = 0.0
+    need: Need = field(default_factory=Need)  # of what it is doing
+    left_s: float = 0.0  # of that, alone on the whole machine
+    since_s: float = 0.0  # when that was counted last
+    process: simpy.Process | None = None  # that waits until it is done
+
+    @property
+    def pace(self) -> float:
+        return rate(self.need, self.share)
+
+    @property
+    def left(self) -> Need:
+        """What its present need has left."""
+        part = self.left_s / self.need.alone_s if self.need.alone_s else 0.0
+        seconds = {engine: part * seconds for engine, seconds in self.need.seconds.items()}
+        return Need(seconds, self.need.memory_bytes, part * self.need.joules)
+
+
+class Machine:
+    """A device's or a server's compute, shared by works."""
+
+    def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
+        self.clock, self.policy, self.capacity = clock, policy, capacity
+        self.works: dict[str, Work] = {}  # in the order in which they entered
+        self.peak_memory_bytes = 0
+        self._courses: dict[str, list[tuple[float, float]]] = {}
+
+    def enter(self, name: str, reason: str = "offer", need: Need | None = None) -> Work:
+        """Let a work come and ask for shares; a need given here is for what has no end, and counts its memory."""
+        if name in self.works:
+            raise RunError(f"The work '{name}' is on its machine already.")
+        work = Work(name, self.clock.event(), need=need or Need())
+        self.works[name] = work
+        self._weigh()
+        self.share_out(reason)
+        return work
+
+    def leave(self, work: Work, reason: str = "end") -> None:
+        """Let a work go and share what it had."""
+        del self.works[work.name]
+        self._note(work.name, 0.0)
+        self.share_out(reason)
+
+    @contextmanager
+    def entered(self, name: str) -> Iterator[Work]:
+        """Hold a place on the machine for works that follow one another; yield its `granted` before the first."""
+        work = self.enter(name)
+        try:
+            yield work
+        finally:
+            self.leave(work)
+
+    def do(self, work: Work, need: Need) -> Generator[simpy.Event, Any, None]:
+        """Wait until a need is done at the shares that its work gets meanwhile."""
+        work.need, work.left_s, work.since_s = need, need.alone_s, self.clock.now
+        work.process = self.clock.active_process
+        self._weigh()
+        while True:
+            pace = work.pace
+            try:
+                yield self.clock.timeout(work.left_s / pace) if pace else self.clock.event()
+                break
+            except simpy.Interrupt:  # its share has changed
+                continue
+        work.process, work.left_s, work.need = None, 0.0, Need()
+
+    def share_out(self, reason: str) -> None:
+        """Ask the policy, and let every work go on at its share from now on."""
+        shares = self.policy(self, reason)
+        _check(shares, self.capacity)
+        for work in list(self.works.values()):
+            self._give(work, shares.get(work.name, 0.0))
+
+    def course(self, name: str, start_s: float, stop_s: float) -> Course:
+        """Tell which shares a work had in a while; what is before it is forgotten."""
+        known = self._courses.get(name, [])
+        before = [share for time_s, share in known if time_s <= start_s][-1:] or [0.0]
+        later = [(time_s, share) for time_s, share in known if time_s > start_s]
+        self._courses[name] = [(start_s, before[0]), *later]
+        return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
+
+    def _give(self, work: Work, share: Share) -> None:
+        if share != work.share:
+            now_s, passed_s = self.clock.now, self.clock.now - work.since_s
+            work.left_s, work.since_s = max(0.0, work.left_s - passed_s * work.pace), now_s
+            work.share = share
+            self._note(work.name, overall(share))
+            if work.process is not None and work.process is not self.clock.active_process:
+                work.process.interrupt()
+        if overall(share) and not work.granted.triggered:
+            work.granted.succeed()
+
+    def _note(self, name: str, share: float) -> None:
+        course = self._courses.setdefault(name, [])
+        if course and course[-1][0] == self.clock.now:
+            course.pop()
+        course.append((self.clock.now, share))
+
+    def _weigh(self) -> None:
+        held = sum(work.need.memory_bytes for work in self.works.values())
+        self.peak_memory_bytes = max(self.peak_memory_bytes, held)
+
+
+def overall(share: Share) -> float:
+    """Say as one number what a work has of a machine: its part of the accelerator, where it names parts."""
+    return share.get("accelerator", 0.0) if isinstance(share, Mapping) else share
+
+
+def _check(shares: Mapping[str, Share], capacity: float) -> None:
+    """Refuse shares that no machine has."""
+    parts: dict[str, float] = {}
+    for share in shares.values():
+        for engine, part in (share if isinstance(share, Mapping) else {"all": share}).items():
+            parts[engine] = parts.get(engine, 0.0) + part
+            if not part >= 0:
+                raise RunError(f"A share of a machine is {part}; it must be at least 0.")
+    whole = parts.pop("all", 0.0)
+    for engine, part in {**parts, "all": 0.0}.items():
+        if part + whole > capacity + ROUNDING:
+            raise RunError(f"The shares of a machine add up to {part + whole:g} of {capacity:g} ({engine}).")
