@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
 
 
@@ -19,7 +19,7 @@ class EveryMinute(Streaming):
     rate_fps: float = 1.0
     iterations: int = 60
 
-    brings_labels = True
+    feeds_learner = True
 
     def faults(self) -> list[str]:
         """Name every parameter that is out of range; all of them are shown at once."""
@@ -28,7 +28,7 @@ class EveryMinute(Streaming):
     def start(self, session: StreamFacts) -> None:
         """Return the state before the first frame; this method needs none."""
 
-    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Sample from now on for one period, then send; asked again as soon as that has left."""
         stop_s = now_s + self.period_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)

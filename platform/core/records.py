@@ -118,7 +118,6 @@ class Uploaded:
     gross_bytes: int  # with what the encoder says about itself, which is not sent
     newest_s: float
     host_seconds: float  # to pack them
-    refused: str = ""  # why the server cannot read what the link will make of them
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,7 @@ class Stored:
     usable_s: float | None  # time of the newest sample in the buffer with a label that counts, if there is one
     phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
     unknown: int = 0  # labels that name no class of the list
+    domain: int | None = None  # of the newest sample, where the experiment tells domains
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ class Trained:
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
     clamped: int = 0  # values too large for how the update writes them
+    work: Passes = Passes()
 
 
 @dataclass(frozen=True)
@@ -173,15 +174,52 @@ class Applied:
     unknown: int | None = None  # how many of the labels name no class of the list
 
 
+@dataclass(frozen=True)
+class Received:
+    """A learner or a teacher has decoded samples that came over the link."""
+
+    frames: int
+    refused: str = ""  # why it cannot read them
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A learner has tried out ways to learn on a part of its samples, and looked at the rest."""
+
+    before: float | None  # score of the network as it is, a fraction
+    after: tuple[float | None, ...]  # and after each way
+    work: tuple[Passes, ...]  # of each trial, with the look at what came of it
+    looks: Passes  # to find the score before
+
+
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """An application has run its model over one window."""
+    """An application has run its model over a piece of its stream."""
 
     frames: int
     processed: int
     busy_s: float
-    energy_j: float
+    joules: Mapping[str, float]  # by what they were spent on
     scored: int  # frames with a truth to compare with
     frame_score_sum: float
     window_score_sum: float
-    counts: npt.NDArray[np.int64] | None  # of the task over the whole window; None where nothing was scored
+    counts: npt.NDArray[np.int64] | None  # of the task over all of them; None where nothing was scored
+    memory_bytes: int = 0  # the most that learning on the stream held
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """An application has summed up what it saw since it was asked last."""
+
+    frames: int
+    entropy: float | None
+    distance: float | None
+    domain: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """An application has come to the end of its session."""
+
+    digest: str
+    last: Watched  # what it saw and had not told yet

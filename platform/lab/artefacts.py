@@ -10,8 +10,8 @@ from driftlab.datasets.catalogue import content_of, find_workload
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
-from driftlab.platform.lab.context import AppContext, CellContext, Network, Server, key
 from driftlab.platform.lab.progress import Progress
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server, key
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec

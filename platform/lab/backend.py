@@ -42,6 +42,10 @@ class Session(Protocol):
         """Wait for a job and return its facts and rows; the payload stays where it is (None here)."""
         ...
 
+    def ready(self, job: Job) -> bool:
+        """Tell whether a job is done, without waiting for it."""
+        ...
+
     def checkpoint(self) -> None:
         """Remember every node's state, so that a fault repeats only the calls made after this point."""
         ...

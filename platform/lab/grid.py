@@ -16,11 +16,11 @@ from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import Cell, cells_of
-from driftlab.platform.lab.context import CellContext, key
 from driftlab.platform.lab.experiment import Experiment
-from driftlab.platform.lab.loop import Loop
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.rows import failed_rows
+from driftlab.platform.loop.context import CellContext, key
+from driftlab.platform.loop.loop import Loop
+from driftlab.platform.loop.rows import failed_rows
 from driftlab.platform.results.recorder import finished
 
 log = logging.getLogger(__name__)

@@ -46,6 +46,9 @@ class InlineSession:
         assert isinstance(job, InlineJob)
         return Reply(job.reply.facts, job.reply.rows)
 
+    def ready(self, job: Job) -> bool:
+        return True
+
     def checkpoint(self) -> None:
         """Do nothing: nodes and loop live and die together."""
 

@@ -13,7 +13,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Stamp, StreamFacts, Streaming, Wire
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Stamp, StreamFacts, Streaming, Wire
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
 from driftlab.platform.streaming.sampling import spread
@@ -44,7 +44,7 @@ class Ams(Streaming):
     stamp: Stamp = "capture"  # which time of a sample the horizon goes by
     scale: int = 1  # frames are sent so many times larger than the student sees them, and made smaller by the server
 
-    brings_labels = True
+    feeds_learner = True
 
     def faults(self) -> list[str]:
         """Name every parameter outside its range."""
@@ -71,7 +71,7 @@ class Ams(Streaming):
     def start(self, session: StreamFacts) -> Rates:
         return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)
 
-    def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Fill the next buffer evenly and send it when the interval is over."""
         stop_s = now_s + state.interval_s
         times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)

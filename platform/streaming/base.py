@@ -21,6 +21,16 @@ class StreamFacts:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What a device has noticed since the last plan; None where it does not look, or cannot tell."""
+
+    frames: int = 0  # that the application answered
+    entropy: float | None = None  # of these answers at the mean, as a share of the largest there can be
+    distance: float | None = None  # of their features from those of the pictures that the network was built on
+    domain: int | None = None  # of the newest frame, where the experiment tells domains
+
+
+@dataclass(frozen=True)
 class Sampling:
     """Which frames to send next, and when the buffer leaves the device."""
 
@@ -62,9 +72,17 @@ RESYNC_BYTES = 16  # and the one by which a device asks for every weight
 class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 
-    brings_labels: ClassVar[bool]  # whether a teacher's labels ever reach a learner
-    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the server sends back
+    feeds_learner: ClassVar[bool]  # whether its samples ever reach a learner
+    place: ClassVar[Literal["server", "device"]] = "server"  # where that learner stands; on a device nothing crosses
+    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what comes back
+    needs_labels: ClassVar[bool] = False  # whether its plans compare the student with a teacher
     free: ClassVar[bool] = False  # a bound: links and servers take no time
+    learns: Literal["instead", "beside"] = "beside"  # a phase on the device: of answering, or on a share beside it
+
+    @property
+    def notices(self) -> bool:
+        """Whether its plans depend on what the device has noticed, which then is found out."""
+        return False
 
     @property
     def chained(self) -> bool:
@@ -76,7 +94,7 @@ class Streaming(ABC):
         """Return the state before the first frame."""
 
     @abstractmethod
-    def plan_uplink(self, state: Any, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: Any, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Choose what to sample and send next; None ends the uplink for good."""
 
     @abstractmethod

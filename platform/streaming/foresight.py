@@ -11,7 +11,7 @@ from typing import Literal
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
 
 
@@ -24,7 +24,7 @@ class Foresight(Streaming):
     rate_fps: float = 1.0
     iterations: int = 60
 
-    brings_labels = True
+    feeds_learner = True
     free = True
 
     def faults(self) -> list[str]:
@@ -34,7 +34,7 @@ class Foresight(Streaming):
     def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Look at frames from now on; the next plan is asked for when this one's frames have been shown."""
         if self.span == "stream" and now_s > 0:
             return None

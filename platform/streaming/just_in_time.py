@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
@@ -29,7 +29,8 @@ class JustInTime(Streaming):
     most_steps: int = 8
     codec: str = "jpeg:95"
 
-    brings_labels = True
+    feeds_learner = True
+    needs_labels = True
 
     def faults(self) -> list[str]:
         """Name every parameter outside its range."""
@@ -44,7 +45,7 @@ class JustInTime(Streaming):
         """Begin with the shortest interval; it is the whole state."""
         return self.shortest_s
 
-    def plan_uplink(self, state: float, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: float, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame, and come back after the interval, which is never shorter than a frame."""
         return Sampling(
             (newest(now_s, session),), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 
 
 @dataclass(frozen=True)
 class Local(Streaming):
     """Keep the device alone with its model."""
 
-    brings_labels = False
+    feeds_learner = False
 
     def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         return None
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import spread
 
@@ -21,7 +21,7 @@ class OneTime(Streaming):
     iterations: int = 200
     codec: str = "jpeg"
 
-    brings_labels = True
+    feeds_learner = True
 
     def faults(self) -> list[str]:
         positive = {name: (getattr(self, name) > 0, "above 0") for name in ("sample_s", "rate_fps", "iterations")}
@@ -30,7 +30,7 @@ class OneTime(Streaming):
     def start(self, session: StreamFacts) -> bool:
         return False
 
-    def plan_uplink(self, state: bool, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: bool, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Plan the only upload at the start; it leaves when its last frame has been seen."""
         if now_s > 0:
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.sampling import newest
 
@@ -23,7 +23,7 @@ class RemoteTracking(Streaming):
     chained: bool = True  # else one flow from the frame that was labelled straight to the one shown
     codec: str = "jpeg:95"
 
-    brings_labels = False
+    feeds_learner = False
     returns = "labels"
 
     def faults(self) -> list[str]:
@@ -32,7 +32,7 @@ class RemoteTracking(Streaming):
     def start(self, session: StreamFacts) -> None:
         return None
 
-    def plan_uplink(self, state: None, session: StreamFacts, now_s: float) -> Sampling | None:
+    def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame now."""
         return Sampling((newest(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
 

@@ -75,13 +75,6 @@ class Work:
     def pace(self) -> float:
         return rate(self.need, self.share)
 
-    @property
-    def left(self) -> Need:
-        """What its present need has left."""
-        part = self.left_s / self.need.alone_s if self.need.alone_s else 0.0
-        seconds = {engine: part * seconds for engine, seconds in self.need.seconds.items()}
-        return Need(seconds, self.need.memory_bytes, part * self.need.joules)
-
 
 class Machine:
     """A device's or a server's compute, shared by works."""
@@ -92,21 +85,26 @@ class Machine:
         self.peak_memory_bytes = 0
         self._courses: dict[str, list[tuple[float, float]]] = {}
 
-    def enter(self, name: str, reason: str = "offer", need: Need | None = None) -> Work:
-        """Let a work come and ask for shares; a need given here is for what has no end, and counts its memory."""
+    def enter(self, name: str, reason: str | None = "offer", need: Need | None = None) -> Work:
+        """Let a work come and ask for shares; a need given here is for what has no end, and counts its memory.
+
+        Without a reason nothing is asked: the caller lets several works come or go at once, and then asks itself.
+        """
         if name in self.works:
             raise RunError(f"The work '{name}' is on its machine already.")
         work = Work(name, self.clock.event(), need=need or Need())
         self.works[name] = work
         self._weigh()
-        self.share_out(reason)
+        if reason is not None:
+            self.share_out(reason)
         return work
 
-    def leave(self, work: Work, reason: str = "end") -> None:
+    def leave(self, work: Work, reason: str | None = "end") -> None:
         """Let a work go and share what it had."""
         del self.works[work.name]
         self._note(work.name, 0.0)
-        self.share_out(reason)
+        if reason is not None:
+            self.share_out(reason)
 
     @contextmanager
     def entered(self, name: str) -> Iterator[Work]:
@@ -125,11 +123,22 @@ class Machine:
         while True:
             pace = work.pace
             try:
-                yield self.clock.timeout(work.left_s / pace) if pace else self.clock.event()
+                yield (
+                    self.clock.timeout(work.left_s / pace if work.left_s else 0.0)
+                    if pace or not work.left_s
+                    else self.clock.event()
+                )
                 break
             except simpy.Interrupt:  # its share has changed
                 continue
         work.process, work.left_s, work.need = None, 0.0, Need()
+
+    def left(self, work: Work) -> Need:
+        """Tell what the present need of a work has left."""
+        left_s = max(0.0, work.left_s - (self.clock.now - work.since_s) * work.pace)
+        part = left_s / work.need.alone_s if work.need.alone_s else 0.0
+        seconds = {engine: part * seconds for engine, seconds in work.need.seconds.items()}
+        return Need(seconds, work.need.memory_bytes, part * work.need.joules)
 
     def share_out(self, reason: str) -> None:
         """Ask the policy, and let every work go on at its share from now on."""

@@ -88,7 +88,7 @@ class TestEveryStreaming:
         assert not hasattr(member, "faults") or member.faults() == []
 
     def test_it_says_what_the_loop_must_know(self, member):
-        assert isinstance(member.brings_labels, bool)
+        assert isinstance(member.feeds_learner, bool)
         assert isinstance(member.free, bool)
         assert member.returns in ("weights", "labels")
 
@@ -150,7 +150,7 @@ class TestEveryStreaming:
 
     def test_what_it_brings_is_what_it_says(self, member, session):
         phases = [step.answer.phase for step in session_of(member, session)]
-        if not member.brings_labels:
+        if not member.feeds_learner:
             assert phases == [None] * len(phases)
         elif session == SESSIONS[1]:
             assert any(phase is not None for phase in phases)

@@ -36,7 +36,7 @@ from driftlab.platform.streaming.ams import Ams
 class Held(Ams):
     while_there: str = ""
 
-    def plan_uplink(self, state, session, now_s):
+    def plan_uplink(self, state, session, now_s, seen):
         while Path(self.while_there).exists():
             time.sleep(0.01)
         return super().plan_uplink(state, session, now_s)

@@ -15,9 +15,9 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
 from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.lab.loop import NOTHING, Loop
+from driftlab.platform.loop.loop import NOTHING, Loop
 from driftlab.platform.models import vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of

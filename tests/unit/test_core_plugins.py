@@ -143,7 +143,7 @@ def test_a_base_asks_what_it_must_know(tmp_path: Path):
         "class First(Streaming):\n"
         "    start, plan_uplink, plan_downlink = Local.start, Local.plan_uplink, Local.plan_downlink\n"
     )
-    assert "it must say brings_labels, True or False" in refused("streaming", written(tmp_path, text))
+    assert "it must say feeds_learner, True or False" in refused("streaming", written(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_told_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

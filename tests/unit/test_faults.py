@@ -12,11 +12,11 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.app_run import TOO_LATE
+from driftlab.platform.loop.app_run import TOO_LATE
 from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.lab.loop import Loop
+from driftlab.platform.loop.loop import Loop
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
@@ -158,7 +158,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
         return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
     monkeypatch.setattr(damage, "draw", alternate)
-    monkeypatch.setattr("driftlab.platform.lab.loop.rng_for", named_after_their_direction)
+    monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", named_after_their_direction)
     loop, _ = run()
     refused = [row["direction"] for row in rows(loop, "transfers") if row["refused"]]
     assert len(refused) > 3

@@ -17,7 +17,7 @@ from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.lab.cells import AppSpec, DeviceSpec, cells_of
-from driftlab.platform.lab.device_run import DeviceRun
+from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run

@@ -27,8 +27,8 @@ from driftlab.platform.core.records import (
 )
 from driftlab.platform.lab.backend import NodeId
 from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.lab.context import AppContext, CellContext, Network, Server
-from driftlab.platform.lab.loop import RETRY_S, Loop
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
+from driftlab.platform.loop.loop import RETRY_S, Loop
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
 from driftlab.platform.scheduling.base import Allocation
@@ -146,12 +146,12 @@ class Scripted(Streaming):
     free: bool = False
     seen: list = field(default_factory=list, compare=False)
 
-    brings_labels = True
+    feeds_learner = True
 
     def start(self, session):
         return 0
 
-    def plan_uplink(self, state, session, now_s):
+    def plan_uplink(self, state, session, now_s, seen):
         self.seen.append((now_s, state))
         return next((plan for plan in self.plans if (plan.next_s or plan.send_s) > now_s), None)
 
@@ -166,7 +166,7 @@ class Labels(Scripted):
     """Wants labels and nothing else."""
 
     returns = "labels"
-    brings_labels = False
+    feeds_learner = False
 
 
 def tracking() -> FakeSession:
@@ -371,7 +371,7 @@ class TestPlans:
     @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
     def test_a_plan_that_would_never_end_is_refused(self, plan):
         class Stuck(Scripted):
-            def plan_uplink(self, state, session, now_s):
+            def plan_uplink(self, state, session, now_s, seen):
                 return Sampling((0.0,), *plan)
 
         with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
@@ -703,8 +703,8 @@ class TestDamagedMessages:
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way if purpose == "damage" else np.random.default_rng(0)
 
-        monkeypatch.setattr("driftlab.platform.lab.app_run.damage.draw", draw)
-        monkeypatch.setattr("driftlab.platform.lab.loop.rng_for", rng_for)
+        monkeypatch.setattr("driftlab.platform.loop.app_run.damage.draw", draw)
+        monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", rng_for)
         return run(**given)
 
     def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):

@@ -10,13 +10,15 @@ import numpy as np
 
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
-from driftlab.platform.lab.app_run import Message, TrainingRound
 from driftlab.platform.lab.cells import Cell
-from driftlab.platform.lab.context import AppContext, CellContext
-from driftlab.platform.lab.device_run import AppAllocation, DeviceRun
-from driftlab.platform.lab.ledger import Account, total
+from driftlab.platform.loop.context import AppContext, CellContext
+from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
+from driftlab.platform.loop.ledger import PURPOSES, Account, total
+from driftlab.platform.loop.messages import Message
+from driftlab.platform.loop.rounds import TrainingRound
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
+from driftlab.platform.world.machine import overall
 
 
 def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
@@ -67,10 +69,16 @@ def _came_out(
         "downlink_bytes": whole.down_bytes,
         "uplink_kbps": kbps(whole.up_bytes, seconds),
         "downlink_kbps": kbps(whole.down_bytes, seconds),
-        "energy_j": whole.energy_j,
+        **_spent(whole),
         "updates": whole.updates,
         "weights_digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16],
     }
+
+
+def _spent(account: Account) -> Mapping[str, Any]:
+    """Energy, all of it and by what it was spent on."""
+    split = {f"{purpose}_j": account.joules.get(purpose, 0.0) for purpose in PURPOSES}
+    return {"energy_j": account.energy_j, **split}
 
 
 def _names(names: Iterable[str]) -> str:
@@ -84,19 +92,21 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
 
 
-def share_row(grant: AppAllocation, start_s: float, window_s: float) -> Mapping[str, Any]:
-    """Write down what an application got for a window, and what that means on this machine."""
-    edge, demand, network = grant.edge, grant.demand, grant.network
-    running = network is not None and grant.share > 0
-    latency_s = network.latency_s / grant.share if network is not None and grant.share > 0 else None
-    moved_in, moved_out = grant.moved_bytes
+def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
+    """Write down what an application got for a while, and what that means on this machine."""
+    app, demand, network = given.app, given.demand, given.network
+    answer, learn = overall(given.answer), overall(given.learn)
+    running = network is not None and answer > 0
+    latency_s = network.latency_s / answer if network is not None and answer > 0 else None
+    moved_in, moved_out = given.moved_bytes
     return {
-        "device": edge.device,
-        "app": edge.app,
-        "time_s": start_s,
-        "window_s": window_s,
-        "share": grant.share,
-        "variant": grant.variant,
+        "device": app.device,
+        "app": app.app,
+        "time_s": given.start_s,
+        "window_s": length_s,
+        "share": answer,
+        "learn_share": learn or None,
+        "variant": given.variant,
         "network": network.name if network else None,
         "accuracy": network.reached if network else None,
         "known_accuracy": network.accuracy if network else None,
@@ -108,19 +118,19 @@ def share_row(grant: AppAllocation, start_s: float, window_s: float) -> Mapping[
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(grant, window_s),
-        "paging_j": (moved_in + moved_out) * edge.spec.hardware.energy.page_mj_per_mb * 1e-9,
-        "note": grant.note or None,
-        "host_schedule_seconds": grant.host_seconds,
+        "energy_j": _energy_j(given, answer, length_s),
+        "paging_j": (moved_in + moved_out) * app.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "note": given.grant.note or None,
+        "host_schedule_seconds": given.host_seconds,
     }
 
 
-def variant_rows(host: DeviceRun) -> Iterator[Mapping[str, Any]]:
+def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
     """Write down what every application of a device could run."""
-    for app, variants in host.variants.items():
+    for app, variants in device.variants.items():
         for number, one in enumerate(variants):
             yield {
-                "device": host.spec.name,
+                "device": device.spec.name,
                 "app": app,
                 "variant": number,
                 "network": one.name,
@@ -134,12 +144,12 @@ def variant_rows(host: DeviceRun) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(grant: AppAllocation, window_s: float) -> float | None:
+def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | None:
     """Count what the frames draw that there is time for."""
-    network = grant.network
-    if network is None or network.energy_j is None or not grant.share:
+    network = given.network
+    if network is None or network.energy_j is None or not answer:
         return None
-    return min(grant.demand.fps, grant.share / network.latency_s) * window_s * network.energy_j
+    return min(given.demand.fps, answer / network.latency_s) * length_s * network.energy_j
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
@@ -147,27 +157,28 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
 
 
-def device_row(host: DeviceRun, *, live: bool) -> Mapping[str, Any]:
+def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
     """Sum one device up."""
-    spec = host.spec
+    spec = device.spec
     return {
         "device": spec.name,
         "hardware": spec.hardware.name,
         "link": spec.link.name,
         "stream_seed": spec.tenants[0].stream.seed,
         "memory_bytes": spec.hardware.memory_bytes,
-        "working_memory_bytes": sum(memory_bytes(edge.setting.student.cost) for edge in host.edges.values()),
-        **(_did(total([edge.account for edge in host.edges.values()])) if live else {}),
+        "working_memory_bytes": sum(memory_bytes(app.context.student.cost) for app in device.apps.values()),
+        **(_did(total([app.account for app in device.apps.values()]), device) if live else {}),
     }
 
 
-def _did(account: Account) -> Mapping[str, Any]:
+def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
     """What only a device that ran its networks can tell."""
     return {
+        **_spent(account),
+        "peak_memory_bytes": device.machine.peak_memory_bytes + account.memory_bytes,
         "frames": account.frames,
         "processed": account.processed,
         "busy_s": account.busy_s,
-        "energy_j": account.energy_j,
         "uplink_bytes": account.up_bytes,
         "downlink_bytes": account.down_bytes,
         "score": account.score,
@@ -177,8 +188,8 @@ def _did(account: Account) -> Mapping[str, Any]:
 def transfer_row(message: Message) -> Mapping[str, Any]:
     """Write a message down."""
     return {
-        "device": message.edge.device,
-        "app": message.edge.app,
+        "device": message.app.device,
+        "app": message.app.app,
         "direction": message.direction,
         "kind": message.kind,
         "sequence": message.sequence,
@@ -197,31 +208,38 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
     }
 
 
-def update_row(visit: TrainingRound, reason: str, applied: Applied | None, arrive_s: float | None) -> Mapping[str, Any]:
-    """Write a visit to the server down, and what came of it."""
-    stored, trained, answer = visit.stored, visit.trained, visit.answer
+def update_row(
+    done: TrainingRound, reason: str, site: str, applied: Applied | None = None, arrive_s: float | None = None
+) -> Mapping[str, Any]:
+    """Write a round of learning down, and what came of it."""
+    stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
-        "device": visit.edge.device,
-        "app": visit.edge.app,
+        "device": done.app.device,
+        "app": done.app.app,
+        "place": site,
         "version": applied.version if applied and applied.accepted else None,
-        "uploads": len(visit.uploads),
-        "samples": sum(upload.sent.frames for upload in visit.uploads),
+        "uploads": len(done.uploads),
+        "samples": sum(upload.sent.frames for upload in done.uploads),
         "unknown": stored.unknown if stored else 0,
         "buffered": buffered,
         "phi": float(np.mean(stored.phis)) if stored and stored.phis else None,
-        "rate_fps": answer.rate_fps if answer else None,
-        "interval_s": answer.interval_s if answer else None,
+        "rate_fps": plan.rate_fps if plan else None,
+        "interval_s": plan.interval_s if plan else None,
+        "way": done.way,
         "iterations": trained.iterations if trained else 0,
         "values": trained.values if trained else 0,
         "clamped": trained.clamped if trained else 0,
         "loss_first": trained.loss_first if trained else None,
         "loss_last": trained.loss_last if trained else None,
         "bytes": trained.bytes if trained else 0,
-        "teach_start_s": visit.teach_start_s,
-        "teach_end_s": visit.teach_end_s,
-        "train_start_s": visit.train_start_s,
-        "train_end_s": visit.train_end_s,
+        "teach_start_s": done.teach_start_s,
+        "teach_end_s": done.teach_end_s,
+        "train_start_s": done.train_start_s,
+        "train_end_s": done.train_end_s,
+        "work_s": need.alone_s,
+        "energy_j": need.joules,
+        "memory_bytes": need.memory_bytes,
         "arrive_s": arrive_s,
         "accepted": applied.accepted if applied else None,
         "reason": reason or None,

@@ -10,6 +10,8 @@ from typing import Any
 from driftlab.platform.core.records import Columns, Rows, Watched
 from driftlab.platform.world.link import Transfer
 
+PURPOSES = ("answering", "learning", "labelling", "tracking", "coding", "patching", "paging", "radio")
+
 
 @dataclass
 class Account:
@@ -18,7 +20,8 @@ class Account:
     frames: int = 0
     processed: int = 0
     busy_s: float = 0.0
-    energy_j: float = 0.0
+    joules: dict[str, float] = field(default_factory=dict)  # by what they were spent on
+    memory_bytes: int = 0  # the most that learning on the stream held at once
     scored: int = 0
     frame_scores: float = 0.0
     window_scores: float = 0.0
@@ -32,11 +35,22 @@ class Account:
         self.frames += seen.frames
         self.processed += seen.processed
         self.busy_s += seen.busy_s
-        self.energy_j += seen.energy_j
+        for purpose, joules in seen.joules.items():
+            self.spend(purpose, joules)
+        self.memory_bytes = max(self.memory_bytes, seen.memory_bytes)
         self.scored += seen.scored
         self.frame_scores += seen.frame_score_sum
         self.window_scores += seen.window_score_sum
         self.counts = _sum(self.counts, seen.counts)
+
+    def spend(self, purpose: str, joules: float) -> None:
+        """Add energy that something drew."""
+        self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
+
+    @property
+    def energy_j(self) -> float:
+        """Everything that was drawn, whatever for."""
+        return sum(self.joules.get(purpose, 0.0) for purpose in PURPOSES)
 
     def sent(self, direction: str, transfer: Transfer) -> None:
         """Add one message."""
@@ -60,10 +74,12 @@ def total(accounts: Sequence[Account]) -> Account:
     whole = Account()
     for account in accounts:
         for field_ in fields(Account):
-            if field_.name == "counts":
+            if field_.name in ("counts", "joules"):
                 continue
             mine, theirs = getattr(whole, field_.name), getattr(account, field_.name)
             setattr(whole, field_.name, _sum(mine, theirs))
+        for purpose, joules in account.joules.items():
+            whole.spend(purpose, joules)
     return whole
 
 

@@ -1,0 +1,38 @@
+"""Messages over a device's links: queued, counted, damaged, paid for by its radio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from driftlab.platform.loop.device_run import DeviceRun
+from driftlab.platform.loop.messages import Message
+from driftlab.platform.loop.parts import Parts, Process
+from driftlab.platform.loop.rows import transfer_row
+
+
+@dataclass
+class Carrying:
+    """Puts messages on links; one that stays on its device is there at once and leaves no row."""
+
+    parts: Parts
+    devices: dict[str, DeviceRun]
+
+    def carry(self, message: Message, size: int) -> Process:
+        """Carry a message to the other end and count it."""
+        app = message.app
+        message.arrive_s = self.parts.clock.now
+        if not app.local:
+            app.messages[message.direction] += 1
+            message.sequence = app.messages[message.direction]
+            link = app.up if message.direction == "up" else app.down
+            message.transfer = yield from link.send(size)
+            message.arrive_s = message.transfer.arrive_s
+            app.account.sent(message.direction, message.transfer)
+            app.account.spend("radio", self.devices[app.device].radio.add(message.transfer, message.direction))
+        message.refused = message.missed or message.refused
+
+    def arrived(self, message: Message, **columns: Any) -> None:
+        """Write a message's row, now that its receiver has taken or refused it."""
+        if message.transfer is not None:
+            self.parts.ledger.row("transfers", **transfer_row(message), **columns)

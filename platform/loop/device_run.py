@@ -1,0 +1,200 @@
+"""A device as its scheduler sees it: which applications run there, what each could run, and what was granted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+from typing import Any
+
+from driftlab.errors import RunError
+from driftlab.platform.core.records import Need, Share, Variant
+from driftlab.platform.lab.cells import DeviceSpec
+from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.parts import Parts
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
+from driftlab.platform.world.apps import App
+from driftlab.platform.world.cost import memory_bytes
+from driftlab.platform.world.link import Radio, RadioMeter
+from driftlab.platform.world.machine import Machine, overall
+from driftlab.platform.world.variants import paged_bytes
+
+
+@dataclass(frozen=True)
+class AppAllocation:
+    """What one application got, and until when nothing else was planned."""
+
+    app: AppRun
+    demand: Demand
+    grant: Grant
+    start_s: float
+    window_s: float
+    variant: int | None  # None: it waits, or there is no choice
+    answer: Share  # of the machine's compute, in force; 0: it waits
+    learn: Share  # likewise, for what it learns on the device
+    moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
+    host_seconds: float  # of this machine's processor, to decide
+
+    @property
+    def network(self) -> Variant | None:
+        """What it runs, where that is settled."""
+        known = self.demand.variants
+        if self.variant is not None:
+            return known[self.variant]
+        return known[0] if overall(self.grant.answer) and len(known) == 1 else None
+
+
+@dataclass
+class DeviceRun:
+    """One device of the cell, its applications, its machine, and what is in its memory."""
+
+    parts: Parts
+    spec: DeviceSpec
+    apps: Mapping[str, AppRun]  # by name
+    variants: Mapping[str, Sequence[Variant]]  # what each application could run here, from the smallest on
+    draws: InitVar[Radio]
+    beside: bool  # whether applications learn on the stream, on a share beside their answers
+    machine: Machine = field(init=False)
+    radio: RadioMeter = field(init=False)
+    held: dict[str, int | None] = field(default_factory=dict)  # which network of an application is in memory
+    state: Any = None  # what the scheduler handed on
+    asked_s: float = 0.0  # when applications were looked for last
+    until_s: float = 0.0  # when the next window begins
+    present: tuple[App, ...] = ()  # those that the scheduler knows of
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+    allocations: list[AppAllocation] = field(default_factory=list)  # in force
+    closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # no longer, with their real lengths
+
+    def __post_init__(self, draws: Radio) -> None:
+        self.machine = Machine(self.parts.clock, self.shares)
+        self.radio = RadioMeter(draws)
+
+    def begin_window(self, start_s: float, window_s: float) -> None:
+        """Let the scheduler share the machine among those that run at the start of a window."""
+        self.until_s = start_s + window_s
+        self._meet(start_s)
+        self.machine.share_out("window")
+
+    def visit(self, reason: Reason) -> None:
+        """Let applications come and go between two windows, where the scheduler wants to hear of it."""
+        self._meet(self.machine.clock.now)
+        self.machine.share_out(reason)
+
+    def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
+        """Answer the machine: ask the scheduling member where it wants that, and split what applications got."""
+        now_s = machine.clock.now
+        took_s = 0.0
+        moved: dict[str, tuple[int, int]] = {}
+        if reason == "window" or reason in self.parts.scheduling.wants.reasons:
+            took_s = self._ask(now_s, reason, moved)
+        self.close(now_s)
+        known = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
+        self.allocations = [self._allocation(one, now_s, moved.get(one.app, (0, 0)), took_s) for one in known]
+        return dict(self._works())
+
+    def close(self, now_s: float) -> None:
+        """Put aside what was granted, now that it is known how long it held."""
+        for one in self.allocations:
+            planned = one.start_s + one.window_s == now_s
+            length_s = one.window_s if planned else now_s - one.start_s
+            if length_s > 0:
+                self.closed.append((one, length_s))
+        self.allocations = []
+
+    def _meet(self, now_s: float) -> None:
+        """Find out which applications run now, and let what they held go with those that went."""
+        self.present = self.spec.present(now_s)
+        stopped = self.spec.stopped(self.asked_s, now_s)  # also those that are back by now
+        self.held = {app.name: None if app.name in stopped else self.held.get(app.name) for app in self.present}
+        self.asked_s = now_s
+        here = {f"{app.name}/answer": memory_bytes(self.apps[app.name].context.student.cost) for app in self.present}
+        here |= {f"{app.name}/beside": 0 for app in self.present if self.beside}
+        for name in [name for name in self.machine.works if not name.endswith("/learn") and name not in here]:
+            self.machine.leave(self.machine.works[name], None)
+        for name, held_bytes in here.items():
+            if name not in self.machine.works:
+                self.machine.enter(name, None, Need({}, held_bytes))
+
+    def _ask(self, now_s: float, reason: str, moved: dict[str, tuple[int, int]]) -> float:
+        """Ask the scheduler, load what it chose, and tell how long it thought."""
+        demands = tuple(map(self._demand, self.present))
+        window = Window(
+            now_s,
+            self.until_s - now_s,
+            self.spec.hardware.memory_bytes,
+            demands,
+            self.state,
+            reason,  # type: ignore[arg-type]
+        )
+        started_s = time.thread_time()  # of this thread alone: other cells work beside it
+        allocation = self.parts.scheduling.allocate(window)
+        took_s = time.thread_time() - started_s
+        if len(allocation.grants) != len(demands):
+            raise RunError(
+                f"{self.parts.cell.system.scheduling} gave {len(allocation.grants)} grants to {len(demands)} applications "
+                f"(device={self.spec.name}, time={now_s:g} s)"
+            )
+        self.state, self.grants = allocation.state, self._settled(demands, allocation)
+        for demand in demands:
+            grant = self.grants[demand.app]
+            keeps = grant.variant is None and overall(grant.answer) > 0
+            after = self.held[demand.app] if keeps else grant.variant  # what has to wait makes room
+            before = self.held[demand.app]
+            moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
+            self.held[demand.app] = after
+            self.apps[demand.app].way = grant.way
+        return took_s
+
+    def _settled(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
+        """Let scaling choose what the scheduler leaves open."""
+        settled = {}
+        for demand, given in zip(demands, allocation.grants, strict=True):
+            grant, share = given, overall(given.answer)
+            if grant.variant is None and share and len(demand.variants) > 1:
+                app, slowest_s = self.apps[demand.app], 1 / demand.fps
+                goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
+                budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share)
+                variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
+                grant = replace(grant, variant=variant)
+            settled[demand.app] = grant
+        return settled
+
+    def _demand(self, app: App) -> Demand:
+        run = self.apps[app.name]
+        learning, work = run.learning, self.machine.works.get(f"{app.name}/learn")
+        if learning is not None and learning.state == "running" and work is not None:
+            learning = replace(learning, left=self.machine.left(work))
+        return Demand(
+            app.name,
+            app.fps,
+            tuple(self.variants[app.name]),
+            self.held[app.name],
+            app.accuracy_goal,
+            app.latency_goal_s,
+            app.priority,
+            self.parts.scaling.nested,
+            learning,
+        )
+
+    def _allocation(self, demand: Demand, now_s: float, moved_bytes: tuple[int, int], took_s: float) -> AppAllocation:
+        grant, length_s = self.grants[demand.app], self.until_s - now_s
+        answer, learn = self._split(demand.app, grant)
+        app, variant = self.apps[demand.app], grant.variant
+        return AppAllocation(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)
+
+    def _split(self, app: str, grant: Grant) -> tuple[Share, Share]:
+        """Split an application's share between answering and learning on the device, where it does either."""
+        in_phase = f"{app}/learn" in self.machine.works
+        if not in_phase and not self.beside:
+            return grant.answer, 0.0
+        if in_phase and self.parts.streaming.learns == "instead":
+            return 0.0, overall(grant.answer) + overall(grant.learn or 0.0)
+        if grant.learn is None:
+            return overall(grant.answer) / 2, overall(grant.answer) / 2
+        return grant.answer, grant.learn
+
+    def _works(self) -> Iterator[tuple[str, Share]]:
+        for one in self.allocations:
+            yield f"{one.demand.app}/answer", one.answer
+            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", one.learn

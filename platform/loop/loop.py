@@ -1,0 +1,129 @@
+"""The loop: one cell as processes on one clock, the same for every system.
+
+Devices watch (`watching.py`), messages cross links (`carrying.py`), and learners learn, on the server or on the device
+(`learning.py`, `rounds.py`). Whatever computes is a work on a machine. Work starts when its virtual start comes and is
+waited for when its virtual end comes, so real work overlaps while the tables depend on spec and seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import simpy
+
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.lab.backend import Session
+from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.carrying import Carrying
+from driftlab.platform.loop.context import CellContext
+from driftlab.platform.loop.device_run import DeviceRun
+from driftlab.platform.loop.learning import Teaching
+from driftlab.platform.loop.ledger import Account
+from driftlab.platform.loop.messages import Direction
+from driftlab.platform.loop.parts import Parts
+from driftlab.platform.loop.placing import place_app, place_teachers
+from driftlab.platform.loop.rows import device_row, run_row, variant_rows
+from driftlab.platform.loop.watching import Watching
+from driftlab.platform.streaming.base import StreamFacts
+from driftlab.platform.world.clock import make_clock
+from driftlab.platform.world.link import LINKS, Link
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a cell has come at the end of a window."""
+
+    time_s: float
+    accounts: Mapping[str, Account]  # by device, or device and application; what the last window showed may be missing
+
+
+class Loop:
+    """One cell while it runs."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        context: CellContext,
+        session: Session,
+        advanced: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        members = (member.make() for member in cell.system.members)
+        self.parts = Parts(cell, context, session, make_clock(context.clock), *members)
+        self.clock, self.ledger, self.advanced = self.parts.clock, self.parts.ledger, advanced
+        self.devices = {spec.name: self._device(spec) for spec in cell.devices}
+        self.watching = Watching(self.parts, self.devices)
+        self.teaching = Teaching(self.parts, Carrying(self.parts, self.devices), self.watching)
+
+    def run(self) -> None:
+        """Place the nodes and let every process run to its end."""
+        for _ in self.windows():
+            pass
+
+    def windows(self) -> Iterator[Progress]:
+        """Run window by window, so that whoever iterates may look at the scores so far, or stop."""
+        self._start()
+        duration_s, window_s, now_s = self.parts.cell.duration_s, self.parts.context.window_s, 0.0
+        while now_s < duration_s:
+            stop_s = min(now_s + window_s, duration_s)
+            if stop_s < duration_s:
+                self.clock.run(until=stop_s)
+            else:
+                self.clock.run()
+                self._close()
+            self.advanced((stop_s - now_s) * len(self.devices))
+            now_s = stop_s
+            yield Progress(now_s, {app.name: app.account for app in self._apps})
+
+    @property
+    def _apps(self) -> list[AppRun]:
+        return [app for device in self.devices.values() for app in device.apps.values()]
+
+    def _start(self) -> None:
+        """Place the nodes that are there from the beginning, and begin every process."""
+        place_teachers(self.parts)
+        for device in self.devices.values():
+            for app in device.apps.values() if self.parts.context.live else ():
+                place_app(self.parts, app)
+                self.clock.process(self.teaching.send(app))
+            self.clock.process(self.watching.watch(device))
+            self.clock.process(self.watching.visitors(device))
+
+    def _device(self, spec: DeviceSpec) -> DeviceRun:
+        """Open the device's links, which its applications share, and prepare its machine and each application."""
+        parts = self.parts
+        profile = LINKS["null"] if parts.streaming.free else spec.link
+        up, down = (
+            open_link(self.clock, rng_for(parts.cell.seed, "link", spec.name, way))
+            for way, open_link in (("up", profile.up), ("down", profile.down))
+        )
+        apps = {wish.app.name: self._app(spec, wish, up, down, profile.damaged) for wish in spec.tenants}
+        variants = {name: app.context.variants(spec.hardware) for name, app in apps.items()}
+        beside = parts.learns_on_stream and parts.adaptation.learns == "beside"
+        return DeviceRun(parts, spec, apps, variants, profile.radio, beside)
+
+    def _app(self, spec: DeviceSpec, wish: AppSpec, up: Link, down: Link, damaged: float) -> AppRun:
+        streaming, context = self.parts.streaming, self.parts.context.apps[wish.app.name]
+        facts = StreamFacts(wish.stream.fps, wish.stream.duration_s)
+        state, turn = streaming.start(facts), simpy.Resource(self.clock)
+        faults = {way: rng_for(self.parts.cell.seed, "damage", spec.name_of(wish), way) for way in get_args(Direction)}
+        run = AppRun(spec, wish, context, facts, up, down, faults, damaged, state, state, turn)
+        run.local = streaming.place == "device"
+        return run
+
+    def _close(self) -> None:
+        """Write a row per device and the cell's own."""
+        live = self.parts.context.live
+        self.teaching.close()
+        digests = [digest for device in self.devices.values() if live for digest in self.watching.finish(device)]
+        for device in self.devices.values():
+            if live:
+                first = next(iter(device.apps.values()))
+                first.account.spend("radio", device.radio.close(device.spec.duration_s))
+            self.ledger.row("devices", **device_row(device, live=live))
+            for row in variant_rows(device):
+                self.ledger.row("variants", **row)
+        accounts = [app.account for app in self._apps]
+        self.ledger.row("runs", **run_row(self.parts.cell, self.parts.context, accounts, digests))

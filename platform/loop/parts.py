@@ -1,0 +1,47 @@
+"""What the parts of a cell's loop have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from driftlab.platform.adaptation.base import Adaptation
+from driftlab.platform.lab.backend import Job, Session
+from driftlab.platform.lab.cells import Cell
+from driftlab.platform.loop.context import CellContext
+from driftlab.platform.loop.ledger import Ledger
+from driftlab.platform.scaling.base import Scaling
+from driftlab.platform.scheduling.base import Scheduling
+from driftlab.platform.streaming.base import Streaming
+from driftlab.platform.world.clock import Clock
+
+Process = Generator[simpy.Event, Any, None]
+POLL_S = 0.01  # how often a wall clock looks whether a job is done
+
+
+@dataclass
+class Parts:
+    """One cell while it runs: its request, its clock, its nodes, its members and its rows."""
+
+    cell: Cell
+    context: CellContext
+    session: Session
+    clock: Clock
+    streaming: Streaming
+    adaptation: Adaptation
+    scaling: Scaling
+    scheduling: Scheduling
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def learns_on_stream(self) -> bool:
+        """Whether applications themselves follow the stream that they see."""
+        return not self.streaming.feeds_learner and self.adaptation.stream_batch > 0
+
+    def ready(self, job: Job) -> Process:
+        """Wait until a job is done: not at all in virtual time, where asking for its result waits."""
+        while self.context.clock == "wall" and not self.session.ready(job):
+            yield self.clock.timeout(POLL_S)

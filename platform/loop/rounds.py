@@ -1,0 +1,345 @@
+"""What a learner does with samples and what comes back, whatever clock drives it.
+
+A round is a generator: it yields what takes time and is sent the time at which that was done. The loop lets a machine do
+it in virtual time; a server that serves real devices waits for the work itself. There are two kinds of return: weights,
+which a learner makes of labelled or unlabelled samples, and labels, which the device carries along by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.adaptation.base import Adaptation, Phase
+from driftlab.platform.core.records import Applied, Need, Passes, Stored, Trained, Tried
+from driftlab.platform.lab.backend import Job, Session
+from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.context import Site
+from driftlab.platform.loop.messages import Message, Upload
+from driftlab.platform.scheduling.base import Learning, Scheduling, Way
+from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Streaming
+from driftlab.platform.world.cost import added, need_of
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.backend import NodeId
+
+NO_LABEL = "no sample within the horizon has a label that counts"
+DECLINED = "the scheduler gave it no way to learn"
+NO_MEMORY = "learning needs more memory than the device has"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that takes time where the learner stands."""
+
+    purpose: str  # as the energy account calls it
+    need: Need
+    learning: Learning | None = None  # what a scheduler hears of it; None: what it needs, and nothing else
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Ways to learn, for a scheduler to choose from; the round is sent the time, and goes by `app.way`."""
+
+    learning: Learning
+
+
+Steps = Generator["Step | Offer", float, Any]
+
+
+@dataclass
+class TrainingRound:
+    """One stay of samples with a learner, for its row in the updates table; one without uploads only sends weights."""
+
+    app: AppRun
+    uploads: tuple[Upload, ...] = ()
+    teach_start_s: float | None = None
+    teach_end_s: float | None = None
+    train_start_s: float | None = None
+    train_end_s: float | None = None
+    state: Any = None  # the streaming member's, after this round
+    stored: Stored | None = None
+    trained: Trained | None = None
+    plan: DownlinkPlan | None = None
+    way: str | None = None  # which of several the scheduler chose
+    needs: list[Need] = field(default_factory=list)  # of everything that was done
+    idle: str = ""  # why nothing was trained
+    now_s: float = 0.0  # when the last step was done
+
+    @property
+    def need(self) -> Need:
+        return added(self.needs)
+
+
+@dataclass
+class Delivery(ABC):
+    """Something that goes to the device after a round."""
+
+    app: AppRun
+    session: Session
+
+    kind = ""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """How much the link carries."""
+
+    def take(self, message: Message) -> Applied | None:
+        """Hand it to the application; None: nothing has to be handed over."""
+        return None
+
+    @abstractmethod
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
+        """Take into account what became of it; return its row of the updates table, if it has one."""
+
+
+class Rounds(ABC):
+    """What is done with the uploads of an application that wait together."""
+
+    def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
+        self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
+        self.open: dict[str, TrainingRound] = {}  # by application: those that are not done yet
+
+    @abstractmethod
+    def receiver(self, app: AppRun) -> NodeId:
+        """Name the node that decodes what comes over the link."""
+
+    @abstractmethod
+    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+        """Work on the uploads; return the deliveries that come of it."""
+
+    def _label(self, app: AppRun, upload: Upload) -> Job:
+        return self.session.call(app.teacher, "label", upload.truth)
+
+
+def frames_of(uploads: Sequence[Upload]) -> int:
+    """Count the samples of some uploads."""
+    return sum(upload.sent.frames for upload in uploads)
+
+
+# Labels ---------------------------------------------------------------------------------------------------------------
+
+
+class LabelRounds(Rounds):
+    """Label what was sent, and send the labels back."""
+
+    def receiver(self, app: AppRun) -> NodeId:
+        return app.teacher
+
+    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+        labelling = [self._label(app, upload) for upload in uploads]
+        packed = [self.session.call(app.teacher, "pack", labels) for labels in labelling]
+        yield Step("labelling", app.context.label(site, frames_of(uploads)))
+        return [
+            LabelDelivery(app, self.session, upload, labels) for upload, labels in zip(uploads, packed, strict=True)
+        ]
+
+
+@dataclass
+class LabelDelivery(Delivery):
+    """Labels of one upload; the device carries them along from the moment of their arrival."""
+
+    upload: Upload
+    packed: Job
+
+    kind = "labels"
+
+    @property
+    def bytes(self) -> int:
+        size: int = self.session.result(self.packed).facts.bytes
+        return size
+
+    def take(self, message: Message) -> Applied:
+        times_s = self.upload.sent.newest_s, message.arrive_s
+        tracking = self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
+        applied: Applied = self.session.result(tracking).facts
+        return applied
+
+    def settle(self, message: Message, applied: Applied | None) -> None:
+        return None
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+class WeightRounds(Rounds):
+    """Store what was sent, with labels where the adaptation learns from any, learn once, and send what changed."""
+
+    def receiver(self, app: AppRun) -> NodeId:
+        return app.node("learner")
+
+    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+        done = TrainingRound(app, tuple(uploads), teach_start_s=now_s, now_s=now_s)
+        self.open[app.name] = done
+        plan = yield from self._teach(done, site)
+        training = yield from self._train(done, plan, site)
+        del self.open[app.name]
+        learned = plan.state if done.trained is None else self.streaming.learn(plan.state, done.trained)
+        done.state = app.server_state = learned
+        if training is None or done.idle:
+            return [PlanDelivery(app, self.session, done)]
+        return [UpdateDelivery(app, self.session, done, training)]
+
+    def resend(self, app: AppRun) -> UpdateDelivery:
+        """Send every weight as the learner has it between two phases, with the plan that holds by now."""
+        self._follow(app)
+        packing = self.session.call(app.node("learner"), "resend")
+        done = TrainingRound(app, state=app.server_state, trained=self.session.result(packing).facts)
+        return UpdateDelivery(app, self.session, done, packing)
+
+    def _teach(self, done: TrainingRound, site: Site) -> Generator[Step | Offer, float, DownlinkPlan]:
+        """Label what has arrived, if the adaptation wants labels, and put it into the learner's buffer."""
+        app = done.app
+        self._follow(app)
+        taught, storing = self.adaptation.labels == "teacher", []
+        for upload in done.uploads:
+            labels = self._label(app, upload) if taught else None
+            storing.append(self.session.call(app.node("learner"), "store", upload.frames, labels, upload.stamp_s))
+        need = app.context.label(site, frames_of(done.uploads)) if taught else Need()
+        yield from self._do(done, Step("labelling", need))
+        done.stored = merge_stored([self.session.result(job).facts for job in storing])
+        if taught:
+            done.teach_end_s = done.now_s
+        else:
+            done.teach_start_s = None
+        done.plan = self.streaming.plan_downlink(app.server_state, app.facts, done.stored, done.now_s)
+        return done.plan
+
+    def _do(self, done: TrainingRound, step: Step) -> Generator[Step | Offer, float, None]:
+        done.now_s = yield step
+        done.needs.append(step.need)
+
+    def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Generator[Step | Offer, float, Job | None]:
+        """Learn as long as the plan says; where only the phase itself can tell its work, that comes first."""
+        if plan.phase is None or nothing_to_learn(done.stored, plan):
+            done.idle = "stored" if plan.phase is None else NO_LABEL
+            return None
+        wanted, offered = replace(plan, state=None), None
+        learner, cost = done.app.node("learner"), done.app.context.student.cost
+        kept: int = self.session.result(self.session.call(learner, "forget", plan.oldest_s)).facts
+        if done.app.local:
+            offered = yield from self._offer(done, wanted, site, kept)
+            if offered is None:
+                done.idle = DECLINED
+                return None
+            wanted = replace(wanted, phase=offered.phase)
+        assert wanted.phase is not None
+        done.train_start_s = done.now_s
+        training = self.session.call(learner, "train", wanted)
+        work = self.adaptation.work_of(wanted.phase, kept)
+        if work is None:
+            known: Trained = self.session.result(training).facts
+            work = known.work
+        need = site.learn(cost, work)
+        running = None if offered is None else Learning("running", (), need, offered.now, offered.then)
+        yield from self._do(done, Step("learning", need, running))
+        trained: Trained = self.session.result(training).facts
+        done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
+        return training
+
+    def _offer(
+        self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int
+    ) -> Generator[Step | Offer, float, Chosen | None]:
+        """Offer the ways to learn to the device's scheduler, tried out where it wants that."""
+        app = done.app
+        assert plan.phase is not None
+        phases, now = self.adaptation.ways(plan.phase), None
+        after: Sequence[float | None] = [None] * len(phases)
+        if self.scheduling.wants.trials:
+            trying = self.session.call(app.node("learner"), "try_out", plan, phases)
+            tried: Tried = self.session.result(trying).facts
+            works = (tried.looks, *tried.work)
+            needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
+            yield from self._do(done, Step("learning", added(needs)))
+            now, after = tried.before, tried.after
+        ways = tuple(
+            Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy)
+            for phase, accuracy in zip(phases, after, strict=True)
+        )
+        done.now_s = yield Offer(Learning("offered", ways, now=now))
+        if app.way is None or not 0 <= app.way < len(phases):
+            return None
+        done.way = ways[app.way].name if len(ways) > 1 else None
+        return Chosen(phases[app.way], now, after[app.way])
+
+    def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
+        """Say what a way would take, as far as that is known before."""
+        return site.learn(app.context.student.cost, self.adaptation.work_of(phase, frames) or Passes())
+
+    def _follow(self, app: AppRun) -> None:
+        """Have the learner work on the network that the device runs."""
+        if app.trains != app.runs:
+            self.session.call(app.node("learner"), "switch", app.runs)
+            app.trains = app.runs
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The way to learn that a scheduler chose, and what is expected of it."""
+
+    phase: Phase
+    now: float | None
+    then: float | None
+
+
+@dataclass
+class PlanDelivery(Delivery):
+    """A new plan alone, after a round in which nothing was learned."""
+
+    done: TrainingRound
+
+    kind = "plan"
+
+    @property
+    def bytes(self) -> int:
+        return PLAN_BYTES
+
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+        if not message.refused:
+            self.app.device_state = self.done.state
+        return {"done": self.done, "reason": self.done.idle}
+
+
+@dataclass
+class UpdateDelivery(Delivery):
+    """Weights; the device uses them from the moment of their arrival."""
+
+    done: TrainingRound
+    packing: Job
+
+    kind = "update"
+
+    @property
+    def bytes(self) -> int:
+        assert self.done.trained is not None
+        return self.done.trained.bytes
+
+    def take(self, message: Message) -> Applied:
+        arguments = self.packing, message.arrive_s, message.damage
+        applied: Applied = self.session.result(
+            self.session.call(self.app.node("application"), "apply", *arguments)
+        ).facts
+        return applied
+
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+        if applied is None:
+            return {"done": self.done, "reason": message.refused}
+        self.app.account.updates += applied.accepted
+        if applied.accepted:
+            self.app.in_step, self.app.device_state = True, self.done.state
+        return {"done": self.done, "reason": applied.reason, "applied": applied, "arrive_s": message.arrive_s}
+
+
+def merge_stored(stored: Sequence[Stored]) -> Stored:
+    """Sum up what was stored one after another."""
+    phis = tuple(phi for one in stored for phi in one.phis)
+    frames, unknown = sum(one.frames for one in stored), sum(one.unknown for one in stored)
+    return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
+
+
+def nothing_to_learn(stored: Stored | None, plan: DownlinkPlan) -> bool:
+    """Tell whether no sample that a phase may still use has a label that counts."""
+    return stored is None or stored.usable_s is None or stored.usable_s < plan.oldest_s

@@ -1,0 +1,126 @@
+"""What devices see: window by window through their models, and piece by piece where something happens in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from driftlab.platform.core.records import Captured, Watched
+from driftlab.platform.lab.backend import Job
+from driftlab.platform.loop.app_run import AppRun, View
+from driftlab.platform.loop.device_run import DeviceRun
+from driftlab.platform.loop.parts import Parts, Process
+from driftlab.platform.loop.rows import share_row
+from driftlab.platform.scheduling.base import Reason
+from driftlab.platform.world.machine import overall
+
+
+@dataclass
+class Watching:
+    """Lets applications look at their streams, at the shares that their machine gives them."""
+
+    parts: Parts
+    devices: dict[str, DeviceRun]
+    looking: dict[str, list[tuple[AppRun, Job]]] = field(default_factory=dict)  # by device: not asked for yet
+
+    def watch(self, device: DeviceRun) -> Process:
+        """Share every window out; what applications see while it lasts goes through their models after it."""
+        parts = self.parts
+        while parts.clock.now < device.spec.duration_s:
+            start_s = parts.clock.now
+            stop_s = min(start_s + parts.context.window_s, device.spec.duration_s)
+            device.begin_window(start_s, stop_s - start_s)
+            self.follow(device)
+            yield parts.clock.timeout(stop_s - start_s)
+            views = [(one.app, one.app.view) for one in device.allocations if one.app.view is not None]
+            for _, view in views:
+                yield from parts.ready(view.capturing)
+            captured = [parts.session.result(view.capturing).facts for _, view in views]
+            before = self.looking.pop(device.spec.name, [])
+            self._take(before)
+            for (app, view), what in zip(views, captured, strict=True):
+                self._look(app, view, what, stop_s)
+                app.view = None
+        device.close(parts.clock.now)
+        self._write(device)
+        self._take(self.looking.pop(device.spec.name, []))
+
+    def visitors(self, device: DeviceRun) -> Process:
+        """Tell the device's scheduler of applications that come and go between two windows, if it wants to hear."""
+        clock, window_s = self.parts.clock, self.parts.context.window_s
+        for event in device.spec.events or ():
+            reason: Reason = "go" if event.kind == "stop" else "come"
+            between = abs(event.time_s / window_s - round(event.time_s / window_s)) > 1e-9
+            if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.wants.reasons:
+                yield clock.timeout(event.time_s - clock.now)
+                device.visit(reason)
+                self.follow(device)
+
+    def follow(self, device: DeviceRun) -> None:
+        """Write down what was granted before, and let applications go by what is granted now."""
+        self._write(device)
+        if not self.parts.context.live:
+            return
+        running = {one.demand.app: one for one in device.allocations if overall(one.grant.answer)}
+        for name, app in device.apps.items():
+            if name not in running:
+                self.look(app)
+                app.view = None
+        for one in running.values():
+            app = one.app
+            if one.variant not in (None, app.runs):
+                self.look(app)
+                self.parts.session.call(app.node("application"), "switch", one.variant)
+                app.runs = one.variant
+            if app.view is None:
+                app.view = self._open(app, self.parts.clock.now, device.until_s)
+
+    def look(self, app: AppRun) -> None:
+        """Let an application look at what its stream has shown until now, before its window is over."""
+        view, now_s = app.view, self.parts.clock.now
+        if view is None or now_s <= view.start_s:
+            return
+        until = self._open(app, view.start_s, now_s)
+        self._look(app, until, self.parts.session.result(until.capturing).facts, now_s)
+        app.view = self._open(app, now_s, view.stop_s) if now_s < view.stop_s else None
+
+    def finish(self, device: DeviceRun) -> list[str]:
+        """Let every application tell what it had not told yet; return the digests of what they ended with."""
+        session, digests = self.parts.session, []
+        finishing = [(app, session.call(app.node("application"), "finish")) for app in device.apps.values()]
+        for app, job in finishing:
+            reply = session.result(job)
+            self.parts.ledger.take(reply.rows)
+            app.account.watched(reply.facts.last)
+            digests.append(str(reply.facts.digest))
+        return digests
+
+    def _open(self, app: AppRun, start_s: float, stop_s: float) -> View:
+        return View(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
+
+    def _look(self, app: AppRun, view: View, captured: Captured, stop_s: float) -> None:
+        """Start the model over a piece of the stream; one without truth is compared with the teacher's labels."""
+        device, session = self.devices[app.device], self.parts.session
+        courses = [device.machine.course(f"{app.app}/answer", view.start_s, stop_s)]
+        if device.beside:
+            courses.append(device.machine.course(f"{app.app}/beside", view.start_s, stop_s))
+        if not captured.frames:
+            return
+        truth = None if captured.has_truth else session.call(app.teacher, "label", view.capturing)
+        job = session.call(app.node("application"), "watch", view.capturing, truth, stop_s, *courses)
+        self.looking.setdefault(app.device, []).append((app, job))
+
+    def _take(self, looking: list[tuple[AppRun, Job]]) -> None:
+        """Take what applications saw; asked for one window late, so that the work had a window's time."""
+        for app, job in looking:
+            reply = self.parts.session.result(job)
+            seen: Watched = reply.facts
+            self.parts.ledger.take(reply.rows)
+            app.account.watched(seen)
+
+    def _write(self, device: DeviceRun) -> None:
+        """Write down what was granted, now that it is known how long it held."""
+        for one, length_s in device.closed:
+            row = share_row(one, length_s)
+            one.app.account.spend("paging", row["paging_j"])
+            self.parts.ledger.row("shares", **row)
+        device.closed = []
