@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 
 from driftlab.errors import WireError
-from driftlab.platform.models import delta, mask_codecs, value_codecs
+from driftlab.platform.models import buffer_codec, delta, mask_codecs, value_codecs
 from driftlab.platform.models.delta import MASKS, VALUES, Change, Format
 from driftlab.platform.models.state import NO_BUFFERS, BufferLayout, Buffers
 from driftlab.platform.models.vector import Layout
@@ -383,6 +383,13 @@ class TestBuffers:
         body[start : start + len(forged)] = forged
         with pytest.raises(WireError, match=refused):
             delta.apply(checked(bytes(body)), made.before, layout(301), base=0, buffers=buffers())
+
+    def test_a_section_that_names_a_buffer_twice_is_refused(self):
+        held = Buffers(BufferLayout(("a", "b"), ((2,), (2,)), ("float32",) * 2), (np.zeros(2, np.float32),) * 2)
+        section = bytearray(buffer_codec.encode(held, (0, 1)))
+        section[SECTION + 4] = 0
+        with pytest.raises(WireError, match="torn"):
+            buffer_codec.decode(bytes(section), held, every=False)
 
     def test_a_message_that_stands_alone_and_leaves_one_out_is_refused(self):
         made = moving([0, 2])

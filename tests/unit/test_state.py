@@ -162,7 +162,7 @@ class Memory2:
 
 DIFFERENT: list[Any] = [
     None, False, 0, 0.0, -0.0, "", b"", (), [], {}, "0", b"0", [0], (0,), [[0]], [0, 0], {0: 0}, {"0": 0}, [None],
-    ["ab", "c"], ["a", "bc"], {"a": "bc"}, {"ab": "c"}, float("nan"), float("inf"), 1 << 80, -1,
+    ["ab", "c"], ["a", "bc"], ["a", "str"], ["astr", ""], {"a": "bc"}, {"ab": "c"}, float("nan"), float("inf"), 1 << 80, -1,
     np.float32(0), np.float64(0), np.int64(0), np.zeros(()), np.zeros(1), np.zeros((1, 1)), np.zeros(2, np.float32),
     np.zeros(1, np.int64), np.zeros(1, ">f8"), np.array([-0.0]), np.array(["a"]), torch.zeros(1), torch.zeros(1, 1),
     torch.zeros(()), torch.zeros(1, dtype=torch.bfloat16), torch.tensor([-0.0]), torch.tensor([True]),
