@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from dataclasses import dataclass
 
@@ -15,9 +14,10 @@ from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.core.records import Applied, Columns, Reply, Watched, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import delta, vector, zoo
+from driftlab.platform.models import delta, state, vector, zoo
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import predict
+from driftlab.platform.models.state import State
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.scorer import Scorer, Scores
@@ -33,11 +33,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """The weights that are in use from a time on."""
+    """The weights and buffers that are in use from a time on."""
 
     number: int
     since_s: float
-    vector: vector.Vector
+    state: State
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class Application:
         self._scaling = spec.student.scaling.make()
         self._family = student.family_of(spec.student, weights)
         self._versions: list[Version] = []
+        self._built = state.NO_BUFFERS  # of the network in use, before it learned anything
         self._run(Budget(), 0)
         self._busy_until_s = float("-inf")
         self._last: Answers | None = None  # one answer
@@ -75,18 +76,22 @@ class Application:
         """
         newest = self._versions[-1]
         self._use(newest)
+        moved = state.moved(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
         self._run(Budget(variant=variant), newest.number)
+        if moved:  # they may have come along: what this network was built with is not known any more
+            self._built = state.NO_BUFFERS
         return Reply(Applied(newest.number, accepted=True))
 
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take an update into the shadow copy; frames shown from its arrival on use it."""
         newest = self._versions[-1]
+        held, data = newest.state, received(update, damage)
         try:
-            changed = delta.apply(received(update, damage), newest.vector, self._layout, base=newest.number)
+            changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
             return Reply(Applied(newest.number, accepted=False, reason=str(error)))
-        self._versions.append(Version(changed.version, arrive_s, changed.vector))
+        self._versions.append(Version(changed.version, arrive_s, State(changed.vector, changed.buffers)))
         return Reply(Applied(changed.version, accepted=True))
 
     def watch(self, frames: Frames, labels: Answers | None, share: float) -> Reply:
@@ -117,18 +122,21 @@ class Application:
         return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))
 
     def finish(self) -> Reply:
-        """Tell which weights it ended with."""
-        return Reply(hashlib.sha256(self._versions[-1].vector.tobytes()).hexdigest()[:16])
+        """Tell which state it ended with, by a digest; what was learned on the device is part of it."""
+        newest = self._versions[-1]
+        held = state.read(self._model) if newest.number == self._loaded else newest.state
+        return Reply(state.digest_of(held, self._built, self._state))
 
     def _run(self, budget: Budget, number: int) -> None:
         """Take a network of the family into use; its weights are the version of this number."""
         self._model = self._scaling.select(self._family, budget)
+        self._built = state.read_buffers(self._model)
         self._state = self._adaptation.prepare(self._model)
         self._layout = vector.layout_of(self._model)
         known = self._layout.size == self._spec.cost.parameters  # counting takes a while
         size = self._spec.student.height, self._spec.student.width
         self._cost = self._spec.cost if known else account(self._model, *size)
-        self._versions = [Version(number, float("-inf"), vector.read(self._model))]
+        self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version that the model holds
 
     def _schedule(self, frames: Frames, latency_s: float) -> Flags:
@@ -165,7 +173,7 @@ class Application:
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:
-            vector.write(self._model, version.vector)
+            state.write(self._model, version.state)
             self._loaded = version.number
 
     def _infer(self, images: npt.NDArray[np.uint8]) -> Answers:

@@ -13,7 +13,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.core.records import Reply, Stored, Trained, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import delta, vector, zoo
+from driftlab.platform.models import delta, state, vector, zoo
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.specs import StudentSpec
@@ -32,6 +32,7 @@ class Learner:
         self._family = student.family_of(spec, weights)
         self._state: Any = None  # of the adaptation
         self._run(Budget())
+        self._moved = False  # whether an adaptation ever moved a buffer, of whichever network
         self._alone = False  # whether the next update must build on no other
         self._version = 0
         self._phases = 0
@@ -45,6 +46,7 @@ class Learner:
 
         The device may have switched before it had every update. So the next one carries every weight.
         """
+        self._read()
         self._family = self._scaling.absorb(self._family, self._model)
         self._run(Budget(variant=variant))
         self._alone = True
@@ -118,10 +120,17 @@ class Learner:
     def _run(self, budget: Budget) -> None:
         """Take a network of the family; what was known of the path of another one's weights is forgotten."""
         self._model = self._scaling.select(self._family, budget)
+        self._buffers = state.read_buffers(self._model)  # as the device has them; `prepare` may move them
         self._state = self._adaptation.prepare(self._model)
         self._layout = vector.layout_of(self._model)
         self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
         self._lost: vector.Vector | None = None  # by the codec of the last update
+
+    def _read(self) -> state.State:
+        """Read the network, and note whether any buffer differs from what was last sent."""
+        now = state.read(self._model)
+        self._moved = self._moved or bool(state.moved(self._buffers, now.buffers))
+        return now
 
     def _usable_s(self) -> float | None:
         """Tell when the newest sample with a label that counts was taken."""
@@ -133,19 +142,28 @@ class Learner:
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
     def _pack(self, answer: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
-        """Encode the change, and go on from exactly the weights that the device will have."""
+        """Encode the change, and go on from exactly the weights that the device will have.
+
+        Once a buffer was moved, an update that stands alone carries them all: the device may have missed the update
+        that moved it.
+        """
         alone = answer.dense or self._alone
+        changed = np.zeros(self._layout.size, dtype=bool) if changed is None else changed
+        now = self._read()
         change = delta.Change(
             before=self._vector,
-            after=vector.read(self._model),
+            after=now.vector,
             changed=None if alone else changed,
             version=self._version + 1,
             base=None if alone else self._version,
+            buffers_before=self._buffers,
+            buffers_after=now.buffers if self._moved else state.NO_BUFFERS,
         )
         wire = Wire() if alone else answer.wire  # few bits suit changes, not whole weights
         form = delta.Format(wire.values, wire.mask)
         update = delta.encode(change, self._layout, form, self._lost if wire.feedback else None)
         vector.write(self._model, update.vector)
         self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
+        self._buffers = update.buffers
         self._alone = False
         return update

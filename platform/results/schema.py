@@ -69,7 +69,12 @@ _RUNS = _table(
     _column("updates", COUNT, "updates that devices accepted", "updates", null=_NOT_RUN),
     _column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
     _column("teacher", TEXT, "who labels the samples", null="nobody does"),
-    _column("weights_digest", TEXT, "hash of the students' final weights", null=_NOT_RUN),
+    _column(
+        "weights_digest",
+        TEXT,
+        "hash of the students' final states: weights, buffers that moved, memory of adaptations on devices",
+        null=_NOT_RUN,
+    ),
     _column("parameters", COUNT, "size of the student", "values", null=_FAILED),
     _column("macs", COUNT, "multiply-accumulates of the student for one frame", "MAC", null=_FAILED),
     _column("host_seconds", REAL, "time this machine took", "s", null="not measured"),

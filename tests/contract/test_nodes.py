@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from state_factory import DEVICE, SERVER
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames
@@ -84,6 +85,17 @@ def updates() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+@cache
+def updates_of_buffers() -> tuple[bytes, ...]:
+    """Make what a learner sends that moves buffers only: two updates, and a third that stands alone."""
+    learner, found = Learner(replace(STUDENT, adaptation=SERVER), weights()), []
+    for number in range(2):
+        seen = frames(2 * number, 2 * number + 2)
+        learner.store(seen, seen.labels)
+        found.append(learner.train(DownlinkPlan(None, Phase(1))).payload)
+    return (*found, learner.resend().payload)
+
+
 def rows_of_a_cell(score: float) -> Mapping[str, Any]:
     asked = dict.fromkeys(("experiment", "system", "streaming", "adaptation", "scaling", "scheduling"), "x")
     return {
@@ -99,6 +111,7 @@ def scripts(folder: Path) -> list[Script]:
         return "watch", (frames(start_s, start_s + 2), truth, 1.0)
 
     first, second = updates()
+    moved, lost, whole = updates_of_buffers()
     labels = zlib.compress(frames(1, 2).labels[0].tobytes())
     return [
         Script(
@@ -152,6 +165,38 @@ def scripts(folder: Path) -> list[Script]:
             (watched(0), ("track", (labels, 1.0, 2.1)), watched(2), ("track", (b"torn", 2.0, 4.0)), watched(4)),
         ),
         Script(
+            "learner",
+            (replace(STUDENT, adaptation=SERVER), weights()),
+            (
+                stored(0),
+                ("train", (DownlinkPlan(None, Phase(1)),)),
+                stored(2),
+                ("train", (DownlinkPlan(None, Phase(1)),)),
+                ("resend", ()),
+                ("switch", (0,)),
+                ("train", (DownlinkPlan(None, Phase(1)),)),
+            ),
+        ),
+        Script(
+            "application",
+            (WATCHER, weights()),
+            (
+                ("apply", (moved, 0.6)),
+                watched(0),
+                ("apply", (first, 2.0)),
+                ("apply", (whole, 2.6)),
+                watched(2),
+                ("apply", (lost, 3.0)),
+                ("switch", (0,)),
+                ("finish", ()),
+            ),
+        ),
+        Script(
+            "application",
+            (replace(WATCHER, student=replace(STUDENT, adaptation=DEVICE)), weights()),
+            (watched(0), ("finish", ()), watched(2), ("switch", (0,)), ("finish", ())),
+        ),
+        Script(
             "builder",
             (),
             (("build", (FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling),)),),
@@ -203,11 +248,11 @@ def test_every_verb_is_called(all_scripts):
         assert methods == verbs[kind], kind
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(11))
 class TestEveryNode:
     @pytest.fixture
     def script(self, all_scripts, number) -> Script:
-        assert len(all_scripts) == 8
+        assert len(all_scripts) == 11
         return all_scripts[number]
 
     def test_its_answers_are_replies(self, script):

@@ -186,7 +186,7 @@ class TestResync:
         assert "torn" in updates[1]["reason"]
         assert rows(loop, "runs")[0]["updates"] == 8
         nodes = {node.kind: made for node, made in session.nodes.items()}
-        assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].vector)
+        assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].state.vector)
 
     def test_the_device_goes_on_seeing_with_what_it_has(self):
         loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)

@@ -127,7 +127,7 @@ class TestADamagedLink:
             next(session.nodes[n] for n in session.nodes if n.kind == k) for k in ("application", "learner")
         )
         last = next(row for row in reversed(rows(loop, "updates")) if row["accepted"] is not None)
-        assert np.array_equal(device._versions[-1].vector, server._vector) == last["accepted"]
+        assert np.array_equal(device._versions[-1].state.vector, server._vector) == last["accepted"]
 
     def test_the_same_seed_damages_the_same_messages(self, torn, coded):
         again = run(coded, link=replace(LINK, damaged=0.4))[0]
@@ -238,7 +238,9 @@ def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch
     assert sum("not finite" in (reason or "") for reason in reasons) >= 2
     assert any(row["accepted"] for row in rows(loop, "updates"))
     assert all(
-        np.isfinite(node._versions[-1].vector).all() for n, node in session.nodes.items() if n.kind == "application"
+        np.isfinite(node._versions[-1].state.vector).all()
+        for n, node in session.nodes.items()
+        if n.kind == "application"
     )
     assert all_frames_were_watched(loop)
 

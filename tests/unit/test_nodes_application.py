@@ -153,7 +153,7 @@ class TestTwoCopies:
             answer = DownlinkPlan(None, Phase(4), dense=number == 3)
             applied = node.apply(learner.train(answer).payload, float(number)).facts
             assert (applied.accepted, applied.version) == (True, number + 1)
-            assert node._versions[-1].vector.tobytes() == learner._vector.tobytes()
+            assert node._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
             assert vector.read(learner._model).tobytes() == learner._vector.tobytes()
             digests.add(node.finish().facts)
         assert len(digests) == 5

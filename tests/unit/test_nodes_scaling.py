@@ -67,7 +67,7 @@ def update_of(learner: Learner, start_s: float) -> bytes:
 
 
 def same(application: Application, learner: Learner) -> bool:
-    return application._versions[-1].vector.tobytes() == learner._vector.tobytes()
+    return application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
 
 
 def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
@@ -162,7 +162,7 @@ def test_what_was_learned_stays_when_another_network_runs_in_between():
     application.switch(1)
     learner.switch(1)
     application.apply(update_of(learner, 0.0), 3.0)
-    learned = application._versions[-1].vector
+    learned = application._versions[-1].state.vector
     application.switch(0)
     application.switch(1)
-    assert application._versions[-1].vector.tobytes() == learned.tobytes()
+    assert application._versions[-1].state.vector.tobytes() == learned.tobytes()

@@ -1,0 +1,43 @@
+"""Adaptations that move buffers and no weight, as those do that follow the statistics of batch norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.models.predict import to_input
+
+
+@dataclass(frozen=True)
+class OnTheServer(Adaptation):
+    """Measure the statistics of every batch norm on the batch."""
+
+    needs_labels = True
+
+    def prepare(self, model: nn.Module) -> None:
+        model.eval()
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        model.train()
+        with torch.no_grad():
+            model(to_input(batch.images))
+        model.eval()
+        return Adapted(state, iterations=1)
+
+    def reset(self, model: nn.Module, state: Any) -> Any:
+        return state
+
+
+@dataclass(frozen=True)
+class OnTheDevice(OnTheServer):
+    """The same, without a server."""
+
+    needs_labels = False
+
+
+SERVER, DEVICE = (Member("adaptation", f"state_factory:{name}") for name in ("OnTheServer", "OnTheDevice"))
