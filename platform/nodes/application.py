@@ -3,74 +3,61 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
-import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
 from driftlab.errors import WireError
-from driftlab.platform.adaptation.base import Batch, Phase
-from driftlab.platform.core.records import Applied, Columns, Reply, Watched, Weights
-from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.adaptation.base import NOTHING
+from driftlab.platform.core.records import Applied, Finished, Noticed, Reply, Weights
 from driftlab.platform.models import delta, state, vector, zoo
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import predict
 from driftlab.platform.models.state import State
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
-from driftlab.platform.nodes.scorer import Scorer, Scores
+from driftlab.platform.nodes.following import Following
+from driftlab.platform.nodes.noticing import Noticing
+from driftlab.platform.nodes.pace import Pace
+from driftlab.platform.nodes.scorer import Scorer
+from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.world.cost import inference_j, inference_s
+from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.damage import Damage, received
-
-Indices = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
+from driftlab.platform.world.machine import Course
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """The weights and buffers that are in use from a time on."""
+    """The state of the network that is in use from a time on."""
 
     number: int
     since_s: float
     state: State
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """What the application makes of one window."""
-
-    frames: Frames
-    truth: Answers | None
-    processed: Flags
-    numbers: npt.NDArray[np.int32]  # version in use per frame
-    predicted: Answers
-    scores: Scores | None
-
-
 class Application:
     """Runs its model on every frame it has time for; swaps weights only between two frames."""
 
-    def __init__(self, spec: AppNodeSpec, weights: Weights) -> None:
-        self._spec, self._task = spec, zoo.task_of(spec.student.network)
-        self._adaptation = spec.student.adaptation.make()
-        self._scaling = spec.student.scaling.make()
+    def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = NOTHING) -> None:
+        self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
+        self._adaptation, self._scaling = spec.student.adaptation.make(), spec.student.scaling.make()
         self._family = student.family_of(spec.student, weights)
-        self._versions: list[Version] = []
+        self._pace = Pace()
+        self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._noticing = Noticing(self._task) if spec.notices else None
+        self._tracker = Tracker(self._task, chained=spec.chained)
+        self._newest: Sight | None = None  # that the model runs on, or ran on last
+        self._following: Following | None = None  # where it learns on the stream
         self._built = state.NO_BUFFERS  # of the network in use, before it learned anything
         self._run(Budget(), 0)
-        self._busy_until_s = float("-inf")
-        self._last: Answers | None = None  # one answer
-        self._tracker = Tracker(self._task, chained=spec.chained)
-        self._scorer = Scorer(spec.student.classes, self._task)
-        self._seen = 0
 
     def switch(self, variant: int) -> Reply:
-        """Run another network of the family from the next window on; what this one has learned comes along.
+        """Run another network of the family from now on; what this one has learned comes along.
 
         Updates that are still on their way were made for another network and will be refused.
         """
@@ -92,23 +79,30 @@ class Application:
         except WireError as error:
             return Reply(Applied(newest.number, accepted=False, reason=str(error)))
         self._versions.append(Version(changed.version, arrive_s, State(changed.vector, changed.buffers)))
+        if self._noticing is not None:
+            self._noticing.learned()
         return Reply(Applied(changed.version, accepted=True))
 
-    def watch(self, frames: Frames, labels: Answers | None, share: float) -> Reply:
-        """Run the model over one window; where labels are given they are the truth, else the frames carry it."""
+    def watch(
+        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course = ()
+    ) -> Reply:
+        """Run the model over what a stream has shown until a time, at the shares that the machine gave meanwhile.
+
+        Where labels are given they are the truth, else the frames carry it. A row comes with the first call by whose
+        end its answer is there.
+        """
         truth = self._task.truth(frames) if labels is None else labels
-        latency_s = inference_s(self._cost, self._spec.hardware, share=share)
-        processed = self._schedule(frames, latency_s)
-        versions = self._versions_at(frames)
-        predicted = self._predict(frames, processed, versions)
-        if self._spec.tracks:
-            predicted = self._tracker.follow(frames, predicted)
-        scores = None if truth is None else self._scorer.score(frames.times_s, predicted, truth)
-        view = View(frames, truth, processed, self._numbers()[versions], predicted, scores)
-        rows = {"frames": [self._frame_rows(view, latency_s)], "pictures": self._pictures(view)}
-        self._seen += len(frames)
-        self._versions = self._versions[int(versions[-1]) :]
-        return Reply(self._facts(view, latency_s), rows)
+        self._pace.extend(until_s, answer, beside)
+        self._settle(until_s)
+        sights = self._sights.add(frames, truth)
+        if self._following is not None:
+            self._following.follow(sights, self._sights, self._pace)
+        elif self._spec.tracks:
+            self._track(sights)
+        else:
+            self._answer(sights)
+        self._settle(until_s)
+        return self._sights.tell()
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames shown from their arrival on carry them along."""
@@ -121,118 +115,113 @@ class Application:
         unknown = self._task.unknown(unpacked[None], spec.classes)
         return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))
 
+    def notice(self) -> Reply:
+        """Sum up what was seen since this was asked last."""
+        assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
+        noticed: Noticed = self._noticing.sum_up(self._model, told=self._spec.told)
+        return Reply(noticed)
+
     def finish(self) -> Reply:
-        """Tell which state it ended with, by a digest; what was learned on the device is part of it."""
+        """Tell what was still open, and a digest of the state it ended with; what it learned itself is part of it."""
+        self._settle(float("inf"))
+        if self._following is not None:
+            self._following.finish(self._sights, self._pace)
+        told = self._sights.tell()
         newest = self._versions[-1]
         held = state.read(self._model) if newest.number == self._loaded else newest.state
-        return Reply(state.digest_of(held, self._built, self._state))
+        memory = None if self._following is None else self._following.memory
+        return Reply(Finished(state.digest_of(held, self._built, memory), told.facts), told.rows)
 
     def _run(self, budget: Budget, number: int) -> None:
         """Take a network of the family into use; its weights are the version of this number."""
         self._model = self._scaling.select(self._family, budget)
         self._built = state.read_buffers(self._model)
-        self._state = self._adaptation.prepare(self._model)
         self._layout = vector.layout_of(self._model)
         known = self._layout.size == self._spec.cost.parameters  # counting takes a while
         size = self._spec.student.height, self._spec.student.width
         self._cost = self._spec.cost if known else account(self._model, *size)
+        self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
+        if self._adaptation.stream_batch:
+            self._follow_on(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version that the model holds
 
-    def _schedule(self, frames: Frames, latency_s: float) -> Flags:
-        """Choose the frames the device has time for; a frame that comes while it is busy is skipped."""
-        processed = np.zeros(len(frames), dtype=bool)
-        for index, time_s in enumerate(frames.times_s):
-            if time_s >= self._busy_until_s - 1e-9:
-                processed[index] = True
-                self._busy_until_s = float(time_s) + latency_s
-        return processed
+    def _follow_on(self, budget: Budget) -> None:
+        """Prepare the adaptation with the source network, and go on with what was learned in another one."""
+        learned, before = state.read(self._model), self._following
+        if before is not None:
+            source = self._scaling.select(student.family_of(self._spec.student, self._weights), budget)
+            state.write(self._model, state.read(source))
+        go_on = None if before is None else before.memory
+        memory = self._adaptation.prepare(self._model, self._pack, go_on=go_on)
+        if before is not None:
+            state.write(self._model, learned)
+        self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
+        if before is not None:
+            self._following.go_on(before)
 
-    def _versions_at(self, frames: Frames) -> Indices:
-        """Position in the list of versions of the newest one that had arrived when each frame was shown."""
+    def _answer(self, sights: Sequence[Sight]) -> None:
+        """Choose the frames that there is time for, and predict them version by version."""
+        chosen = [sight for sight in sights if self._begin(sight, self._alone_s)]
+        self._sights.spend("answering", len(chosen) * self._alone_j)
         since = np.array([version.since_s for version in self._versions])
-        return np.searchsorted(since, frames.times_s, side="right") - 1
+        places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
+        for place, sight in zip(places, sights, strict=True):
+            sight.version = self._versions[place].number
+        for place in np.unique(places):
+            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place and sight.processed]
+            if mine:
+                self._use(self._versions[place])
+                for sight, answer in zip(mine, self._predict(mine), strict=True):
+                    sight.answer = answer
+        self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
+        if self._noticing is not None:
+            self._noticing.add(sights)
 
-    def _numbers(self) -> npt.NDArray[np.int32]:
-        return np.array([version.number for version in self._versions], dtype=np.int32)
+    def _track(self, sights: Sequence[Sight]) -> None:
+        """Answer frame by frame, and carry labels that came from the server along; the flow takes its time."""
+        flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
+        for sight in sights:
+            self._tracker.see(sight.time_s, sight.image)
+            if not self._free(sight):
+                continue
+            (predicted,) = self._predict([sight])
+            sight.answer, flows = self._tracker.follow(sight.time_s, predicted)
+            self._begin(sight, self._alone_s + flows * flow.alone_s)
+            self._sights.spend("answering", self._alone_j)
+            self._sights.spend("tracking", flows * flow.joules)
 
-    def _predict(self, frames: Frames, processed: Flags, versions: Indices) -> Answers:
-        """Predict the processed frames version by version; a skipped frame shows the last prediction."""
-        predicted = self._task.blank(*frames.images.shape[:3])
-        for position in np.unique(versions[processed]):
-            mine = np.flatnonzero(processed & (versions == position))
-            self._use(self._versions[position])
-            predicted[mine] = self._infer(frames.images[mine])
-        last = self._last
-        for index in range(len(frames)):
-            if not processed[index] and last is not None:  # the first frame of all is never skipped
-                predicted[index] = last
-            last = predicted[index]
-        self._last = last
-        return predicted
+    def _free(self, sight: Sight) -> bool:
+        """Tell whether the answer before is ready when a frame is shown."""
+        newest = self._newest
+        return newest is None or sight.time_s >= newest.time_s + newest.latency_s - 1e-9
+
+    def _begin(self, sight: Sight, alone_s: float) -> bool:
+        """Let the model run on a frame if it is free; a frame that comes while it is busy is skipped."""
+        if not self._free(sight):
+            return False
+        sight.processed = sight.open = True
+        self._newest, self._work_s = sight, alone_s
+        sight.latency_s = self._pace.answer_s(sight.time_s, alone_s)
+        sight.open = sight.time_s + sight.latency_s > self._pace.until_s
+        return True
+
+    def _settle(self, until_s: float) -> None:
+        """Find out when the newest answer is ready, now that the shares until a time are known."""
+        newest = self._newest
+        if newest is None or not newest.open or self._following is not None:
+            return
+        newest.latency_s = self._pace.answer_s(newest.time_s, self._work_s)
+        newest.open = newest.time_s + newest.latency_s > until_s
+        if newest.open and until_s == float("inf"):  # its share never comes back
+            newest.open = newest.processed = False
+            newest.latency_s, newest.answer = float("nan"), None
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:
             state.write(self._model, version.state)
             self._loaded = version.number
 
-    def _infer(self, images: npt.NDArray[np.uint8]) -> Answers:
-        """Let the model follow the frames where its adaptation learns on the device, and predict them."""
-        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._seen)
-        batch = Batch(images, None, rng, self._task)
-        self._state = self._adaptation.adapt(self._model, self._state, batch, Phase()).state
+    def _predict(self, sights: Sequence[Sight]) -> Answers:
+        images = np.stack([sight.image for sight in sights])
         return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
-
-    def _facts(self, view: View, latency_s: float) -> Watched:
-        processed = int(view.processed.sum())
-        scores = view.scores
-        known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(view.frames), dtype=bool)
-        return Watched(
-            frames=len(view.frames),
-            processed=processed,
-            busy_s=processed * latency_s,
-            energy_j=processed * inference_j(self._cost, self._spec.hardware),
-            scored=int(known.sum()),
-            frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
-            window_score_sum=0.0 if scores is None else float(scores.window[known].sum()),
-            counts=None if scores is None else scores.counts,
-        )
-
-    def _frame_rows(self, view: View, latency_s: float) -> Columns:
-        frames, scores = view.frames, view.scores
-        return {
-            "device": self._spec.device,
-            "app": self._spec.app,
-            "frame": np.arange(self._seen, self._seen + len(frames), dtype=np.int32),
-            "time_s": frames.times_s,
-            "scene": frames.scenes,
-            "version": view.numbers,
-            "processed": view.processed,
-            "latency_ms": np.where(view.processed, latency_s * 1e3, np.nan),
-            "score_frame": None if scores is None else scores.frame,
-            "score_window": None if scores is None else scores.window,
-            "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
-        }
-
-    def _pictures(self, view: View) -> list[Columns]:
-        """Keep the frames that the report will show."""
-        frames = view.frames
-        wanted = np.isclose(frames.times_s[:, None], np.array(self._spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
-        return [
-            {
-                "device": self._spec.device,
-                "time_s": [float(frames.times_s[i])],
-                "scene": [int(frames.scenes[i])],
-                "height": frames.images.shape[1],
-                "width": frames.images.shape[2],
-                "image": [_png(frames.images[i])],
-                "truth": [None if view.truth is None else _png(self._task.drawn(view.truth[i], frames.images[i]))],
-                "prediction": [_png(self._task.drawn(view.predicted[i], frames.images[i]))],
-            }
-            for i in np.flatnonzero(wanted.any(axis=1))
-        ]
-
-
-def _png(image: npt.NDArray[np.uint8]) -> bytes:
-    _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
-    return encoded.tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,10 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Stream, frame_times
-from driftlab.errors import WireError
 from driftlab.platform.core.records import Captured, Reply, Uploaded
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import Images, pack, unpack
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.codec import pack
 
 
 class Device:
@@ -51,31 +49,23 @@ class Device:
         frames = stream.at(frame_times(stream, start_s, stop_s))
         return Reply(Captured(len(frames), stream.has_truth), payload=frames)
 
-    def upload(self, sampling: Sampling, damage: Damage | None = None) -> Reply:
-        """Pack the sampled frames; the payload is what the server decodes, and the truth for an oracle."""
+    def upload(self, sampling: Sampling) -> Reply:
+        """Pack the sampled frames for the link; the payload is what the link carries, to the byte."""
         times_s = np.asarray(sampling.times_s, dtype=np.float64)
-        frames = self._stream().at(times_s)
-        shown = frames.images if sampling.scale == 1 else self._stream(sampling.scale).at(times_s).images
+        shown = self._stream(sampling.scale).at(times_s)
         started = time.perf_counter()
-        packed = pack(shown, sampling.codec)
-        facts = Uploaded(
-            frames=len(frames),
-            bytes=packed.net_bytes,
-            gross_bytes=packed.gross_bytes,
-            newest_s=float(frames.times_s[-1]),
-            host_seconds=time.perf_counter() - started,
-        )
-        try:
-            images = packed.frames if damage is None else unpack(damage.of(packed.payload), shown.shape, sampling.codec)
-        except WireError as error:
-            return Reply(replace(facts, refused=str(error)))
-        return Reply(facts, payload=replace(frames, images=_shrunk(images, sampling.scale)))
+        packed = pack(shown.images, sampling.codec)
+        host_seconds = time.perf_counter() - started
+        newest_s = float(shown.times_s[-1])
+        facts = Uploaded(len(shown), packed.net_bytes, packed.gross_bytes, newest_s, host_seconds)
+        return Reply(facts, payload=packed.payload)
 
+    def sample(self, sampling: Sampling) -> Reply:
+        """Take the sampled frames as they are, for a learner on the device; their truth stays behind."""
+        frames = self._stream().at(np.asarray(sampling.times_s, dtype=np.float64))
+        kept = replace(frames, labels=None, boxes=None, classes=None)
+        return Reply(Uploaded(len(kept), 0, 0, float(kept.times_s[-1]), 0.0), payload=kept)
 
-def _shrunk(images: Images, scale: int) -> Images:
-    """Average the pixels of frames that were sent larger than the student sees them."""
-    if scale == 1:
-        return images
-    count, height, width, channels = images.shape
-    blocks = images.reshape(count, height // scale, scale, width // scale, scale, channels)
-    return np.asarray(np.rint(blocks.mean(axis=(2, 4))), dtype=np.uint8)
+    def reveal(self, times_s: Sequence[float]) -> Reply:
+        """Show frames with their truth: for oracles alone."""
+        return Reply(payload=self._stream().at(np.asarray(times_s, dtype=np.float64)))

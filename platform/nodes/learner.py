@@ -1,36 +1,50 @@
-"""A learner: a copy of one device's model on the server, what it may learn from, and what goes back."""
+"""A learner: a copy of one application's model, what it may learn from, and what goes back to the application."""
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import Batch
-from driftlab.platform.core.records import Reply, Stored, Trained, Weights
+from driftlab.platform.adaptation.base import NOTHING, Batch, Phase
+from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import delta, state, vector, zoo
+from driftlab.platform.models.predict import predict
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
+from driftlab.platform.nodes.lesson import attempt
+from driftlab.platform.nodes.receiving import receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.streaming.base import DownlinkPlan, Wire
+from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Learner:
-    """Follows one device: stores what its teacher labelled, trains on it, packs what changed."""
+    """Follows one application: stores its samples, learns from them, packs what changed."""
 
-    def __init__(self, spec: StudentSpec, weights: Weights) -> None:
-        self._spec, self._task = spec, zoo.task_of(spec.network)
+    def __init__(
+        self,
+        spec: StudentSpec,
+        weights: Weights,
+        limit_s: float = 600.0,
+        told: bool = False,
+        pack: Weights = NOTHING,
+    ) -> None:
+        self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
+        self._limit_s, self._told, self._pack_of_source = limit_s, told, pack
         self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
         self._family = student.family_of(spec, weights)
         self._state: Any = None  # of the adaptation
+        self._domain: int | None = None  # of the newest sample
         self._run(Budget())
         self._moved = False  # whether an adaptation ever moved a buffer, of whichever network
         self._alone = False  # whether the next update must build on no other
@@ -40,6 +54,7 @@ class Learner:
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
         self._newest = self._labels  # the last that came, even when the buffer holds it no longer
+        self._taught = self._adaptation.labels == "teacher"
 
     def switch(self, variant: int) -> Reply:
         """Train another network of the family, with what this one has learned, as the application now runs it.
@@ -52,18 +67,30 @@ class Learner:
         self._alone = True
         return Reply()
 
-    def store(self, frames: Frames, labels: Answers, stamp_s: float | None = None) -> Reply:
-        """Put labelled frames into the buffer, and tell how much the labels changed from each to the next.
+    def receive(
+        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None
+    ) -> Reply:
+        """Decode what came over the link."""
+        return receive(payload, sampling, size, damage)
 
-        Frames are filed under the time of their capture, or all under one `stamp_s`.
+    def store(self, frames: Frames, labels: Answers | None, stamp_s: float | None = None) -> Reply:
+        """Put samples into the buffer, and tell how much their labels, if there are any, change from each to the next.
+
+        Samples are filed under the time of their capture, or all under one `stamp_s`.
         """
-        history = [*self._newest, *labels]
-        self._newest = labels[-1:]
-        phis = tuple(self._task.phi(after, before, self._spec.classes) for before, after in itertools.pairwise(history))
+        spec = self._spec
+        given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
+        phis: tuple[float, ...] = ()
+        if labels is not None:
+            history = [*self._newest, *labels]
+            self._newest = labels[-1:]
+            phis = tuple(self._task.phi(after, before, spec.classes) for before, after in itertools.pairwise(history))
         times_s = frames.times_s if stamp_s is None else np.full(len(frames), stamp_s)
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
-        self._labels = np.concatenate([self._labels, labels])
+        self._labels = np.concatenate([self._labels, given])
+        if self._told:
+            self._meet(int(frames.scenes[-1]))
         return Reply(
             Stored(
                 frames=len(frames),
@@ -71,9 +98,42 @@ class Learner:
                 newest_s=float(self._times_s[-1]),
                 usable_s=self._usable_s(),
                 phis=phis,
-                unknown=self._task.unknown(labels, self._spec.classes),
+                unknown=0 if labels is None else self._task.unknown(labels, spec.classes),
+                domain=self._domain,
             )
         )
+
+    def forget(self, oldest_s: float) -> Reply:
+        """Drop samples from before a time; tell how many are left."""
+        self._drop_before(oldest_s)
+        return Reply(len(self._times_s))
+
+    def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase]) -> Reply:
+        """Learn in each way from every other sample, on a copy, and look how the network then does on the rest."""
+        before = state.read(self._model)
+        after, works = [], []
+        for number, phase in enumerate(phases):
+            rng = rng_for(self._spec.seed, "try", self._phases, number)
+            done = attempt(self._adaptation, self._model, self._state, self._samples(rng, slice(0, None, 2)), phase, self._limit_s)
+            score, looks = self._look()
+            state.write(self._model, before)
+            after.append(score)
+            works.append(Passes((*(done.work or looks).forward, *looks.forward), (done.work or looks).backward))
+        score, looks = self._look()
+        return Reply(Tried(score, tuple(after), tuple(works), looks))
+
+    def _look(self) -> tuple[float | None, Passes]:
+        """Score the network on every other sample; without labels nothing can be said."""
+        rest = self._images[1::2]
+        if not self._taught or not len(rest):
+            return None, Passes()
+        answers = predict(self._model, rest, task=self._task, device=self._spec.torch_device)
+        counts = self._task.counts(answers, self._labels[1::2], self._spec.classes)
+        return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
+
+    def finish(self) -> Reply:
+        """Tell the adaptation's state by a digest."""
+        return Reply(state.digest_of(state.read(self._model), self._buffers, self._state))
 
     def train(self, answer: DownlinkPlan) -> Reply:
         """Train one phase over what the buffer still holds, and pack the change for the device."""
@@ -81,8 +141,7 @@ class Learner:
         self._drop_before(answer.oldest_s)
         assert answer.phase is not None
         rng = rng_for(self._spec.seed, "train", self._phases)
-        batch = Batch(self._images, self._labels, rng, self._task)
-        adapted = self._adaptation.adapt(self._model, self._state, batch, answer.phase)
+        adapted = attempt(self._adaptation, self._model, self._state, self._samples(rng), answer.phase, self._limit_s)
         self._state, self._phases = adapted.state, self._phases + 1
         update = None if adapted.skipped else self._pack(answer, adapted.changed)
         facts = Trained(
@@ -96,6 +155,7 @@ class Learner:
             score=adapted.score,
             skipped=adapted.skipped,
             host_seconds=time.perf_counter() - started,
+            work=adapted.work or Passes(),
         )
         return Reply(facts, payload=update.data if update else None)
 
@@ -121,7 +181,7 @@ class Learner:
         """Take a network of the family; what was known of the path of another one's weights is forgotten."""
         self._model = self._scaling.select(self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as the device has them; `prepare` may move them
-        self._state = self._adaptation.prepare(self._model)
+        self._state = self._adaptation.prepare(self._model, self._pack_of_source)
         self._layout = vector.layout_of(self._model)
         self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
         self._lost: vector.Vector | None = None  # by the codec of the last update
@@ -132,8 +192,21 @@ class Learner:
         self._moved = self._moved or bool(state.moved(self._buffers, now.buffers))
         return now
 
+    def _samples(self, rng: np.random.Generator, rows: slice = slice(None)) -> Batch:
+        """Give samples to learn from, with labels if the adaptation learns from any."""
+        labels = self._labels[rows] if self._taught else None
+        return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
+
+    def _meet(self, domain: int) -> None:
+        """Note which domain the newest sample is of; begin anew with another one where the adaptation asks for it."""
+        if self._adaptation.episodic and self._domain not in (None, domain):
+            self._state = self._adaptation.reset(self._model, self._state)
+        self._domain = domain
+
     def _usable_s(self) -> float | None:
         """Tell when the newest sample with a label that counts was taken."""
+        if not self._taught:
+            return float(self._times_s.max()) if len(self._times_s) else None
         counts = self._task.usable(self._labels, self._spec.classes)
         return float(self._times_s[counts].max()) if counts.any() else None
 

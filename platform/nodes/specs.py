@@ -49,6 +49,10 @@ class AppNodeSpec:
     tracks: bool = False  # whether labels will come, to be carried along with the motion
     chained: bool = True  # and that frame by frame
     picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
+    notices: bool = False  # whether the loop asks what it has noticed
+    told: bool = False  # whether it is told which domain a frame is of
+    learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
+    member_limit_s: float = 600.0  # of this machine's time, for one call of a member
 
 
 @dataclass(frozen=True)

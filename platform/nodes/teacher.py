@@ -14,7 +14,10 @@ from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import tasks
 from driftlab.platform.models.tasks import Answers
+from driftlab.platform.nodes.receiving import receive
 from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.world.damage import Damage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +31,12 @@ class Teacher:
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
         self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
+
+    def receive(
+        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None
+    ) -> Reply:
+        """Decode what came over the link."""
+        return receive(payload, sampling, size, damage)
 
     def label(self, frames: Frames) -> Reply:
         """Label every frame."""

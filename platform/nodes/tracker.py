@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from driftlab.datasets.frames import Frames
+import numpy as np
+import numpy.typing as npt
+
 from driftlab.platform.models import flow
 from driftlab.platform.models.flow import Gray, Map
-from driftlab.platform.models.tasks import SEGMENTATION, Answer, Answers, Task
+from driftlab.platform.models.tasks import SEGMENTATION, Answer, Task
 
 LATEST_S = 60.0  # the first labels are not waited for any longer
 
@@ -30,23 +32,28 @@ class Tracker:
     chained: bool = True  # follow the motion frame by frame; otherwise one flow straight to the keyframe
     _keyframes: list[Keyframe] = field(default_factory=list)
     _seen: dict[float, Gray] = field(default_factory=dict)  # by time
-    _steps: dict[float, Map] = field(default_factory=dict)  # flow from each frame to the one before
+    _steps: dict[tuple[float, float], Map] = field(default_factory=dict)  # flow from a frame to one before it
+    _followed: list[float] = field(default_factory=list)  # times of the frames that there was time for
+    _flows: int = 0  # computed so far
 
     def add(self, keyframe: Keyframe) -> None:
         """Take labels that have just arrived."""
         self._keyframes.append(keyframe)
 
-    def follow(self, frames: Frames, predicted: Answers) -> Answers:
-        """Replace predictions by labels that were carried here, from the first labels on and where they are known."""
-        tracked: Answers = predicted.copy()
-        for index, time_s in enumerate(map(float, frames.times_s)):
-            self._seen[time_s] = flow.gray(frames.images[index])
-            keyframe = self._in_use(time_s)
-            if keyframe is not None and keyframe.captured_s in self._seen:
-                source = self._source(keyframe.captured_s, time_s)
-                tracked[index] = self.task.carried(keyframe.labels, source, predicted[index])
-        self._forget(float(frames.times_s[-1]))
-        return tracked
+    def see(self, time_s: float, image: npt.NDArray[np.uint8]) -> None:
+        """Keep a frame: its labels may come later."""
+        self._seen[time_s] = flow.gray(image)
+
+    def follow(self, time_s: float, predicted: Answer) -> tuple[Answer, int]:
+        """Replace a prediction by labels that were carried here, where they are known; count the flows that it took."""
+        before, keyframe = self._flows, self._in_use(time_s)
+        answer = predicted
+        if keyframe is not None and keyframe.captured_s in self._seen:
+            source = self._source(keyframe.captured_s, time_s)
+            answer = self.task.carried(keyframe.labels, source, predicted.copy())
+        self._followed.append(time_s)
+        self._forget(time_s)
+        return answer, self._flows - before
 
     def _in_use(self, time_s: float) -> Keyframe | None:
         arrived = [keyframe for keyframe in self._keyframes if keyframe.arrive_s <= time_s]
@@ -55,18 +62,18 @@ class Tracker:
     def _source(self, captured_s: float, time_s: float) -> Map:
         """Say where each pixel shown now was in the keyframe."""
         if not self.chained:
-            now, then = self._seen[time_s], self._seen[captured_s]
-            return flow.identity(*now.shape) + flow.flow(now, then)
+            return flow.identity(*self._seen[time_s].shape) + self._step(captured_s, time_s)
         source = flow.identity(*self._seen[captured_s].shape)
-        times = sorted(time for time in self._seen if captured_s <= time <= time_s)
-        for before_s, now_s in itertools.pairwise(times):
-            source = flow.follow(self._step(before_s, now_s), source)
+        followed = (time for time in self._followed if captured_s < time < time_s)
+        for before_s, now_s in itertools.pairwise((captured_s, *followed, time_s)):
+            source = flow.follow(self._step(before_s, now_s), source) if before_s < now_s else source
         return source
 
     def _step(self, before_s: float, now_s: float) -> Map:
-        if now_s not in self._steps:
-            self._steps[now_s] = flow.flow(self._seen[now_s], self._seen[before_s])
-        return self._steps[now_s]
+        if (before_s, now_s) not in self._steps:
+            self._steps[before_s, now_s] = flow.flow(self._seen[now_s], self._seen[before_s])
+            self._flows += 1
+        return self._steps[before_s, now_s]
 
     def _forget(self, now_s: float) -> None:
         """Drop what no labels that are in use or on their way can need: everything before the keyframe in use."""
@@ -75,4 +82,5 @@ class Tracker:
         if keyframe is not None:
             self._keyframes = self._keyframes[self._keyframes.index(keyframe) :]
         self._seen = {time: image for time, image in self._seen.items() if time >= since_s}
-        self._steps = {time: step for time, step in self._steps.items() if time > since_s}
+        self._steps = {times: step for times, step in self._steps.items() if times[1] > since_s}
+        self._followed = [time for time in self._followed if time >= since_s]

@@ -28,20 +28,23 @@ NEVER = float("inf")
 ROUNDING = 1e-6  # that shares may exceed the machine by
 
 
-def done_s(start_s: float, alone_s: float, course: Course) -> float:
-    """Tell when a work is done that begins at a time; the last share of the course stays."""
-    now_s = max(start_s, course[0][0])
+def taken_s(start_s: float, alone_s: float, course: Course) -> float:
+    """Tell how long a work takes that begins at a time; the last share of the course stays."""
+    waited_s, now_s = 0.0, max(start_s, course[0][0])
     stops = (*(time_s for time_s, _ in course[1:]), NEVER)
     for (_, share), stop_s in zip(course, stops, strict=True):
-        if stop_s <= now_s or not share:
-            now_s = max(now_s, stop_s)
+        if stop_s <= now_s:
             continue
-        took_s = alone_s / share
-        if now_s + took_s <= stop_s:
-            return now_s + took_s
-        alone_s -= (stop_s - now_s) * share
-        now_s = stop_s
+        if share and now_s + alone_s / share <= stop_s:
+            return waited_s + alone_s / share
+        alone_s -= (stop_s - now_s) * share if share else 0.0
+        waited_s, now_s = waited_s + (stop_s - now_s), stop_s
     return NEVER
+
+
+def done_s(start_s: float, alone_s: float, course: Course) -> float:
+    """Tell when a work is done that begins at a time."""
+    return start_s + taken_s(start_s, alone_s, course)
 
 
 def rate(need: Need, share: Share) -> float:
@@ -121,17 +124,18 @@ class Machine:
         work.process = self.clock.active_process
         self._weigh()
         while True:
-            pace = work.pace
             try:
-                yield (
-                    self.clock.timeout(work.left_s / pace if work.left_s else 0.0)
-                    if pace or not work.left_s
-                    else self.clock.event()
-                )
+                yield self._end(work)
                 break
             except simpy.Interrupt:  # its share has changed
                 continue
         work.process, work.left_s, work.need = None, 0.0, Need()
+
+    def _end(self, work: Work) -> simpy.Event:
+        """Wait until a work is done if nothing changes, or for as long as it has no share."""
+        if work.left_s and not work.pace:
+            return self.clock.event()
+        return self.clock.timeout(work.left_s / work.pace if work.left_s else 0.0)
 
     def left(self, work: Work) -> Need:
         """Tell what the present need of a work has left."""

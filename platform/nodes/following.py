@@ -1,0 +1,253 @@
+"""Learning on the stream: see a frame, answer it, pool it, and learn when the pool is full.
+
+While a lesson lasts, a member that learns `instead` of answering misses frames; one that learns `beside` goes on with
+the weights that it has, on the rest of its share. A lesson's weights are in use from its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.core.limits import TookTooLong, time_limit
+from driftlab.platform.core.records import ModelCost, Need, Passes
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.models import state, zoo
+from driftlab.platform.models.predict import device_of, predict
+from driftlab.platform.models.state import State
+from driftlab.platform.nodes.lesson import ENDLESS, attempt
+from driftlab.platform.nodes.pace import Pace
+from driftlab.platform.nodes.sights import Sight, Sights
+from driftlab.platform.nodes.specs import AppNodeSpec
+from driftlab.platform.world.cost import need_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(eq=False)
+class Answering:
+    """Answers that the model is working on: of one frame, or of a batch."""
+
+    sights: list[Sight]
+    start_s: float
+    alone_s: float
+
+    def took_s(self, pace: Pace) -> float:
+        return pace.answer_s(self.start_s, self.alone_s)
+
+    def ready_s(self, pace: Pace) -> float:
+        return self.start_s + self.took_s(pace)
+
+
+@dataclass(eq=False)
+class Lesson:
+    """One batch that is being learned from."""
+
+    frames: int
+    need: Need
+    done: Adapted
+    learned: State | None  # the network from the lesson's end on; None: it stays as it is
+    start_s: float | None = None  # None: when the answers before it are ready
+
+
+class Following:
+    """One application's adaptation on the stream."""
+
+    def __init__(
+        self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost
+    ) -> None:
+        self._spec, self._member, self._model, self.memory, self._cost = spec, member, model, memory, cost
+        self._task = zoo.task_of(spec.student.network)
+        self._pool: list[Sight] = []
+        self._answering: Answering | None = None
+        self._lesson: Lesson | None = None
+        self._lessons = self._version = 0
+        self._domain: int | None = None
+        self._given_up = False  # a lesson took longer on this machine than a member may
+
+    def go_on(self, before: Following) -> None:
+        """Continue with another network of the family; a lesson in the one before it is broken off."""
+        self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
+        self._domain, self._given_up, self._answering = before._domain, before._given_up, before._answering
+
+    def follow(self, sights: Sequence[Sight], told: Sights, pace: Pace) -> None:
+        """Take frames one by one."""
+        for sight in sights:
+            self._settle(sight.time_s, told, pace)
+            self._enter(sight, told, pace)
+            sight.version = self._version
+            if self._busy(sight.time_s, pace):
+                continue
+            self._pool.append(sight)
+            if self._member.answers == "now":
+                self._answer([sight], sight.time_s, told)
+            else:
+                sight.open = True
+            if len(self._pool) >= self._member.stream_batch:
+                self._full(sight.time_s, told)
+        self._settle(pace.until_s, told, pace)
+
+    def finish(self, told: Sights, pace: Pace) -> None:
+        """End with the session: what is not ready by then never will be."""
+        self._settle(pace.until_s, told, pace)
+        if self._answering is not None:
+            self._ready(self._answering, pace)
+        for sight in self._pool:
+            sight.open = False
+        if self._lesson is not None:
+            self._write(self._lesson, None, told, "the session ended before it was done")
+
+    def _busy(self, now_s: float, pace: Pace) -> bool:
+        """Tell whether the model is still at work when a frame is shown."""
+        if self._answering is not None:
+            return self._answering.ready_s(pace) > now_s + 1e-9
+        return self._lesson is not None and self._member.learns == "instead"
+
+    def _enter(self, sight: Sight, told: Sights, pace: Pace) -> None:
+        """Reset at a told boundary between domains, where the member asks for it."""
+        domain = sight.scene if self._spec.told else None
+        if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
+            self.memory = self._member.reset(self._model, self.memory)
+            if self._lesson is not None:
+                self._write(self._lesson, sight.time_s, told, "broken off: another domain has begun")
+            self._lesson = pace.lesson = None
+            for pooled in self._pool:
+                pooled.open = pooled.processed and pooled.open
+            self._pool = []
+        self._domain = domain
+
+    def _settle(self, now_s: float, told: Sights, pace: Pace) -> None:
+        """Let answers be ready and lessons end whose time has come."""
+        if self._answering is not None:
+            ready_s = self._answering.ready_s(pace)
+            if self._lesson is not None and self._lesson.start_s is None and ready_s <= now_s + 1e-9:
+                self._start(self._lesson, ready_s, pace)
+            if ready_s <= now_s + 1e-9:
+                self._ready(self._answering, pace)
+                told.busy_s += ready_s - self._answering.start_s
+                self._answering = None
+        if self._lesson is not None and self._lesson.start_s is not None:
+            end_s = pace.lesson_end_s()
+            if end_s <= now_s + 1e-9:
+                self._end(self._lesson, end_s, told, pace)
+
+    def _start(self, lesson: Lesson, start_s: float, pace: Pace) -> None:
+        lesson.start_s, pace.lesson = start_s, (start_s, lesson.need.alone_s)
+
+    def _ready(self, answering: Answering, pace: Pace) -> None:
+        """Settle what was answered; of a share that never comes back, nothing was."""
+        took_s = answering.took_s(pace)
+        for sight in answering.sights:
+            sight.open, sight.processed = False, took_s < float("inf")
+            sight.latency_s = answering.start_s - sight.time_s + took_s if sight.processed else float("nan")
+            sight.answer = sight.answer if sight.processed else None
+
+    def _answer(self, sights: list[Sight], now_s: float, told: Sights) -> None:
+        """Answer frames; a member that fails at it is left out, and the network answers by itself."""
+        batch = self._batch(sights)
+        try:
+            with time_limit(self._spec.member_limit_s):
+                answered = self._member.answer(self._model, self.memory, batch)
+        except (Exception, TookTooLong) as error:
+            plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
+            answered = Answered(plain, self.memory)
+            if not self._given_up:
+                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+                self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, told)
+        self.memory = answered.state
+        need = self._need(answered.work or Passes(forward=(len(sights),)))
+        self._begin(sights, answered.answers, now_s, need, told)
+
+    def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, told: Sights) -> None:
+        for sight, answer in zip(sights, answers, strict=True):
+            sight.answer, sight.open, sight.processed = answer, True, True
+        told.spend("answering", need.joules)
+        self._answering = Answering(sights, now_s, need.alone_s)
+
+    def _full(self, now_s: float, told: Sights) -> None:
+        """Learn from the pool, unless a lesson still goes on beside answering: then the newest frames wait for it."""
+        pool, self._pool = self._pool, []
+        if self._lesson is None and not self._given_up:
+            self._learn(pool, now_s, told)
+        elif self._member.answers == "batch":
+            self._answer(pool, now_s, told)
+        else:
+            self._pool = pool[1:]
+
+    def _learn(self, pool: list[Sight], now_s: float, told: Sights) -> None:
+        """Learn at once, and let the lesson last as long as it takes from when the answers before it are ready."""
+        before = state.read(self._model)
+        done = self._attempt(pool)
+        after = state.read(self._model)
+        state.write(self._model, before)
+        work = done.work or Passes()
+        if self._member.answers == "batch":
+            if done.answers is None:
+                self._answer(pool, now_s, told)
+            else:  # the lesson's first forward pass has given them
+                first = Passes(forward=work.forward[:1])
+                self._begin(pool, done.answers, now_s, self._need(first), told)
+                work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
+        self._lesson = self._limited(Lesson(len(pool), self._need(work), done, None if done.skipped else after))
+        told.memory_bytes = max(told.memory_bytes, self._lesson.need.memory_bytes)
+
+    def _attempt(self, pool: Sequence[Sight]) -> Adapted:
+        self._lessons += 1
+        batch, phase = self._batch(pool), Phase(on_stream=True)
+        done = attempt(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
+        self._given_up = done.skipped.startswith(ENDLESS)
+        return done
+
+    def _limited(self, lesson: Lesson) -> Lesson:
+        """Break off a lesson that would keep the device busy for too long; what it drew until then is paid."""
+        limit_s, need = self._spec.learn_limit_s, lesson.need
+        if need.alone_s <= limit_s:
+            return lesson
+        part = limit_s / need.alone_s
+        why = f"learning was broken off: it takes {need.alone_s:g} s alone on the device, {limit_s:g} s are allowed"
+        cut = Need({"accelerator": limit_s}, need.memory_bytes, part * need.joules)
+        return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
+
+    def _end(self, lesson: Lesson, end_s: float, told: Sights, pace: Pace) -> None:
+        """Use what was learned from now on."""
+        self._lesson, pace.lesson = None, None
+        if lesson.learned is not None:
+            state.write(self._model, lesson.learned)
+            self._version += 1
+        self.memory = lesson.done.state
+        if self._member.learns == "instead":
+            told.busy_s += end_s - (lesson.start_s or 0.0)
+        self._write(lesson, end_s, told)
+
+    def _write(self, lesson: Lesson, end_s: float | None, told: Sights, why: str = "") -> None:
+        told.spend("learning", lesson.need.joules)
+        told.lessons.append(
+            {
+                "device": [self._spec.device],
+                "app": [self._spec.app],
+                "version": [self._version],
+                "frames": [lesson.frames],
+                "start_s": [lesson.start_s],
+                "end_s": [end_s],
+                "work_s": [lesson.need.alone_s],
+                "energy_j": [lesson.need.joules],
+                "memory_bytes": [lesson.need.memory_bytes],
+                "iterations": [lesson.done.iterations],
+                "loss": [lesson.done.losses[-1] if lesson.done.losses else None],
+                "skipped": [why or lesson.done.skipped or None],
+            }
+        )
+
+    def _batch(self, sights: Sequence[Sight]) -> Batch:
+        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
+        images = np.stack([sight.image for sight in sights])
+        times_s = np.array([sight.time_s for sight in sights])
+        return Batch(images, None, rng, self._task, times_s, sights[-1].scene if self._spec.told else None)
+
+    def _need(self, work: Passes) -> Need:
+        return need_of(self._cost, self._spec.hardware, work)

@@ -1,0 +1,56 @@
+"""One piece of learning, with a net beneath it: a member that fails leaves a reason, and the network as it was."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.limits import TookTooLong, time_limit
+from driftlab.platform.core.records import Passes
+from driftlab.platform.models import state
+
+if TYPE_CHECKING:
+    from torch import nn
+
+log = logging.getLogger(__name__)
+ENDLESS = "learning did not end"
+
+
+def attempt(
+    member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float
+) -> Adapted:
+    """Let a member learn; where it fails, return its state of before and why, with the model as it was."""
+    before = state.read(model)
+    try:
+        with time_limit(limit_s):
+            done = member.adapt(model, memory, batch, phase)
+        fault = _fault(done, model)
+    except TookTooLong:
+        fault = f"{ENDLESS} within {limit_s:g} s of this machine's time"
+    except Exception as error:  # whatever goes wrong in a member of one's own is told in its row
+        log.warning("%s failed while learning", type(member).__name__, exc_info=True)
+        fault = f"learning failed: {type(error).__name__}: {error}"
+    if fault:
+        state.write(model, before)
+        model.eval()
+        return Adapted(memory, skipped=fault, work=Passes())
+    return done
+
+
+def _fault(done: Any, model: nn.Module) -> str:
+    """Say what is wrong with what a member returned; nothing: it can be used."""
+    if not isinstance(done, Adapted):
+        return f"learning failed: it returned {type(done).__name__}, expected Adapted"
+    if done.work is None:
+        return "learning failed: it does not say what it computed (work is None)"
+    if not all(math.isfinite(loss) for loss in done.losses):
+        return f"learning failed: a loss is not finite ({', '.join(f'{loss:g}' for loss in done.losses[-3:])})"
+    held = state.read(model)
+    arrays = (held.vector, *(array for array in held.buffers.arrays if array.dtype.kind == "f"))
+    if not all(np.isfinite(array).all() for array in arrays):
+        return "learning failed: it left weights or buffers that are not finite"
+    return ""

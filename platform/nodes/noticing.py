@@ -1,0 +1,76 @@
+"""What a device can notice by itself: how sure its answers are, and how far its frames are from those it learned on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.platform.core.records import Noticed
+from driftlab.platform.models.tasks import DETECTION, Task
+from driftlab.platform.nodes.sights import Sight
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MAX_FRAMES = 64  # the newest ones stand for all
+
+
+@dataclass
+class Noticing:
+    """Keeps the newest frames that were answered, and what those at the last phase were like."""
+
+    task: Task
+    frames: int = 0
+    images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    scene: int | None = None
+    known: tuple[npt.NDArray[np.float64], float] | None = None  # mean of the features then, and their deviation
+    anew: bool = True  # whether what is seen next is what later frames are compared with
+
+    def add(self, sights: Sequence[Sight]) -> None:
+        """Take frames into account."""
+        answered = [sight.image for sight in sights if sight.processed]
+        self.frames += len(answered)
+        self.images = [*self.images, *answered][-MAX_FRAMES:]
+        self.scene = sights[-1].scene if sights else self.scene
+
+    def learned(self) -> None:
+        """Compare with what is seen from now on: the network has just followed it."""
+        self.anew = True
+
+    def sum_up(self, model: nn.Module, *, told: bool) -> Noticed:
+        """Sum up the frames since the last time; their answers are there already, so that looking costs nothing more."""
+        frames, images = self.frames, self.images
+        self.frames, self.images = 0, []
+        domain = self.scene if told else None
+        if not images:
+            return Noticed(frames, None, None, domain)
+        import torch
+
+        from driftlab.platform.models.features import features
+        from driftlab.platform.models.predict import device_of, evaluating, to_input
+
+        with evaluating(model), torch.inference_mode():
+            looked = features(model, to_input(np.stack(images)).to(device_of(model)))
+        output, found = looked.outputs.cpu().numpy(), looked.features.cpu().numpy()
+        return Noticed(frames, self._entropy(output), self._distance(found), domain)
+
+    def _entropy(self, output: npt.NDArray[np.float32]) -> float | None:
+        """Average the entropy of the answers, as a share of that of an answer that knows nothing."""
+        classes = output.shape[1]
+        if classes < 2 or self.task is DETECTION:
+            return None
+        shifted = output.astype(np.float64) - output.max(axis=1, keepdims=True)
+        log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))
+
+    def _distance(self, found: npt.NDArray[np.float32]) -> float:
+        """Measure how far the mean of the features has moved, in standard deviations of the features then."""
+        mean, spread = found.mean(axis=0, dtype=np.float64), float(np.sqrt(found.var(axis=0, dtype=np.float64).mean()))
+        if self.anew or self.known is None:
+            self.known, self.anew = (mean, spread), False
+        then, unit = self.known
+        return float(np.linalg.norm(mean - then) / unit) if unit else 0.0

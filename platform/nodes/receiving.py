@@ -1,0 +1,34 @@
+"""Samples that came over the link, as their receiver decodes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from driftlab.datasets.frames import Frames
+from driftlab.errors import WireError
+from driftlab.platform.core.records import Received, Reply
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.codec import Images, unpack
+from driftlab.platform.world.damage import Damage, received
+
+
+def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+    """Decode a payload; what was sent larger than the student sees it is made smaller. Truth does not come this way."""
+    times_s = np.asarray(sampling.times_s, dtype=np.float64)
+    height, width = size
+    shape = (len(times_s), height * sampling.scale, width * sampling.scale, 3)
+    try:
+        images = unpack(received(payload, damage), shape, sampling.codec)
+    except WireError as error:
+        return Reply(Received(0, str(error)))
+    scenes = np.zeros(len(times_s), dtype=np.int32)
+    return Reply(Received(len(times_s)), payload=Frames(times_s, _shrunk(images, sampling.scale), scenes))
+
+
+def _shrunk(images: Images, scale: int) -> Images:
+    """Average the pixels of frames that were sent larger than the student sees them."""
+    if scale == 1:
+        return images
+    count, height, width, channels = images.shape
+    blocks = images.reshape(count, height // scale, scale, width // scale, scale, channels)
+    return np.asarray(np.rint(blocks.mean(axis=(2, 4))), dtype=np.uint8)

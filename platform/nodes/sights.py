@@ -1,0 +1,150 @@
+"""What an application saw, frame by frame, until its answers and their latencies are known and can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.core.records import Columns, Reply, Watched
+from driftlab.platform.models.tasks import Answer, Answers, Task
+from driftlab.platform.nodes.scorer import Scorer, Scores
+from driftlab.platform.nodes.specs import AppNodeSpec
+
+Image = npt.NDArray[np.uint8]
+
+
+@dataclass(eq=False)
+class Sight:
+    """One frame."""
+
+    time_s: float
+    image: Image
+    scene: int
+    truth: Answer | None
+    version: int = 0  # in use when it was shown
+    processed: bool = False
+    latency_s: float = float("nan")
+    answer: Answer | None = None  # None: the one before it stands
+    open: bool = False  # whether its answer or its latency is still to come
+
+
+@dataclass
+class Sights:
+    """Frames in the order in which they were shown; what is settled is scored and becomes rows."""
+
+    spec: AppNodeSpec
+    task: Task
+    scorer: Scorer
+    waiting: list[Sight] = field(default_factory=list)
+    told: int = 0  # how many have become rows
+    last: Answer | None = None
+    busy_s: float = 0.0  # spent on stream lessons and single answers since the last time
+    joules: dict[str, float] = field(default_factory=dict)
+    lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
+    memory_bytes: int = 0  # the most that a lesson held
+
+    def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
+        """Take frames in, and return them one by one."""
+        added = [
+            Sight(float(time_s), frames.images[index], int(frames.scenes[index]), None if truth is None else truth[index])
+            for index, time_s in enumerate(frames.times_s)
+        ]
+        self.waiting += added
+        return added
+
+    def spend(self, purpose: str, joules: float) -> None:
+        self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
+
+    def tell(self) -> Reply:
+        """Turn every frame before the first one that is still open into rows."""
+        stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
+        settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
+        rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
+        scores, lessons = None, self.lessons
+        if settled:
+            predicted = self._answers(settled)
+            truth = None if settled[0].truth is None else np.stack([sight.truth for sight in settled])  # type: ignore[misc]
+            times_s = np.array([sight.time_s for sight in settled])
+            scores = None if truth is None else self.scorer.score(times_s, predicted, truth)
+            rows["frames"].append(self._rows(settled, times_s, scores))
+            rows["pictures"] += self._pictures(settled, times_s, predicted)
+        if lessons:
+            rows["adaptations"], self.lessons = lessons, []
+        self.told += len(settled)
+        return Reply(self._facts(settled, scores), rows)
+
+    def _answers(self, settled: Sequence[Sight]) -> Answers:
+        """Stack the answers; a frame without one shows the one before it."""
+        height, width = settled[0].image.shape[:2]
+        answers = self.task.blank(len(settled), height, width)
+        for index, sight in enumerate(settled):
+            if sight.answer is not None:
+                answers[index] = sight.answer
+            elif self.last is not None:
+                answers[index] = self.last
+            self.last = answers[index]
+        return answers
+
+    def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
+        latencies = [sight.latency_s for sight in settled if sight.processed]
+        lengths, counts = np.unique(latencies, return_counts=True)
+        known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
+        busy_s, self.busy_s = self.busy_s, 0.0
+        joules, self.joules = self.joules, {}
+        return Watched(
+            frames=len(settled),
+            processed=len(latencies),
+            busy_s=busy_s or float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
+            joules=joules,
+            scored=int(known.sum()),
+            frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
+            window_score_sum=0.0 if scores is None else float(scores.window[known].sum()),
+            counts=None if scores is None else scores.counts,
+            memory_bytes=self.memory_bytes,
+        )
+
+    def _rows(self, settled: Sequence[Sight], times_s: npt.NDArray[np.float64], scores: Scores | None) -> Columns:
+        return {
+            "device": self.spec.device,
+            "app": self.spec.app,
+            "frame": np.arange(self.told, self.told + len(settled), dtype=np.int32),
+            "time_s": times_s,
+            "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
+            "version": np.array([sight.version for sight in settled], dtype=np.int32),
+            "processed": np.array([sight.processed for sight in settled]),
+            "latency_ms": np.array([sight.latency_s for sight in settled]) * 1e3,
+            "score_frame": None if scores is None else scores.frame,
+            "score_window": None if scores is None else scores.window,
+            "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
+        }
+
+    def _pictures(
+        self, settled: Sequence[Sight], times_s: npt.NDArray[np.float64], predicted: Answers
+    ) -> list[Mapping[str, Any]]:
+        """Keep the frames that the report will show."""
+        wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
+        return [
+            {
+                "device": self.spec.device,
+                "time_s": [sight.time_s],
+                "scene": [sight.scene],
+                "height": sight.image.shape[0],
+                "width": sight.image.shape[1],
+                "image": [_png(sight.image)],
+                "truth": [None if sight.truth is None else _png(self.task.drawn(sight.truth, sight.image))],
+                "prediction": [_png(self.task.drawn(predicted[index], sight.image))],
+            }
+            for index, sight in enumerate(settled)
+            if wanted[index].any()
+        ]
+
+
+def _png(image: Image) -> bytes:
+    _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
+    return encoded.tobytes()
