@@ -162,11 +162,12 @@ class Memory2:
 
 DIFFERENT: list[Any] = [
     None, False, 0, 0.0, -0.0, "", b"", (), [], {}, "0", b"0", [0], (0,), [[0]], [0, 0], {0: 0}, {"0": 0}, [None],
-    ["ab", "c"], ["a", "bc"], ["a", "str"], ["astr", ""], {"a": "bc"}, {"ab": "c"}, float("nan"), float("inf"), 1 << 80, -1,
+    ["ab", "c"], ["a", "bc"], {"a": "bc"}, {"ab": "c"}, float("nan"), float("inf"), 1 << 80, -1,
     np.float32(0), np.float64(0), np.int64(0), np.zeros(()), np.zeros(1), np.zeros((1, 1)), np.zeros(2, np.float32),
     np.zeros(1, np.int64), np.zeros(1, ">f8"), np.array([-0.0]), np.array(["a"]), torch.zeros(1), torch.zeros(1, 1),
     torch.zeros(()), torch.zeros(1, dtype=torch.bfloat16), torch.tensor([-0.0]), torch.tensor([True]),
     np.zeros(1, [("a", "<f4")]), np.zeros(1, [("b", "<f4")]),
+    ["a", "str"], ["astr", ""],
     memory(), memory(steps=4), memory(moments=(np.arange(3, dtype=np.float32), torch.ones(2))), memory(notes={}),
     memory(steps=3.0), Memory2(**vars(memory())),
 ]  # fmt: skip
