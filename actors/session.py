@@ -128,6 +128,11 @@ class RaySession:
             return Reply(facts, rows)
         raise AssertionError("the last life ends in an answer or an error")
 
+    def ready(self, job: Job) -> bool:
+        assert isinstance(job, RayJob)
+        with self._backend.using(), self._lock:
+            return bool(ray.wait([job.head], timeout=0, fetch_local=False)[0])
+
     def checkpoint(self) -> None:
         with self._backend.using(), self._lock:
             pending = Cut(len(self._log), dict(self._steps))

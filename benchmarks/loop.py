@@ -22,11 +22,11 @@ from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.core.metrics import confusions, miou
 from driftlab.platform.lab.artefacts import settings_of
 from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.loop.context import key
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend, InlineSession
-from driftlab.platform.loop.loop import Loop
 from driftlab.platform.lab.progress import Progress
+from driftlab.platform.loop.context import key
+from driftlab.platform.loop.loop import Loop
 from driftlab.platform.models.predict import load, predict, to_input
 from driftlab.platform.models.zoo import build
 from driftlab.platform.results.recorder import Recorder

@@ -31,6 +31,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "one_time": "driftlab.platform.streaming.one_time:OneTime",
         "remote_tracking": "driftlab.platform.streaming.remote_tracking:RemoteTracking",
         "foresight": "driftlab.platform.streaming.foresight:Foresight",
+        "on_device": "driftlab.platform.streaming.on_device:OnDevice",
     },
     "adaptation": {
         "frozen": "driftlab.platform.adaptation.frozen:Frozen",

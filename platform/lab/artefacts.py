@@ -11,7 +11,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab.backend import Backend, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server, key
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Site, key
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
@@ -117,7 +117,7 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
 
 def _setting(asked: Asked, built: Mapping[str, Network]) -> CellContext:
     experiment, part = asked.experiment, asked.experiment.server
-    server = Server(hardware.find(part.hardware), part.label_s, part.step_s)
+    server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {app.name: _app_setting(experiment, app, _recipes(asked, app), built, server) for app in asked.apps}
     return CellContext(
         experiment=experiment.name,
@@ -127,12 +127,15 @@ def _setting(asked: Asked, built: Mapping[str, Network]) -> CellContext:
         apps=apps,
         server=server,
         live=asked.workload.live,
+        domains_told=asked.workload.domains == "told",
+        learn_limit_s=experiment.limits.lesson_s,
+        member_limit_s=experiment.limits.member_s,
         torch_device=experiment.compute.torch_device,
     )
 
 
 def _app_setting(
-    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, Network], server: Server
+    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, Network], server: Site
 ) -> AppContext:
     student, *teachers = (built[recipe.key()] for recipe in recipes)
     teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes

@@ -78,6 +78,7 @@ class WorkloadPart(_Part):
     params: dict[str, Any] = {}
     apps: Annotated[tuple[AppPart, ...], Field(strict=False)] = ()  # none: one, which does the student's task
     churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
+    domains: Literal["told", "hidden"] = "hidden"  # whether devices know which domain a frame is of
     live: bool = True  # whether they run their networks; if not, they are only given shares
     alias: Name | None = None
 
@@ -149,6 +150,13 @@ class ComputePart(_Part):
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
 
 
+class LimitsPart(_Part):
+    """How long learning may go on before it is broken off, with a row that says so."""
+
+    lesson_s: Positive = 60.0  # one batch of the stream, alone on the device, in virtual time
+    member_s: Positive = 600.0  # one call of a member, in time of this machine
+
+
 class Experiment(_Part):
     """A grid: every system on every workload, every fleet, every seed."""
 
@@ -167,6 +175,7 @@ class Experiment(_Part):
     teacher: TeacherPart = TeacherPart()
     server: ServerPart = ServerPart()
     compute: ComputePart = ComputePart()
+    limits: LimitsPart = LimitsPart()
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; where it lists none there is one, called by its task."""

@@ -72,8 +72,8 @@ class AppContext:
     teacher: Network | None
     teacher_spec: TeacherSpec
     label_s: float  # per frame on the server
-    packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: what it knows of the source
     classes: int
+    packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: what it knows of the source
     measured: tuple[Variant, ...] = ()  # the networks that it could run, where somebody has measured them
 
     @property

@@ -132,8 +132,8 @@ class DeviceRun:
         took_s = time.thread_time() - started_s
         if len(allocation.grants) != len(demands):
             raise RunError(
-                f"{self.parts.cell.system.scheduling} gave {len(allocation.grants)} grants to {len(demands)} applications "
-                f"(device={self.spec.name}, time={now_s:g} s)"
+                f"{self.parts.cell.system.scheduling} gave {len(allocation.grants)} grants to {len(demands)} "
+                f"applications (device={self.spec.name}, time={now_s:g} s)"
             )
         self.state, self.grants = allocation.state, self._settled(demands, allocation)
         for demand in demands:

@@ -1,8 +1,8 @@
 """What a learner does with samples and what comes back, whatever clock drives it.
 
-A round is a generator: it yields what takes time and is sent the time at which that was done. The loop lets a machine do
-it in virtual time; a server that serves real devices waits for the work itself. There are two kinds of return: weights,
-which a learner makes of labelled or unlabelled samples, and labels, which the device carries along by itself.
+A round is a generator: it yields what takes time and is sent the time at which that was done. The loop lets a machine
+do it in virtual time; a server that serves real devices waits for the work itself. There are two kinds of return:
+weights, which a learner makes of its samples, and labels, which the device carries along by itself.
 """
 
 from __future__ import annotations

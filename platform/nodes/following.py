@@ -58,9 +58,7 @@ class Lesson:
 class Following:
     """One application's adaptation on the stream."""
 
-    def __init__(
-        self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost
-    ) -> None:
+    def __init__(self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost) -> None:
         self._spec, self._member, self._model, self.memory, self._cost = spec, member, model, memory, cost
         self._task = zoo.task_of(spec.student.network)
         self._pool: list[Sight] = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import NOTHING, Batch, Phase
+from driftlab.platform.adaptation.base import NOTHING, Adapted, Batch, Phase
 from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import delta, state, vector, zoo
@@ -22,8 +23,8 @@ from driftlab.platform.nodes.lesson import attempt
 from driftlab.platform.nodes.receiving import receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.world.damage import Damage
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
+from driftlab.platform.world.damage import Damage
 
 Mask = npt.NDArray[np.bool_]
 
@@ -67,9 +68,7 @@ class Learner:
         self._alone = True
         return Reply()
 
-    def receive(
-        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None
-    ) -> Reply:
+    def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
         """Decode what came over the link."""
         return receive(payload, sampling, size, damage)
 
@@ -114,11 +113,12 @@ class Learner:
         after, works = [], []
         for number, phase in enumerate(phases):
             rng = rng_for(self._spec.seed, "try", self._phases, number)
-            done = attempt(self._adaptation, self._model, self._state, self._samples(rng, slice(0, None, 2)), phase, self._limit_s)
+            done = self._attempt(self._samples(rng, slice(0, None, 2)), phase)
             score, looks = self._look()
             state.write(self._model, before)
             after.append(score)
-            works.append(Passes((*(done.work or looks).forward, *looks.forward), (done.work or looks).backward))
+            work = done.work or Passes()
+            works.append(replace(work, forward=(*work.forward, *looks.forward)))
         score, looks = self._look()
         return Reply(Tried(score, tuple(after), tuple(works), looks))
 
@@ -141,7 +141,7 @@ class Learner:
         self._drop_before(answer.oldest_s)
         assert answer.phase is not None
         rng = rng_for(self._spec.seed, "train", self._phases)
-        adapted = attempt(self._adaptation, self._model, self._state, self._samples(rng), answer.phase, self._limit_s)
+        adapted = self._attempt(self._samples(rng), answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
         update = None if adapted.skipped else self._pack(answer, adapted.changed)
         facts = Trained(
@@ -191,6 +191,9 @@ class Learner:
         now = state.read(self._model)
         self._moved = self._moved or bool(state.moved(self._buffers, now.buffers))
         return now
+
+    def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
+        return attempt(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
 
     def _samples(self, rng: np.random.Generator, rows: slice = slice(None)) -> Batch:
         """Give samples to learn from, with labels if the adaptation learns from any."""

@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 ENDLESS = "learning did not end"
 
 
-def attempt(
-    member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float
-) -> Adapted:
+def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float) -> Adapted:
     """Let a member learn; where it fails, return its state of before and why, with the model as it was."""
     before = state.read(model)
     try:

@@ -42,7 +42,7 @@ class Noticing:
         self.anew = True
 
     def sum_up(self, model: nn.Module, *, told: bool) -> Noticed:
-        """Sum up the frames since the last time; their answers are there already, so that looking costs nothing more."""
+        """Sum up the frames since the last time; their answers are there already, so this costs nothing."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
         domain = self.scene if told else None

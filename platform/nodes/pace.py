@@ -37,14 +37,14 @@ class Pace:
 
     def _answering(self) -> Course:
         """Add the share beside to that of answering wherever no lesson is being learned."""
-        busy = None if self.lesson is None else (self.lesson[0], self.lesson_end_s())
-        edges = {time_s for time_s, _ in (*self.answer, *self.beside)} | set(busy or ())
+        busy = (float("inf"), float("inf")) if self.lesson is None else (self.lesson[0], self.lesson_end_s())
         first_s = max(self.answer[0][0], self.beside[0][0])
-        return tuple(
-            (time_s, _at(self.answer, time_s) + (0.0 if busy and busy[0] <= time_s < busy[1] else _at(self.beside, time_s)))
-            for time_s in sorted(edges)
-            if first_s <= time_s < float("inf")
-        )
+        edges = sorted({first_s, *busy, *(time_s for time_s, _ in (*self.answer, *self.beside))})
+
+        def share(time_s: float) -> float:
+            return _at(self.answer, time_s) + (0.0 if busy[0] <= time_s < busy[1] else _at(self.beside, time_s))
+
+        return tuple((time_s, share(time_s)) for time_s in edges if first_s <= time_s < float("inf"))
 
 
 def _at(course: Course, time_s: float) -> float:

@@ -51,10 +51,9 @@ class Sights:
 
     def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
         """Take frames in, and return them one by one."""
-        added = [
-            Sight(float(time_s), frames.images[index], int(frames.scenes[index]), None if truth is None else truth[index])
-            for index, time_s in enumerate(frames.times_s)
-        ]
+        truths = [None] * len(frames) if truth is None else truth
+        rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
+        added = [Sight(*row) for row in rows]
         self.waiting += added
         return added
 

@@ -32,9 +32,7 @@ class Teacher:
         self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
 
-    def receive(
-        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None
-    ) -> Reply:
+    def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
         """Decode what came over the link."""
         return receive(payload, sampling, size, damage)
 

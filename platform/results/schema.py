@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
@@ -33,6 +33,23 @@ def _table(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
     cell = _column("cell", TEXT, "one system on one workload with one fleet and one seed")
     metadata = {"driftlab.table": name, "driftlab.schema": str(SCHEMA_VERSION), "meaning": meaning}
     return pa.schema([cell, *columns], metadata=metadata)
+
+
+_PURPOSES = {
+    "answering": "networks that answer frames",
+    "learning": "learning, and trying out ways to learn, on the device",
+    "labelling": "a teacher on the device",
+    "tracking": "optical flow",
+    "coding": "packing samples, and unpacking labels",
+    "patching": "writing updates into the copy of the weights that is not in use",
+    "paging": "loading and dropping networks",
+    "radio": "the device's end of the link",
+}
+
+
+def _split(null: str) -> list[pa.Field]:
+    """Describe what energy was spent on; the parts add up to `energy_j`."""
+    return [_column(f"{name}_j", REAL, f"part of it: {what}", "J", null=null) for name, what in _PURPOSES.items()]
 
 
 _FAILED = "the cell failed"
@@ -65,7 +82,8 @@ _RUNS = _table(
     _column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_NOT_RUN),
     _column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
     _column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
-    _column("energy_j", REAL, "what inference draws on all devices", "J", null=_NOT_RUN),
+    _column("energy_j", REAL, "what all devices draw for what they do", "J", null=_NOT_RUN),
+    *_split(_NOT_RUN),
     _column("updates", COUNT, "updates that devices accepted", "updates", null=_NOT_RUN),
     _column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
     _column("teacher", TEXT, "who labels the samples", null="nobody does"),
@@ -135,14 +153,16 @@ _TRANSFERS = _table(
     ),
 )
 
+_OLDER = "an older run, which did not count it"
 _NO_PHASE = "nothing was trained"
 _NO_PLAN = "the streaming member sets none"
 
 _UPDATES = _table(
     "updates",
-    "One row per visit to the server, and one per answer to a device that asked for every weight.",
+    "One row per round of learning from samples, and one per answer to a device that asked for every weight.",
     _column("device", TEXT, "for which device"),
     _column("app", TEXT, "for which application on it"),
+    _column("place", TEXT, "where the learner stands: server or device", null="an older run, where it was the server"),
     _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     _column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     _column("samples", COUNT, "samples they brought", "frames"),
@@ -151,6 +171,7 @@ _UPDATES = _table(
     _column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
     _column("rate_fps", REAL, "sampling rate from here on, within its limits", "frames/s", null=_NO_PLAN),
     _column("interval_s", REAL, "time between uploads from here on, within its limits", "s", null=_NO_PLAN),
+    _column("way", TEXT, "which of several ways to learn the scheduler chose", null="there was one way"),
     _column("iterations", COUNT, "optimiser steps", "steps"),
     _column("values", COUNT, "weights that the update carries", "values"),
     _column("clamped", COUNT, "of these, too large for how they are written", "values"),
@@ -161,6 +182,9 @@ _UPDATES = _table(
     _column("teach_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
     _column("train_start_s", REAL, "when the learner began", "s", null=_NO_PHASE),
     _column("train_end_s", REAL, "when the learner was done", "s", null=_NO_PHASE),
+    _column("work_s", REAL, "time of labelling, trying out and learning, alone on the machine", "s", null=_OLDER),
+    _column("energy_j", REAL, "what that draws on the machine where it was done", "J", null=_OLDER),
+    _column("memory_bytes", BYTES, "what it held beside the network at work", "B", null=_OLDER),
     _column("arrive_s", REAL, "when the device had the whole update", "s", null="it did not arrive in the session"),
     _column(
         "accepted", FLAG, "whether the application took it", null="none came of it, or it did not arrive in the session"
@@ -169,7 +193,24 @@ _UPDATES = _table(
     _column("host_train_seconds", REAL, "time this machine took to train", "s", null="not measured"),
 )
 
-_WAITS = "it waits, or scaling chooses"
+_ADAPTATIONS = _table(
+    "adaptations",
+    "One row per batch of its stream that an application learned from on its device, or could not learn from.",
+    _column("device", TEXT, "which device"),
+    _column("app", TEXT, "which application on it"),
+    _column("version", INDEX, "version of the model from then on"),
+    _column("frames", COUNT, "frames in the batch", "frames"),
+    _column("start_s", REAL, "when learning began", "s", null="the session ended before"),
+    _column("end_s", REAL, "when what was learned came into use", "s", null="the session ended before"),
+    _column("work_s", REAL, "time that it takes alone on the device", "s"),
+    _column("energy_j", REAL, "what it draws", "J"),
+    _column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
+    _column("iterations", COUNT, "optimiser steps", "steps"),
+    _column("loss", REAL, "loss of the last step", null="there was none"),
+    _column("skipped", TEXT, "why nothing was learned", null="something was"),
+)
+
+_WAITS = "it waits, or there is nothing to choose"
 _NO_GOAL = "the application has none"
 _KERNELS = (
     "of its weights, those of several dimensions, which networks of other widths can share: no batch norm, no bias"
@@ -179,12 +220,13 @@ _KNOWN = "accuracy that schedulers go by: on other held-out data, unless somebod
 
 _SHARES = _table(
     "shares",
-    "One row per window and application that is there: what the scheduler gave it.",
+    "One row per application and stretch of time in which its share stays: what the scheduler gave it.",
     _column("device", TEXT, "which device"),
     _column("app", TEXT, "which application on it"),
-    _column("time_s", REAL, "when the window began", "s"),
-    _column("window_s", REAL, "how long it lasts", "s"),
-    _column("share", REAL, "share of the device's compute, 0 to 1; 0: it waits"),
+    _column("time_s", REAL, "when the stretch began", "s"),
+    _column("window_s", REAL, "how long it really lasted", "s"),
+    _column("share", REAL, "share of the device's compute that answers frames, 0 to 1; 0: it waits"),
+    _column("learn_share", REAL, "share that learns on the device, 0 to 1", null="nothing is learned there"),
     _column("variant", INDEX, "which of its networks it runs, from the smallest on", null=_WAITS),
     _column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
     _column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
@@ -229,8 +271,10 @@ _DEVICES = _table(
     _column("frames", COUNT, "frames its camera saw", "frames", null=_GIVEN),
     _column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
     _column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
-    _column("energy_j", REAL, "what inference draws", "J", null=_GIVEN),
+    _column("energy_j", REAL, "what the device draws for what it does", "J", null=_GIVEN),
+    *_split(_GIVEN),
     _column("memory_bytes", BYTES, "memory that its applications share", "B"),
+    _column("peak_memory_bytes", BYTES, "the most that answering and learning needed at once", "B", null=_GIVEN),
     _column(
         "working_memory_bytes",
         BYTES,
@@ -262,6 +306,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "frames": _FRAMES,
         "transfers": _TRANSFERS,
         "updates": _UPDATES,
+        "adaptations": _ADAPTATIONS,
         "shares": _SHARES,
         "variants": _VARIANTS,
         "devices": _DEVICES,

@@ -30,20 +30,32 @@ class System:
     def uses_teacher(self) -> bool:
         """Whether a teacher is ever asked, by a learner or for the device."""
         streaming = member_class("streaming", self.streaming.name)
-        return bool(streaming.brings_labels or streaming.returns == "labels")
+        adaptation = member_class("adaptation", self.adaptation.name)
+        return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
 
     def faults(self) -> list[str]:
         """Say why this combination makes no sense; empty when it does."""
         streaming = member_class("streaming", self.streaming.name)
-        adaptation = member_class("adaptation", self.adaptation.name)
-        if adaptation.needs_labels and not streaming.brings_labels:
+        adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
+        if streaming.feeds_learner:
+            if self.adaptation.name == "frozen":
+                return [
+                    f"{whose}: streaming '{self.streaming.name}' takes samples for a learner, and adaptation 'frozen' "
+                    "learns nothing; choose an adaptation that learns, such as distill"
+                ]
+            if streaming.needs_labels and adaptation.labels == "none":
+                return [
+                    f"{whose}: streaming '{self.streaming.name}' compares the student with a teacher's labels, and "
+                    f"adaptation '{self.adaptation.name}' asks for none; choose one that does, such as distill"
+                ]
+        elif adaptation.labels == "teacher":
             return [
-                f"system '{self.name}': adaptation '{self.adaptation.name}' learns from a teacher's labels and "
-                f"streaming '{self.streaming.name}' brings none; choose a streaming member that does, such as one_time"
+                f"{whose}: adaptation '{self.adaptation.name}' learns from a teacher's labels, and streaming "
+                f"'{self.streaming.name}' feeds no learner; choose a streaming member that does, such as one_time"
             ]
-        if streaming.brings_labels and not adaptation.needs_labels:
+        elif self.adaptation.name != "frozen" and not adaptation.stream_batch:
             return [
-                f"system '{self.name}': streaming '{self.streaming.name}' pays for a teacher's labels and "
-                f"adaptation '{self.adaptation.name}' learns from none; choose an adaptation that does, such as distill"
+                f"{whose}: adaptation '{self.adaptation.name}' learns in phases, and streaming '{self.streaming.name}' "
+                "plans none; choose a streaming member that does, such as on_device"
             ]
         return []

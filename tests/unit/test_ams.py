@@ -15,8 +15,8 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
 from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.loop.loop import NOTHING, Loop
 from driftlab.platform.models import vector
 from driftlab.platform.models.account import account

@@ -12,10 +12,10 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.loop.app_run import TOO_LATE
 from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.loop.app_run import TOO_LATE
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of

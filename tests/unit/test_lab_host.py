@@ -17,10 +17,10 @@ from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.lab.cells import AppSpec, DeviceSpec, cells_of
-from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run
+from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.report import write_report
