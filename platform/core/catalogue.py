@@ -36,6 +36,10 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     "adaptation": {
         "frozen": "driftlab.platform.adaptation.frozen:Frozen",
         "distill": "driftlab.platform.adaptation.distill:Distill",
+        "adabn": "driftlab.platform.adaptation.adabn:AdaBn",
+        "onda": "driftlab.platform.adaptation.onda:Onda",
+        "tent": "driftlab.platform.adaptation.tent:Tent",
+        "shot": "driftlab.platform.adaptation.shot:Shot",
     },
     "scaling": {
         "fixed": "driftlab.platform.scaling.fixed:Fixed",

@@ -15,7 +15,7 @@ from driftlab.platform.models.predict import evaluating
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class FeaturePass:
     """One pass through a network."""
 
     outputs: torch.Tensor
@@ -24,7 +24,7 @@ class Looked:
     layers: tuple[str, ...]  # leaf modules with weights, in running order
 
 
-def features(model: nn.Module, inputs: torch.Tensor) -> Looked:
+def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
     """Run the model in its present mode and keep what its head took; gradients flow through both."""
     taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # of the newest layer that could be the head
     layers: dict[str, None] = {}
@@ -48,7 +48,7 @@ def features(model: nn.Module, inputs: torch.Tensor) -> Looked:
     if not taken:
         raise RunError(f"This {type(model).__name__} has no linear or convolutional layer, therefore no head.")
     name, module, given = taken[0]
-    return Looked(outputs, _pooled(module, given), name, tuple(layers))
+    return FeaturePass(outputs, _pooled(module, given), name, tuple(layers))
 
 
 def head_of(model: nn.Module, inputs: torch.Tensor) -> str:

@@ -35,6 +35,21 @@ _ROWS = (
         adaptation=Member("adaptation", "distill"),
     ),
     System(
+        "adabn",
+        "Statistics of batch norms that move along with the stream, on the device.",
+        adaptation=Member("adaptation", "adabn"),
+    ),
+    System(
+        "onda",
+        "Statistics of batch norms that move a little with every ten frames, on the device.",
+        adaptation=Member("adaptation", "onda"),
+    ),
+    System(
+        "tent",
+        "Scales and shifts of batch norms that make the device's answers less uncertain.",
+        adaptation=Member("adaptation", "tent"),
+    ),
+    System(
         "nestdnn",
         "Networks inside one another on each application's share of the machine, chosen anew for every window.",
         scaling=Member("scaling", "nested"),

@@ -6,52 +6,122 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.models import vector
+from driftlab.platform.core.records import Passes
+from driftlab.platform.models import boxes, vector
+from driftlab.platform.models.account import account
+from driftlab.platform.models.parts import batch_norms
+from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
 from driftlab.platform.models.zoo import build
+from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.hardware import HARDWARE
 
-CLASSES = 4
-SHORT = Phase(iterations=2)
+CLASSES, HEIGHT, WIDTH = 4, 16, 24
+SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in sorted(FAMILIES["adaptation"])),
+    ("adabn", {"variant": "batch"}),
+    ("adabn", {"variant": "batch", "answers": "batch"}),
+    ("adabn", {"variant": "alpha", "answers": "batch"}),
+    ("adabn", {"variant": "full", "stream_batch": 2}),
+    ("onda", {"answers": "batch", "stream_batch": 3}),
+    ("tent", {"variant": "run"}),
+    ("tent", {"answers": "now", "optimiser": "sgd"}),
+    ("shot", {"relabel": 1, "batch": 3}),
+]
 
 
-def batch(seed: int = 0, *, labelled: bool = True, frames: int = 4) -> Batch:
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (frames, 16, 24, 3), dtype=np.uint8)
-    labels = rng.integers(0, CLASSES, (frames, 16, 24), dtype=np.uint8)
-    return Batch(images, labels if labelled else None, rng)
+class Dropping(nn.Module):
+    """A network as torchvision writes them: blocks, an average, dropout before the head, one part not in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout2d(0.3)
+        )
+        self.auxiliary = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5))
+        self.blocks[0].weight.requires_grad_(False)  # as where the first layers are frozen
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.classifier(self.pool(self.blocks(x)).flatten(1))
+        return logits
 
 
-def buffers(model: torch.nn.Module) -> dict[str, bytes]:
-    return {name: value.numpy().tobytes() for name, value in model.named_buffers()}
+def dropping() -> nn.Module:
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(0)
+        return Dropping()
+
+
+def without_norms() -> nn.Module:
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)
+        )
+
+
+NETWORKS: Mapping[str, tuple[Task, Callable[[], nn.Module]]] = {
+    "tiny": (SEGMENTATION, lambda: build("tiny", CLASSES, seed=0)),
+    "tiny_classifier": (CLASSIFICATION, lambda: build("tiny_classifier", CLASSES, seed=0)),
+    "tiny_detector": (DETECTION, lambda: build("tiny_detector", CLASSES, seed=0)),
+    "dropping": (CLASSIFICATION, dropping),
+    "without_norms": (CLASSIFICATION, without_norms),
+}
+
+
+def labels_of(task: Task, frames: int, rng: np.random.Generator) -> Answers:
+    if task is SEGMENTATION:
+        return rng.integers(0, CLASSES, (frames, HEIGHT, WIDTH), dtype=np.uint8)
+    if task is CLASSIFICATION:
+        return rng.integers(0, CLASSES, frames, dtype=np.uint8)
+    box = np.array([[0, 2, 2, 14, 12]], dtype=np.float32)
+    return boxes.stacked([np.add(box, [[n % CLASSES, 0, 0, 4, 2]]) for n in range(frames)])
+
+
+def state_of(model: nn.Module) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+def content(value: Any) -> Any:
+    """Take a state apart into what can be compared."""
+    if is_dataclass(value):
+        return [(field.name, content(getattr(value, field.name))) for field in fields(value)]
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return [(key, content(each)) for key, each in value.items()]
+    return [content(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def settings_of(model: nn.Module) -> list[Any]:
+    """All that a member may turn while it works and must turn back."""
+    norms = [(norm.momentum, norm.track_running_stats) for norm in batch_norms(model).values()]
+    learning = [parameter.requires_grad for parameter in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+    return [norms, learning, modes, hooks]
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
-class TestEveryAdaptation:
-    @pytest.fixture
-    def member(self, name):
-        return Member("adaptation", name).make()
-
-    @pytest.fixture
-    def model(self):
-        return build("half", CLASSES, seed=0)
-
-    def phases(self, member, model, count: int = 2) -> list[Adapted]:
-        state, done = member.prepare(model), []
-        for number in range(count):
-            done.append(member.adapt(model, state, batch(number, labelled=member.needs_labels), SHORT))
-            state = done[-1].state
-        return done
-
+class TestEveryMember:
     def test_its_parameters_are_data(self, name):
         cls = member_class("adaptation", name)
-        assert isinstance(cls.needs_labels, bool)
+        assert cls.labels in ("none", "teacher")
+        assert isinstance(cls.packs, bool)
         assert cls() == cls()
         for key, (_, default) in parameters(cls).items():
             assert Member("adaptation", name, ((key, default),)).make() == cls()
@@ -61,47 +131,120 @@ class TestEveryAdaptation:
         code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
-    def test_the_same_frames_give_the_same_weights(self, member, model):
+    def test_batches_of_the_stream_have_a_size(self, name):
+        for size in (0, 4097):
+            if "stream_batch" in parameters(member_class("adaptation", name)):
+                with pytest.raises(Exception, match=f"'stream_batch' is {size}, must be from 1 to 4096"):
+                    Member("adaptation", name, (("stream_batch", size),)).make()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "params"),
+    VARIANTS,
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
+)
+class TestEveryAdaptation:
+    @pytest.fixture
+    def member(self, name, params):
+        return Member("adaptation", name, tuple(params.items())).make()
+
+    @pytest.fixture
+    def model(self, network):
+        return NETWORKS[network][1]().eval()
+
+    @pytest.fixture
+    def batch(self, member, network) -> Callable[..., Batch]:
+        task = NETWORKS[network][0]
+
+        def made(seed: int = 0, frames: int = 4, *, labelled: bool = member.labels == "teacher") -> Batch:
+            rng = np.random.default_rng(seed)
+            images = rng.integers(0, 256, (frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
+            return Batch(images, labels_of(task, frames, rng) if labelled else None, rng, task)
+
+        return made
+
+    @pytest.fixture
+    def call(self, member) -> Phase:
+        """How it learns: from the stream where it can."""
+        return STREAM if member.stream_batch else SHORT
+
+    def phases(self, member, model, batch, count: int = 3) -> list[Adapted]:
+        """Learn alternately in phases and, where the member can, from the stream."""
+        state, done = member.prepare(model), []
+        for number in range(count):
+            phase = STREAM if member.stream_batch and number % 2 else SHORT
+            done.append(member.adapt(model, state, batch(number), phase))
+            state = done[-1].state
+        return done
+
+    def test_the_same_frames_give_the_same_network(self, member, model, batch):
         twin = copy.deepcopy(model)
-        first, second = self.phases(member, model), self.phases(member, twin)
-        assert vector.read(model).tobytes() == vector.read(twin).tobytes()
-        assert buffers(model) == buffers(twin)
+        first, second = self.phases(member, model, batch), self.phases(member, twin, batch)
+        assert state_of(model) == state_of(twin)
         assert [done.losses for done in first] == [done.losses for done in second]
+        assert [done.work for done in first] == [done.work for done in second]
 
-    def test_it_goes_on_from_a_checkpoint(self, member, model):
-        state = member.adapt(model, member.prepare(model), batch(labelled=member.needs_labels), SHORT).state
+    def test_it_goes_on_from_a_checkpoint(self, member, model, batch, call):
+        state = self.phases(member, model, batch)[-1].state
         twin, state_of_twin = pickle.loads(pickle.dumps((model, state)))
-        given = {"labelled": member.needs_labels}
-        member.adapt(model, state, batch(1, **given), SHORT)
-        member.adapt(twin, state_of_twin, batch(1, **given), SHORT)
-        assert vector.read(model).tobytes() == vector.read(twin).tobytes()
-        assert buffers(model) == buffers(twin)
+        first = member.adapt(model, state, batch(5), call)
+        second = member.adapt(twin, state_of_twin, batch(5), call)
+        assert state_of(model) == state_of(twin)
+        assert first.losses == second.losses
+        assert content(first.state) == content(second.state)
 
-    def test_the_state_passed_in_stays_as_it_was(self, member, model):
+    def test_the_state_passed_in_stays_as_it_was(self, member, model, batch, call):
         """A call that is repeated after a fault must find what the first one found."""
-        state = member.adapt(model, member.prepare(model), batch(labelled=member.needs_labels), SHORT).state
+        state = self.phases(member, model, batch)[-1].state
         kept = pickle.dumps(state)
-        member.adapt(model, state, batch(1, labelled=member.needs_labels), SHORT)
+        member.adapt(model, state, batch(5), call)
+        member.answer(model, state, batch(5))
         assert pickle.dumps(state) == kept
 
-    def test_the_frames_stay_as_they_were(self, member, model):
-        given = batch(labelled=member.needs_labels)
+    def test_a_state_owns_its_numbers(self, member, model, batch):
+        for state in (member.prepare(model), self.phases(member, model, batch)[-1].state):
+            kept = pickle.dumps(state)
+            with torch.no_grad():
+                for value in model.state_dict().values():
+                    value.add_(1)
+            assert pickle.dumps(state) == kept
+
+    def test_the_frames_stay_as_they_were(self, member, model, batch, call):
+        given = batch()
         given.images.flags.writeable = False
         if given.labels is not None:
             given.labels.flags.writeable = False
-        member.adapt(model, member.prepare(model), given, SHORT)
+        state = member.prepare(model)
+        member.answer(model, state, given)
+        member.adapt(model, state, given, call)
 
-    def test_it_leaves_no_gradient_and_no_borrowed_storage(self, member, model):
-        self.phases(member, model)
+    def test_it_leaves_no_gradient_and_no_borrowed_storage(self, member, model, batch):
+        self.phases(member, model, batch)
         for parameter in model.parameters():
             assert parameter.grad is None
             assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
 
-    def test_changed_says_what_changed(self, member, model):
+    def test_what_it_turns_it_turns_back(self, member, model, batch, call):
+        before = settings_of(model)
         state = member.prepare(model)
-        for number in range(3):
+        assert settings_of(model) == before
+        state = member.adapt(model, state, batch(), SHORT).state
+        assert settings_of(model) == before
+        state = member.answer(model, state, batch()).state
+        assert settings_of(model) == before
+        state = member.adapt(model, state, batch(), call).state
+        assert settings_of(model) == before
+        member.reset(model, state)
+        assert settings_of(model) == before
+
+    def test_changed_says_what_changed(self, member, model, batch):
+        state = member.prepare(model)
+        still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
+        for number in range(4):
             before = vector.read(model)
-            done = member.adapt(model, state, batch(number, labelled=member.needs_labels), SHORT)
+            phase = STREAM if member.stream_batch and number % 2 else SHORT
+            done = member.adapt(model, state, batch(number), phase)
             moved = vector.read(model) != before
             if done.changed is None:
                 assert not moved.any()
@@ -109,34 +252,156 @@ class TestEveryAdaptation:
                 assert done.changed.shape == moved.shape
                 assert not moved[~done.changed].any()
             state = done.state
+        for name, value in still.items():
+            assert torch.equal(model.get_parameter(name), value)
 
-    def test_it_does_not_disturb_the_generators_of_others(self, member, model):
+    def test_it_does_not_disturb_the_generators_of_others(self, member, model, batch):
         torch.manual_seed(5)
         np.random.seed(5)
         before = torch.random.get_rng_state(), np.random.get_state()[1].tobytes()
-        self.phases(member, model)
+        state = self.phases(member, model, batch)[-1].state
+        member.answer(model, state, batch())
         assert torch.equal(before[0], torch.random.get_rng_state())
         assert before[1] == np.random.get_state()[1].tobytes()
 
-    def test_reset_gives_a_fresh_state_and_keeps_the_weights(self, member, model):
+    def test_reset_returns_to_what_was_prepared(self, member, model, batch):
         fresh = pickle.dumps(member.prepare(model))
-        state = self.phases(member, model)[-1].state
-        weights = vector.read(model)
-        reset = member.reset(model, state)
-        assert vector.read(model).tobytes() == weights.tobytes()
+        source = state_of(model)
+        first = self.phases(member, model, batch)
+        adapted = state_of(model)
+        reset = member.reset(model, first[-1].state)
+        assert state_of(model) == source
         assert pickle.dumps(reset) == fresh
+        self.phases(member, model, batch)
+        assert state_of(model) == adapted
 
-    def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model):
+    def test_going_on_takes_no_adapted_weights_for_the_source(self, member, model, batch, network):
+        source = NETWORKS[network][1]().eval()
+        expected = state_of(source)
+        old = self.phases(member, model, batch)[-1].state
+        state = member.prepare(source, go_on=old)
+        assert state_of(source) == expected
+        state = member.adapt(source, state, batch(7), SHORT).state
+        member.reset(source, state)
+        assert state_of(source) == expected
+
+    def test_its_work_is_stated_and_can_be_priced(self, member, model, batch, call):
+        cost = account(model, HEIGHT, WIDTH)
+        before = state_of(model)
+        for done in self.phases(member, model, batch):
+            assert (done.work is not None) or done.skipped
+            if done.work is not None:
+                need = need_of(cost, HARDWARE["jetson-nx"], done.work)
+                assert bool(need.seconds) == bool(done.work.forward)
+                assert len(done.work.backward) <= len(done.work.forward)
+                assert need.memory_bytes >= done.work.kept_bytes
+            if done.iterations:
+                assert done.work is not None
+                assert done.work.forward
+        learned = state_of(model) != before
+        assert not learned or done.work.forward
+
+    def test_more_steps_never_cost_less(self, member, model, batch):
+        cost, spent = account(model, HEIGHT, WIDTH), []
+        for count in (0, 1, 2, 5):
+            twin = copy.deepcopy(model)
+            done = member.adapt(twin, member.prepare(twin), batch(frames=9), Phase(count))
+            if count == 0:
+                assert done.work is not None
+                assert done.work.forward == done.work.backward == ()
+                assert done.iterations == 0
+                assert state_of(twin) == state_of(model)
+            spent.append(need_of(cost, HARDWARE["jetson-nx"], done.work).alone_s)
+        assert spent == sorted(spent)
+        assert spent[0] == 0
+
+    def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
+        for phase in (SHORT, call, Phase(0)):
+            said = member.work_of(phase, 7)
+            done = member.adapt(model, member.prepare(model), batch(frames=7), phase)
+            if said is not None and (not done.skipped or done.work.forward):
+                assert (said.forward, said.backward) == (done.work.forward, done.work.backward)
+
+    def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
+        if not member.stream_batch:
+            pytest.skip("learns in phases alone")
+        done = member.adapt(model, member.prepare(model), batch(frames=7), STREAM)
+        assert done.iterations <= 1
+        if not done.skipped:
+            assert done.work.forward[-1] == 7
+
+    def test_answers_before_the_update_are_its_answers(self, member, model, batch):
         state = member.prepare(model)
-        empty = batch(labelled=member.needs_labels, frames=0)
-        blank = batch(labelled=member.needs_labels)
-        if blank.labels is not None:
+        expected = member.answer(copy.deepcopy(model), state, batch())
+        done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
+        if done.answers is not None:
+            assert pickle.dumps(done.answers) == pickle.dumps(expected.answers)
+
+    def test_an_answer_knows_nothing_of_frames_to_come(self, member, model, batch):
+        if member.answers == "batch":
+            pytest.skip("its answers wait for the batch")
+        state = self.phases(member, model, batch)[-1].state
+        given = batch(9)
+        two = replace(given, images=given.images[:2])
+        whole, part = member.answer(model, state, given), member.answer(model, state, two)
+        assert [np.asarray(a).tolist() for a in whole.answers[:2]] == [np.asarray(a).tolist() for a in part.answers]
+
+    def test_answering_changes_nothing(self, member, model, batch):
+        state = self.phases(member, model, batch)[-1].state
+        before = state_of(model)
+        for frames in (0, 1, 5):
+            given = batch(frames=frames)
+            answered = member.answer(model, state, given)
+            assert len(answered.answers) == frames
+            assert answered.work is None or sum(answered.work.forward) == frames
+        assert state_of(model) == before
+
+    def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
+        state = member.prepare(model)
+        given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
+        if member.labels == "teacher" and batch().task is not DETECTION:
+            blank = batch()
             blank.labels[:] = IGNORE
-        given = [empty, blank, batch(labelled=False)] if member.needs_labels else [empty]
+            given.append(blank)
         for nothing in given:
-            before = vector.read(model)
-            done = member.adapt(model, state, nothing, SHORT)
-            assert vector.read(model).tobytes() == before.tobytes()
+            before = state_of(model)
+            done = member.adapt(model, state, nothing, call)
+            assert state_of(model) == before
             assert done.changed is None
             assert done.iterations == 0
-            assert done.skipped or not member.needs_labels
+            assert done.skipped or member.__class__.__name__ == "Frozen"
+
+    def test_frames_that_are_no_numbers_change_nothing(self, member, model, batch, call):
+        state = member.prepare(model)
+        good = batch()
+        images = good.images.astype(np.float32)
+        images[1, 3] = np.nan
+        before = state_of(model)
+        for phase in (call, Phase(iterations=3)):
+            done = member.adapt(model, state, replace(good, images=images), phase)
+            assert state_of(model) == before
+            assert done.iterations == 0
+            assert done.changed is None
+            assert pickle.dumps(done.state) == pickle.dumps(state)
+
+    def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
+        state = member.prepare(model)
+        one, many = batch(frames=1), batch(frames=6)
+        same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
+        for given in (one, same):
+            for phase in (call, SHORT):
+                done = member.adapt(model, state, given, phase)
+                member.answer(model, done.state, given)
+                state = done.state
+        assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
+
+    def test_without_batch_norms_those_who_need_them_do_nothing(self, member, model, batch, network, name):
+        if network != "without_norms" or name not in ("adabn", "onda", "tent"):
+            pytest.skip("has batch norms or needs none")
+        before = state_of(model)
+        for phase in (STREAM, SHORT):
+            done = member.adapt(model, member.prepare(model), batch(), phase)
+            assert done.skipped == "the network has no batch norm"
+            assert done.work == Passes()
+        assert len(member.answer(model, done.state, batch()).answers) == 4
+        assert state_of(model) == before

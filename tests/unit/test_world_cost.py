@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
-from driftlab.errors import RequestError
-from driftlab.platform.core.records import LayerCost, ModelCost
-from driftlab.platform.world.cost import inference_j, inference_s, training_s
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
+from driftlab.platform.world.cost import added, inference_j, inference_s, need_of
 from driftlab.platform.world.hardware import CROWDHMT, HARDWARE, PHYSICAL, Hardware, find, from_mapping
 
 BOARD = Hardware("board", 1e9, 1e8, 1e-3, 10**9, 2.0, 5.0)
@@ -33,8 +34,106 @@ def test_a_batch_repeats_inputs_and_outputs_and_reads_weights_once():
     assert inference_s(cost, BOARD, batch=4) == pytest.approx(1e-3 + (4 * 30 + 1000) / 1e8)
 
 
-def test_a_training_step_is_three_forward_passes_over_the_batch():
-    assert training_s(COST, BOARD, iterations=7, batch=2) == pytest.approx(7 * 3 * inference_s(COST, BOARD, batch=2))
+# Three layers that are limited by arithmetic, by memory and by arithmetic; for two frames on BOARD they take
+# 1 + 16 ms, 1 + 8.00016 ms and 1 + 2 ms, and move 6 040, 800 016 and 4 072 bytes.
+LEARNING = ModelCost(
+    9_000_000,
+    20,
+    80,
+    202_024,
+    (
+        LayerCost("conv", "Conv2d", 8_000_000, 10, input_bytes=1000, output_bytes=2000, weight_bytes=40),
+        LayerCost("norm", "BatchNorm2d", 0, 4, input_bytes=200_000, output_bytes=200_000, weight_bytes=16),
+        LayerCost("fc", "Linear", 1_000_000, 6, input_bytes=2000, output_bytes=24, weight_bytes=24),
+    ),
+)
+MAC_J, BYTE_J = 4.6e-12, (0.5 * 1.25 + 0.5 * 160) * 1e-12
+
+
+@pytest.mark.parametrize(
+    ("trained", "milliseconds", "macs", "moved", "kept"),
+    [
+        (None, 3 * 17 + 3 * 9.00016 + 3 * 3, 3 * 18e6, 3 * 810_128, 2 * 203_000 + 80),
+        (("norm",), 17 + 3 * 9.00016 + 2 * 3, 16e6 + 2 * 2e6, 6_040 + 3 * 800_016 + 2 * 4_072, 2 * 200_000 + 16),
+        (("fc",), 17 + 9.00016 + 3 * 3, 16e6 + 3 * 2e6, 806_056 + 3 * 4_072, 2 * 2_000 + 24),
+        (("norm", "fc"), 17 + 3 * 9.00016 + 3 * 3, 16e6 + 3 * 2e6, 6_040 + 3 * 804_088, 2 * 202_000 + 40),
+        ((), 17 + 9.00016 + 3, 18e6, 810_128, 0),
+    ],
+)
+def test_a_step_goes_back_as_far_as_something_learns(trained, milliseconds, macs, moved, kept):
+    """Once forward; back once for gradients by inputs, and once more for those by weights where they learn."""
+    need = need_of(LEARNING, BOARD, Passes((2,), (2,), trained, kept_bytes=1000))
+    assert need.seconds == {"accelerator": pytest.approx(milliseconds / 1e3, rel=1e-12)}
+    assert need.joules == pytest.approx(macs * MAC_J + moved * BYTE_J, rel=1e-12)
+    assert need.memory_bytes == kept + 1000
+
+
+def test_what_is_not_linear_keeps_its_input_where_gradients_pass():
+    relu = LayerCost("relu", "ReLU", 0, 0, input_bytes=500, output_bytes=500, weight_bytes=0)
+    layers = (LEARNING.layers[0], LEARNING.layers[1], relu, LEARNING.layers[2])
+    cost = replace(LEARNING, layers=layers)
+    kept = [
+        need_of(cost, BOARD, Passes((3,), (3,), trained)).memory_bytes
+        - need_of(LEARNING, BOARD, Passes((3,), (3,), trained)).memory_bytes
+        for trained in (None, ("norm",), ("fc",))
+    ]
+    assert kept == [1500, 1500, 0]
+
+
+def test_nothing_computed_needs_nothing():
+    assert need_of(LEARNING, BOARD, Passes()) == Need({}, 0, 0.0)
+    assert need_of(LEARNING, BOARD, Passes(kept_bytes=7)) == Need({}, 7, 0.0)
+
+
+def test_looking_alone_is_an_inference_and_keeps_no_activations():
+    need = need_of(LEARNING, BOARD, Passes((1,), trained=()))
+    assert need.alone_s == pytest.approx(inference_s(LEARNING, BOARD), rel=1e-12)
+    assert need.joules == pytest.approx(inference_j(LEARNING, BOARD), rel=1e-12)
+    assert need.memory_bytes == 0
+
+
+def test_batches_add_up_and_the_largest_one_is_kept():
+    parts = [need_of(LEARNING, BOARD, Passes((frames,), (frames,))) for frames in (2, 5, 3)]
+    whole = need_of(LEARNING, BOARD, Passes((2, 5, 3), (2, 5, 3)))
+    assert whole.alone_s == pytest.approx(sum(part.alone_s for part in parts), rel=1e-12)
+    assert whole.joules == pytest.approx(sum(part.joules for part in parts), rel=1e-12)
+    assert whole.memory_bytes == 5 * 203_000 + 80
+    together = added(parts)
+    assert (together.alone_s, together.joules) == pytest.approx((whole.alone_s, whole.joules), rel=1e-12)
+    assert together.memory_bytes == whole.memory_bytes
+    assert added([]) == Need()
+
+
+def test_more_passes_never_need_less():
+    for trained in (None, ("norm",), ("fc",), ()):
+        needs = [
+            need_of(LEARNING, BOARD, Passes((2,) * forward, (2,) * backward, trained))
+            for forward, backward in ((0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (9, 2), (9, 9))
+        ]
+        for less, more in itertools.pairwise(needs):
+            assert more.alone_s >= less.alone_s
+            assert more.joules >= less.joules
+            assert more.memory_bytes >= less.memory_bytes
+        assert needs[2].alone_s == 2 * needs[1].alone_s > 0
+
+
+def test_learning_less_never_needs_more():
+    parts = [need_of(LEARNING, BOARD, Passes((4,), (4,), trained)) for trained in (None, ("norm", "fc"), ("fc",), ())]
+    for more, less in itertools.pairwise(parts):
+        assert more.alone_s > less.alone_s
+        assert more.joules > less.joules
+        assert more.memory_bytes > less.memory_bytes
+
+
+def test_a_layer_that_was_never_counted_is_refused():
+    with pytest.raises(RunError, match="Passes name bn1, which the network has not counted as a layer"):
+        need_of(LEARNING, BOARD, Passes((1,), (1,), ("norm", "bn1")))
+
+
+@pytest.mark.parametrize("wrong", [{"forward": (0,)}, {"backward": (2, -1)}, {"kept_bytes": -1}])
+def test_counts_that_nothing_can_have_are_refused(wrong):
+    with pytest.raises(ValueError, match="at least one frame"):
+        Passes(**wrong)
 
 
 def test_a_network_without_listed_layers_is_one_layer():

@@ -1,0 +1,218 @@
+"""SHOT: features move so that the frozen head names the frames with confidence and variety.
+
+In phases each frame also learns the class of the nearest centroid of features. On the stream there is one step over
+each batch without them: centroids need many frames of every class.
+
+Differs from the paper: the network at hand is used as it is, without a bottleneck and a weight-normalised head of the
+method's own; entropies come from the logarithm of the softmax, without an epsilon; only batch norms leave evaluation
+mode; one learning rate for everything that learns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.adaptation.base import Adapted, Batch, Phase
+from driftlab.platform.adaptation.stream import (
+    NO_FRAMES,
+    NO_STEPS,
+    Memory,
+    OnStream,
+    Rows,
+    Steps,
+    by_name,
+    descend,
+    entropies,
+    flattened,
+    inputs,
+    mini_batches,
+    part_learning,
+    why_undone,
+)
+from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.core.records import Passes, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.models.vector import Flat
+
+
+@dataclass(frozen=True)
+class Shot(OnStream):
+    """Maximise information by everything but the head, and learn pseudo-labels in phases."""
+
+    iterations: int = 60  # of a phase
+    batch: int = 32  # frames of a step in a phase
+    relabel: int = 15  # steps after which a phase finds pseudo-labels anew
+    learning_rate: float = 1e-3
+    momentum: float = 0.9  # Nesterov's
+    weight_decay: float = 1e-3
+    cls_par: float = 0.3  # weight of the pseudo-labels
+    div_weight: float = 1.0  # weight of variety
+    bn_momentum: float = 0.1
+
+    def ranges(self) -> Ranges:
+        return {
+            "iterations": (self.iterations >= 1, "at least 1"),
+            "batch": (self.batch >= 2, "at least 2"),
+            "relabel": (self.relabel >= 1, "at least 1"),
+            "learning_rate": (0 <= self.learning_rate <= 10, "in [0, 10]"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
+            "weight_decay": (0 <= self.weight_decay <= 1, "in [0, 1]"),
+            "cls_par": (0 <= self.cls_par <= 100, "in [0, 100]"),
+            "div_weight": (0 <= self.div_weight <= 100, "in [0, 100]"),
+            "bn_momentum": (0 <= self.bn_momentum <= 1, "in [0, 1]"),
+        }
+
+    def changes(self, model: nn.Module) -> list[str]:
+        return list(model.state_dict())
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        if why := _unfit(batch):
+            return Adapted(state, skipped=why, work=Passes())
+        lessons = list(mini_batches(batch, phase, self.batch, self.iterations))
+        if not lessons:
+            return Adapted(state, skipped=NO_STEPS, work=Passes())
+        model.eval()
+        return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
+
+    def _learn(self, model: nn.Module, state: Memory, batch: Batch, lessons: list[Rows], *, on_stream: bool) -> Adapted:
+        from driftlab.platform.models.features import features
+        from driftlab.platform.models.parts import coordinates, copied, put_back
+        from driftlab.platform.models.vector import layout_of
+
+        done, layout, layers = Steps(), layout_of(model), dict[str, None]()
+        head = _head(model, state, batch, done)
+        learning = [name for name in layout.names if not name.startswith(f"{head}." if head else "")]
+        if not learning:
+            return Adapted(state, skipped="all that learns is the head, which SHOT freezes", work=done.passes(state))
+        before = copied(model, state.source)
+        with part_learning(model, learning, keeps=True, momentum=self.bn_momentum) as (flat, passed):
+            labels = Labels(model, batch, self.batch, done)
+            step, speed = self._stepping(flat, state.moments if on_stream else (), 0 if on_stream else len(lessons))
+
+            def loss_of(rows: Rows) -> torch.Tensor:
+                if not on_stream and self.cls_par and len(done.losses) % self.relabel == 0:
+                    with passed.resting():
+                        labels.find()
+                seen = features(model, inputs(model, batch, rows))
+                layers.update(dict.fromkeys(seen.layers))
+                return self._loss(seen.outputs, labels.of(rows))
+
+            descend(lessons, loss_of, step, done)
+            moments = by_name((speed.cpu().numpy(),), flat.layout)
+        after = replace(state, moments=moments, steps=state.steps + len(done.backward), head=head)
+        owners = {name.rpartition(".")[0] for name in learning}
+        work = done.passes(after, [name for name in layers if name in owners], labels.kept_bytes)
+        if why := why_undone(model, after, passed, done):
+            put_back(model, before)
+            return Adapted(state, skipped=why, work=work)
+        after = after if on_stream else replace(after, moments=())  # every phase begins at rest
+        return Adapted(after, len(done.losses), tuple(done.losses), coordinates(layout, learning), work=work)
+
+    def _loss(self, outputs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+        from torch.nn import functional as F
+
+        loss = information(outputs, self.div_weight)
+        return loss if labels is None else loss + self.cls_par * F.cross_entropy(outputs, labels)
+
+    def _stepping(
+        self, flat: Flat, moments: tuple[Weights, ...], length: int
+    ) -> tuple[Callable[[], None], torch.Tensor]:
+        """Make the step of SGD with Nesterov's momentum; over a phase of some length, its rate falls."""
+        import torch
+
+        speed = torch.tensor(flattened(moments, flat.layout, 1)[0], device=flat.weights.device)
+        counted = itertools.count(1)
+
+        def step() -> None:
+            rate = self.learning_rate * (1 + 10 * next(counted) / length) ** -0.75 if length else self.learning_rate
+            gradient = flat.gradients.add_(flat.weights, alpha=self.weight_decay)
+            speed.mul_(self.momentum).add_(gradient)
+            flat.weights.add_(gradient.add_(speed, alpha=self.momentum), alpha=-rate)
+            flat.gradients.zero_()
+
+        return step, speed
+
+
+class Labels:
+    """Pseudo-labels of all frames of a phase, with the features that they were found by."""
+
+    def __init__(self, model: nn.Module, batch: Batch, size: int, done: Steps) -> None:
+        self._model, self._batch, self._size, self._done = model, batch, size, done
+        self._labels: torch.Tensor | None = None
+        self.kept_bytes = 0
+
+    def find(self) -> None:
+        """Look at every frame once and label it."""
+        import torch
+
+        from driftlab.platform.models.features import features
+
+        frames = len(self._batch.images)
+        parts = [np.arange(start, min(start + self._size, frames)) for start in range(0, frames, self._size)]
+        with torch.no_grad():
+            seen = [features(self._model, inputs(self._model, self._batch, rows)) for rows in parts]
+            found, outputs = (torch.cat([getattr(each, what) for each in seen]) for what in ("features", "outputs"))
+            self._labels = pseudo_labels(found, outputs)
+        self._done.forward.extend(len(rows) for rows in parts)
+        self.kept_bytes = sum(each.nbytes for each in (found, outputs, self._labels))
+
+    def of(self, rows: Rows) -> torch.Tensor | None:
+        """Give the labels of some frames; None where nothing was labelled."""
+        return None if self._labels is None else self._labels[rows]
+
+
+def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
+    """Say how little information answers carry: undecided about each frame, or one answer for all frames."""
+    import torch
+    from torch.nn import functional as F
+
+    shares = torch.logsumexp(F.log_softmax(outputs, dim=1), dim=0) - math.log(len(outputs))
+    variety = -(shares.exp() * shares).sum()
+    return entropies(outputs).mean() - div_weight * variety
+
+
+def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Give every frame the class of the nearest centroid by cosine, in two rounds; classes without frames give none.
+
+    An empty class has no centroid. Were it allowed, every frame would go to it in the second round.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    given = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], dim=1))
+    weights = outputs.softmax(dim=1)
+    for _ in range(2):
+        members = F.one_hot(weights.argmax(dim=1), outputs.shape[1]).sum(dim=0)
+        centroids = weights.T @ given / (1e-8 + weights.sum(dim=0))[:, None]
+        likeness = given @ F.normalize(centroids).T
+        labels = likeness.masked_fill(members == 0, -math.inf).argmax(dim=1)
+        weights = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+    return labels
+
+
+def _head(model: nn.Module, state: Memory, batch: Batch, done: Steps) -> str:
+    """Name the network's head; the first time that takes a look at one frame."""
+    from driftlab.platform.models.features import head_of
+
+    if state.head is not None:
+        return state.head
+    done.forward.append(1)
+    return head_of(model, inputs(model, batch, np.arange(1)))
+
+
+def _unfit(batch: Batch) -> str:
+    if not len(batch.images):
+        return NO_FRAMES
+    if batch.task.name != "classification":
+        return f"SHOT names whole frames, the task is {batch.task.name}"
+    return "one frame says nothing about the variety of answers" if len(batch.images) == 1 else ""

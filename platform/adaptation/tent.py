@@ -1,0 +1,144 @@
+"""Tent: scales and shifts of batch norms learn to make the network's own answers less uncertain.
+
+Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a step
+that leaves the finite numbers is undone. `episodic` resets at boundaries between domains, not before each batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.stream import (
+    NO_STEPS,
+    Memory,
+    OnStream,
+    Rows,
+    Steps,
+    answer_by,
+    by_name,
+    descend,
+    entropies,
+    flattened,
+    inputs,
+    mini_batches,
+    part_learning,
+    unfit,
+    why_undone,
+)
+from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.core.records import Passes
+from driftlab.platform.models.tasks import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.models.descent import Rule
+    from driftlab.platform.models.parts import Passed
+
+
+@dataclass(frozen=True)
+class Tent(OnStream):
+    """Minimise the entropy of the answers by the scales and shifts of batch norms."""
+
+    answers: Literal["now", "batch"] = "batch"
+    variant: Literal["original", "run"] = "original"  # statistics of the batch alone, or that move the stored ones
+    optimiser: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    momentum: float = 0.9  # of `sgd`
+    beta1: float = 0.9  # of `adam`
+    beta2: float = 0.999
+    bn_momentum: float = 0.1  # of the newest batch, in `run`
+    iterations: int = 10  # of a phase
+    batch: int = 50  # frames of a step in a phase
+
+    def ranges(self) -> Ranges:
+        return {
+            "learning_rate": (0 <= self.learning_rate <= 10, "in [0, 10]"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
+            "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
+            "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
+            "bn_momentum": (0 <= self.bn_momentum <= 1, "in [0, 1]"),
+            "iterations": (self.iterations >= 1, "at least 1"),
+            "batch": (self.batch >= 1, "at least 1"),
+        }
+
+    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+        """Answer by statistics of the batch, or of each frame alone where answers do not wait; `run` by stored ones."""
+        from driftlab.platform.models.parts import by_batch
+
+        if self.variant == "run":
+            return super().answer(model, state, batch)
+        return answer_by(by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now")
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        learning = [] if (why := unfit(model, batch)) else _scales_and_shifts(model)
+        why = why or _no_entropy(batch.task) or ("" if learning else "its batch norms have nothing that learns")
+        if why:
+            return Adapted(state, skipped=why, work=Passes())
+        lessons = list(mini_batches(batch, phase, self.batch, self.iterations))
+        if not lessons:
+            return Adapted(state, skipped=NO_STEPS, work=Passes())
+        model.eval()
+        return self._learn(model, state, batch, learning, lessons, at_once=phase.on_stream and self.answers == "batch")
+
+    def _learn(
+        self, model: nn.Module, state: Memory, batch: Batch, learning: list[str], lessons: list[Rows], *, at_once: bool
+    ) -> Adapted:
+        """Make the steps; the outputs before the first one are the answers where those look at the same batch."""
+        from driftlab.platform.models.descent import Descent
+        from driftlab.platform.models.parts import coordinates, copied, put_back
+        from driftlab.platform.models.vector import layout_of
+
+        before, layout, done, rule = copied(model, state.source), layout_of(model), Steps(), self._rule()
+        outputs: list[torch.Tensor] = []
+        with part_learning(model, learning, keeps=self.variant == "run", momentum=self.bn_momentum) as (flat, passed):
+            walk = Descent(rule, flat.weights, flattened(state.moments, flat.layout, rule.moments), state.steps)
+
+            def loss_of(rows: Rows) -> torch.Tensor:
+                outputs[1:] = [model(inputs(model, batch, rows))]
+                return entropies(outputs[-1]).mean()
+
+            def step() -> None:
+                walk.step(flat.gradients)
+                flat.gradients.zero_()
+
+            descend(lessons, loss_of, step, done)
+            after = replace(state, moments=by_name(walk.moments(), flat.layout), steps=walk.steps)
+        work = done.passes(after, _owners(passed, learning))
+        at_once = at_once and self.variant == "original"
+        answers = batch.task.answers(outputs[0].detach(), *batch.images.shape[1:3]) if at_once else None
+        if why := why_undone(model, after, passed, done):
+            put_back(model, before)
+            return Adapted(state, skipped=why, work=work, answers=answers)
+        changed = coordinates(layout, learning)
+        return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work, answers=answers)
+
+    def _rule(self) -> Rule:
+        from driftlab.platform.models.descent import Adam, Momentum
+
+        if self.optimiser == "sgd":
+            return Momentum(self.learning_rate, self.momentum)
+        return Adam(self.learning_rate, self.beta1, self.beta2)
+
+
+def _no_entropy(task: Task) -> str:
+    """Boxes come from a score per class and place, each for itself: they are no distribution over classes."""
+    return "detections are no distribution over classes and have no entropy" if task.name == "detection" else ""
+
+
+def _scales_and_shifts(model: nn.Module) -> list[str]:
+    """Name what can learn in batch norms."""
+    from driftlab.platform.models.parts import norm_state
+    from driftlab.platform.models.vector import layout_of
+
+    spans = layout_of(model).spans
+    return [name for name in norm_state(model) if name in spans]
+
+
+def _owners(passed: Passed, learning: list[str]) -> list[str]:
+    """Name the batch norms that ran and learn."""
+    owners = {name.rpartition(".")[0] for name in learning}
+    return [name for name in passed.ran if name in owners]

@@ -1,0 +1,481 @@
+"""Members that learn without labels, number by number on a network that can be computed by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.platform.adaptation.adabn import AdaBn
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.onda import Onda
+from driftlab.platform.adaptation.shot import Shot, information, pseudo_labels
+from driftlab.platform.adaptation.stream import Memory, entropies, groups, mini_batches
+from driftlab.platform.adaptation.tent import Tent
+from driftlab.platform.core.records import Passes
+from driftlab.platform.models import vector
+from driftlab.platform.models.features import features, head_of
+from driftlab.platform.models.parts import blended, by_batch
+from driftlab.platform.models.predict import to_input
+from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.models.zoo import build
+
+STREAM = Phase(on_stream=True)
+SOURCE = [
+    [2.124718, -1.039553, -3.248064],
+    [1.255154, 0.458160, -0.760064],
+    [0, 0, 0],
+    [-0.324355, -0.152810, 0.159228],
+]
+BY_BATCH = [
+    [0.319117, -1.540166, -1.983427],
+    [1.628046, 0.618834, -0.959331],
+    [0, 0, 0],
+    [-2.055839, 0.529393, 2.627903],
+]
+AFTER_ONE = [
+    [2.066776, -1.082538, -3.236571],
+    [1.282236, 0.471461, -0.772773],
+    [0, 0, 0],
+    [-0.388763, -0.125734, 0.252895],
+]
+
+
+class Nt(nn.Module):
+    """Four inputs that sines give, batch norm, ReLU, an average and a linear head; a frame's red names its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        n, c, h, w = np.ogrid[:4, :3, :2, :2]
+        self.inputs = torch.from_numpy(np.sin(1 + 1.3 * n + 0.7 * c + 0.5 * h + 0.3 * w))
+        self.norm = nn.BatchNorm2d(3).double()
+        self.norm.running_mean.copy_(torch.tensor([0.1, -0.2, 0.3]))
+        self.norm.running_var.copy_(torch.tensor([0.5, 1.0, 2.0]))
+        self.head = nn.Linear(3, 3, bias=False).double()
+        weight = [[3 * math.cos(i + 2 * j) for j in range(3)] for i in range(3)]
+        self.head.weight.data.copy_(torch.tensor(weight, dtype=torch.float64))
+        self.seen: list[torch.Tensor] = []
+        self.eval()
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        which = torch.round(frames[:, 0, 0, 0] * 63.75 + 127.5).long()
+        logits: torch.Tensor = self.head(self.norm(self.inputs[which]).relu().mean(dim=(2, 3)))
+        self.seen.append(logits.detach().clone())
+        return logits
+
+
+def four(seed: int = 0) -> Batch:
+    images = np.zeros((4, 2, 2, 3), dtype=np.uint8)
+    images[:] = np.arange(4)[:, None, None, None]
+    return Batch(images, None, np.random.default_rng(seed), CLASSIFICATION)
+
+
+def outputs(model: Nt) -> torch.Tensor:
+    with torch.no_grad():
+        return model(to_input(four().images))
+
+
+def near(found, expected, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=tolerance)
+
+
+def frames(count: int, seed: int = 0, task=CLASSIFICATION) -> Batch:
+    rng = np.random.default_rng(seed)
+    return Batch(rng.integers(0, 256, (count, 16, 24, 3), dtype=np.uint8), None, rng, task)
+
+
+def state_of(model: nn.Module) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+class TestSource:
+    def test_logits_and_entropies(self):
+        logits = outputs(Nt())
+        near(logits, SOURCE)
+        near(entropies(logits), [0.197327, 0.856283, 1.098612, 1.077996])
+
+    def test_entropy_is_a_number_where_a_probability_is_none(self):
+        logits = torch.tensor([[1e4, 0.0, -1e4]], requires_grad=True)
+        entropy = entropies(logits).sum()
+        entropy.backward()
+        assert entropy.item() == 0
+        assert logits.grad.isfinite().all()
+
+
+class TestStatistics:
+    def test_batch_answers_by_the_batch_and_moves_nothing(self):
+        model, member = Nt(), AdaBn(variant="batch", answers="batch")
+        before, state = state_of(model), member.prepare(model)
+        answered = member.answer(model, state, four())
+        near(model.seen[-1], BY_BATCH)
+        done = member.adapt(model, state, four(), STREAM)
+        near(model.seen[-1], BY_BATCH)
+        assert done.answers.tolist() == answered.answers.tolist() == [0, 0, 0, 2]
+        assert done.work == answered.work == Passes((4,))
+        assert state_of(model) == before
+
+    @pytest.mark.parametrize("member", [AdaBn(), Onda(), AdaBn(variant="full"), Tent(variant="run", learning_rate=0)])
+    def test_running_statistics_after_one_pass(self, member):
+        model = Nt()
+        member.adapt(model, member.prepare(model), four(), STREAM)
+        if isinstance(member, AdaBn) and member.variant == "full":
+            values = model.inputs.transpose(0, 1).flatten(1)
+            near(model.norm.running_mean, values.mean(dim=1), 1e-12)
+            near(model.norm.running_var, values.var(dim=1), 1e-12)
+            return
+        near(model.norm.running_mean, [0.085779, -0.196087, 0.249613])
+        near(model.norm.running_var, [0.512515, 0.948077, 1.838680])
+        near(outputs(model), AFTER_ONE)
+
+    def test_stored_variances_are_unbiased(self):
+        model = Nt()
+        model.inputs[:] = torch.arange(1.0, 5)[:, None, None, None]
+        model.inputs = model.inputs[:, :, :1, :1]
+        model.norm.running_var.fill_(1)
+        member = Onda()
+        member.adapt(model, member.prepare(model), four(), STREAM)
+        near(model.norm.running_var, [1.0666667] * 3, 1e-7)
+
+    def test_onda_is_the_train_mode_of_torch(self):
+        ours, theirs = build("tiny_classifier", 4, seed=0), build("tiny_classifier", 4, seed=0)
+        member, given = Onda(), frames(37)
+        member.adapt(ours, member.prepare(ours), given, Phase())
+        theirs.train()
+        with torch.no_grad():
+            for start in range(0, 37, 10):
+                theirs(to_input(given.images[start : start + 10]))
+        assert state_of(ours) == state_of(theirs)
+        assert not any(module.training for module in ours.modules())
+
+    def test_a_hundred_samples_leave_the_source_a_third(self):
+        model, member = build("half", 4, seed=0), Onda()
+        norm = model.first[1]
+        with torch.no_grad():
+            model.first[0].weight.zero_()  # the batch's mean and variance are 0
+        norm.running_mean.fill_(1)
+        member.adapt(model, member.prepare(model), frames(100), Phase())
+        near(norm.running_mean, [0.9**10] * len(norm.running_mean), 1e-6)
+
+    def test_full_is_the_average_of_its_groups(self):
+        model, member = Nt(), AdaBn(variant="full", stream_batch=2)
+        member.adapt(model, member.prepare(model), four(), Phase())
+        values = model.inputs.unflatten(0, (2, 2)).transpose(1, 2).flatten(2)
+        near(model.norm.running_mean, values.mean(dim=2).mean(dim=0), 1e-12)
+        near(model.norm.running_var, values.var(dim=2).mean(dim=0), 1e-12)
+
+    def test_alpha_blends_with_the_unbiased_variance(self):
+        model = Nt()
+        values = model.inputs.transpose(0, 1).flatten(1)
+        mean = 0.7 * model.norm.running_mean + 0.3 * values.mean(dim=1)
+        variance = 0.7 * model.norm.running_var + 0.3 * values.var(dim=1)
+        expected = F.batch_norm(model.inputs, mean, variance).relu().mean(dim=(2, 3)) @ model.head.weight.T
+        before, member = state_of(model), AdaBn(variant="alpha", alpha=0.3, answers="batch")
+        member.answer(model, member.prepare(model), four())
+        near(model.seen[-1], expected.detach(), 1e-12)
+        assert state_of(model) == before
+
+    def test_alpha_0_is_the_source_and_alpha_1_nearly_the_batch(self):
+        model = Nt()
+        with blended(model, 0.0):
+            near(outputs(model), SOURCE)
+        with blended(model, 1.0):
+            unbiased = outputs(model)
+        near(unbiased, BY_BATCH, 0.1)
+        assert (unbiased - torch.tensor(BY_BATCH)).abs().max() > 1e-3
+
+
+class TestTent:
+    SGD = Tent(optimiser="sgd", momentum=0.0, learning_rate=0.1)
+
+    def test_one_step_of_gradient_descent(self):
+        model = Nt()
+        head = model.head.weight.detach().clone()
+        state = self.SGD.prepare(model)
+        done = self.SGD.adapt(model, state, four(), STREAM)
+        near(done.losses, [0.721258])
+        near(model.seen[-1], BY_BATCH)  # of before the update
+        near(entropies(model.seen[-1]), [0.641775, 0.755136, 1.098612, 0.389509])
+        near(done.state.moments[0]["norm.weight"], [-0.389193, -0.167448, 0.126548])  # no momentum: the gradient
+        near(done.state.moments[0]["norm.bias"], [-0.397431, -0.158789, 0.163630])
+        near(model.norm.weight.detach(), [1.038919, 1.016745, 0.987345])
+        near(model.norm.bias.detach(), [0.039743, 0.015879, -0.016363])
+        near(model.norm.running_mean, [0.1, -0.2, 0.3], 1e-7)
+        assert torch.equal(model.head.weight, head)
+        assert done.answers.tolist() == [0, 0, 0, 2]
+        again = self.SGD.adapt(model, done.state, four(), STREAM)
+        near(again.losses, [0.682719])
+        near(
+            model.seen[-1],
+            [
+                [0.591898, -1.538117, -2.253995],
+                [1.803871, 0.691241, -1.056913],
+                [0, 0, 0],
+                [-2.006483, 0.487958, 2.533773],
+            ],
+        )
+
+    def test_the_first_step_of_adam(self):
+        model, member = Nt(), Tent()
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        near(model.norm.weight.detach(), [1.001, 1.001, 0.999], 1e-7)
+        near(model.norm.bias.detach(), [0.001, 0.001, -0.001], 1e-7)
+        assert done.state.steps == 1
+        assert done.work.trained == ("norm",)
+        assert done.work.backward == done.work.forward == (4,)
+        # 15 numbers of 8 bytes and a count: of the source and of before; two moments of 6 numbers
+        assert done.work.kept_bytes == 2 * (12 * 8 + 8) + 2 * 6 * 8
+
+    def test_it_steps_as_torch_does(self):
+        """Ten steps over mini-batches, with the stored statistics moving, against torch's own optimiser."""
+        ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
+        member = Tent(variant="run", iterations=10, batch=6)
+        given = frames(20)
+        done = member.adapt(ours, member.prepare(ours), given, Phase())
+        rng = frames(20).rng
+        theirs.train()
+        learning = [
+            value for norm in theirs.modules() if isinstance(norm, nn.BatchNorm2d) for value in norm.parameters()
+        ]
+        optimiser = torch.optim.Adam(learning, lr=1e-3)
+        for _ in range(10):
+            optimiser.zero_grad()
+            rows = rng.choice(20, size=6, replace=False)
+            entropies(theirs(to_input(given.images[rows]))).mean().backward()
+            optimiser.step()
+        assert done.iterations == len(done.losses) == 10
+        assert state_of(ours) == state_of(theirs)
+
+    def test_without_a_rate_it_is_adabn(self):
+        tent, adabn = Tent(learning_rate=0.0), AdaBn(variant="batch", answers="batch")
+        ours, theirs = (build("tiny", 4, seed=0) for _ in range(2))
+        state, other, answers = tent.prepare(ours), adabn.prepare(theirs), []
+        for number in range(3):
+            done = tent.adapt(ours, state, frames(8, number, SEGMENTATION), STREAM)
+            expected = adabn.adapt(theirs, other, frames(8, number, SEGMENTATION), STREAM)
+            assert done.answers.tobytes() == expected.answers.tobytes()
+            answers, state = [*answers, *np.unique(done.answers)], done.state
+        assert state_of(ours) == state_of(theirs)
+        assert len(set(answers)) > 1
+
+    def test_even_answers_teach_nothing(self):
+        """Uniform outputs are a saddle: the gradient is 0 to the bit."""
+        model, member = Nt(), self.SGD
+        model.head.weight.data.zero_()
+        member.adapt(model, member.prepare(model), four(), STREAM)
+        assert model.norm.weight.tolist() == [1, 1, 1]
+
+    def test_boxes_have_no_entropy(self):
+        model = build("tiny_detector", 2, seed=0)
+        before, member = state_of(model), Tent()
+        done = member.adapt(model, member.prepare(model), frames(4, task=DETECTION), STREAM)
+        assert "no distribution" in done.skipped
+        assert done.work == Passes()
+        assert state_of(model) == before
+
+    def test_a_network_that_changed_keeps_the_moments_that_fit(self):
+        model, member = build("tiny_classifier", 4, seed=0), Tent()
+        state = member.adapt(model, member.prepare(model), frames(8), STREAM).state
+        other = build("tiny_classifier", 4, seed=1)
+        other.first[1] = nn.BatchNorm2d(16)
+        other.first[1].weight.data.fill_(3)
+        other.deep[0][1] = nn.BatchNorm2d(7)
+        kept = member.prepare(other, go_on=state)
+        assert kept.steps == 1
+        assert kept.moments[1]["first.1.weight"].tobytes() == state.moments[1]["first.1.weight"].tobytes()
+        assert "deep.0.1.weight" not in kept.moments[0]
+        assert kept.source["first.1.weight"].tolist() == [3] * 16  # of the network given, not of the one before
+        assert member.prepare(nn.Sequential(nn.BatchNorm2d(3)), go_on=state).steps == 0
+
+
+class TestShot:
+    def test_information_of_the_batch(self):
+        model = Nt()
+        with by_batch(model, keeps=False):
+            logits = outputs(model)
+        near(information(logits), -0.327641)
+        near(information(logits, div_weight=0.0), 0.721258)
+        near(information(logits[:1]), 0.0)  # one answer says nothing about variety
+
+    def test_pseudo_labels(self):
+        seen = torch.tensor([[2, 0], [1.8, 0.3], [0, 2], [0.2, 1.7], [1, 0.9], [0.9, 1.1]])
+        logits = torch.tensor([[2, 0, -3], [0.1, 0.4, -3], [0, 2, -3], [0.5, 0.4, -3], [0.3, 0.2, -3], [0.2, 0.3, -3]])
+        assert pseudo_labels(seen, logits).tolist() == [0, 0, 1, 1, 0, 1]
+
+    def test_an_empty_class_takes_no_frames(self):
+        seen = torch.tensor([[2, 0], [1.8, 0.1], [0, 2], [0.1, 1.7]])
+        logits = torch.tensor([[3, 0, 1], [2.5, 0, 1.2], [0, 3, 1], [0, 2.5, 1]])
+        assert pseudo_labels(seen, logits).tolist() == [0, 0, 1, 1]
+
+    @pytest.mark.parametrize("cls_par", [0.0, 0.3])
+    def test_it_steps_as_torch_does(self, cls_par):
+        """Without pseudo-labels a phase is the maximising of information, with them the loss has one more part."""
+        ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
+        member, given = Shot(iterations=8, batch=6, relabel=3, cls_par=cls_par, learning_rate=0.01), frames(20)
+        done = member.adapt(ours, member.prepare(ours), given, Phase())
+        learning = [value for name, value in theirs.named_parameters() if not name.startswith("head.")]
+        optimiser = torch.optim.SGD(learning, lr=1.0, momentum=0.9, nesterov=True, weight_decay=1e-3)
+        rng, losses, labels = frames(20).rng, [], None
+        drawn = [rng.choice(20, size=6, replace=False) for _ in range(8)]
+        for step, rows in enumerate(drawn):
+            if cls_par and step % 3 == 0:
+                theirs.eval()
+                with torch.no_grad():
+                    parts = [features(theirs, to_input(given.images[at : at + 6])) for at in range(0, 20, 6)]
+                    found = [torch.cat([getattr(part, what) for part in parts]) for what in ("features", "outputs")]
+                labels = pseudo_labels(*found)
+            theirs.train()
+            optimiser.param_groups[0]["lr"] = 0.01 * (1 + 10 * (step + 1) / 8) ** -0.75
+            optimiser.zero_grad()
+            out = theirs(to_input(given.images[rows]))
+            loss = information(out) + (cls_par * F.cross_entropy(out, labels[rows]) if cls_par else 0)
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        assert done.losses == tuple(losses)
+        assert state_of(ours) == state_of(theirs)
+        assert done.state.moments == ()  # the next phase begins at rest
+        looks = (6, 6, 6, 2)
+        each = [(6,) * 3, (6,) * 3, (6,) * 2]
+        expected = (1, *(n for part in each for n in (*looks, *part))) if cls_par else (1, *(6,) * 8)
+        assert done.work.forward == expected
+        assert done.work.backward == (6,) * 8
+
+    def test_what_it_trains_and_keeps(self):
+        model, member = build("tiny_classifier", 4, seed=0), Shot(iterations=2)
+        done = member.adapt(model, member.prepare(model), frames(20), Phase())
+        layers = [name for part in ("first", *(f"deep.{n}" for n in range(3))) for name in (f"{part}.0", f"{part}.1")]
+        assert list(done.work.trained) == layers
+        stored = sum(value.nbytes for value in model.state_dict().values())
+        learning = sum(value.nbytes for name, value in model.named_parameters() if not name.startswith("head"))
+        assert done.work.kept_bytes == 2 * stored + learning + 20 * (48 * 4 + 4 * 4 + 8)
+
+    def test_on_the_stream_it_steps_once_and_keeps_its_speed(self):
+        ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
+        member = Shot()
+        learning = [value for name, value in theirs.named_parameters() if not name.startswith("head.")]
+        optimiser = torch.optim.SGD(learning, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=1e-3)
+        state = member.prepare(ours)
+        theirs.train()
+        for number in range(3):
+            done = member.adapt(ours, state, frames(8, number), STREAM)
+            optimiser.zero_grad()
+            information(theirs(to_input(frames(8, number).images))).backward()
+            optimiser.step()
+            state = done.state
+            assert done.iterations == 1
+            assert done.work.forward == ((1, 8) if number == 0 else (8,))  # the first time it looks for the head
+        assert state_of(ours) == state_of(theirs)
+
+    @pytest.mark.parametrize(("network", "task"), [("tiny", SEGMENTATION), ("tiny_detector", DETECTION)])
+    def test_other_tasks_are_refused(self, network, task):
+        model, member = build(network, 4, seed=0), Shot()
+        before = state_of(model)
+        done = member.adapt(model, member.prepare(model), frames(4, task=task), STREAM)
+        assert done.skipped == f"SHOT names whole frames, the task is {task.name}"
+        assert done.work == Passes()
+        assert state_of(model) == before
+
+    def test_one_frame_says_nothing_about_variety(self):
+        model, member = build("tiny_classifier", 4, seed=0), Shot()
+        assert "variety" in member.adapt(model, member.prepare(model), frames(1), STREAM).skipped
+
+    def test_a_network_of_a_head_alone(self):
+        model, member = nn.Sequential(nn.Flatten(), nn.Linear(16 * 24 * 3, 4)), Shot()
+        done = member.adapt(model, member.prepare(model), frames(4), STREAM)
+        assert "the head" in done.skipped
+
+
+class TestHead:
+    def test_the_last_layer_that_runs(self):
+        class Backwards(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.head = nn.Linear(5, 2)
+                self.trunk = nn.Conv2d(3, 5, 3)
+                self.unused = nn.Linear(7, 7)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.head(self.trunk(x).mean(dim=(2, 3)))
+
+        model = Backwards()
+        x = torch.randn(2, 3, 8, 8)
+        seen = features(model, x)
+        assert seen.head == head_of(model, x) == "head"
+        assert seen.layers == ("trunk", "head")
+        assert torch.equal(seen.outputs, model(x))
+        assert torch.equal(seen.features, model.trunk(x).mean(dim=(2, 3)))
+        assert model.training  # as it was
+
+    def test_convolutions_are_averaged_over_places_and_tokens_over_their_number(self):
+        conv, tokens = nn.Conv2d(3, 4, 1), nn.Linear(6, 2)
+        x, t = torch.randn(2, 3, 5, 5), torch.randn(2, 9, 6)
+        assert torch.allclose(features(conv, x).features, x.mean(dim=(2, 3)))
+        assert torch.allclose(features(tokens, t).features, t.mean(dim=1))
+
+    def test_weights_that_others_make_are_a_heads_too(self):
+        model = nn.Sequential(nn.Linear(3, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)))
+        assert head_of(model, torch.randn(2, 3)) == "1"
+
+
+class TestDrawing:
+    def test_more_than_there_is_ends(self):
+        """A sampler that drops incomplete batches would look for one for ever."""
+        rows = list(mini_batches(frames(3), Phase(iterations=2), 100, 9))
+        assert [sorted(each) for each in rows] == [[0, 1, 2]] * 2
+
+    def test_on_the_stream_everything_once_whatever_is_asked(self):
+        assert [each.tolist() for each in mini_batches(frames(3), Phase(7, on_stream=True), 2, 9)] == [[0, 1, 2]]
+        assert [each.tolist() for each in groups(3, STREAM, 2)] == [[0, 1, 2]]
+
+    @pytest.mark.parametrize(
+        ("count", "iterations", "sizes"),
+        [
+            (20, None, (10, 10)),
+            (21, None, (10, 10)),
+            (22, None, (10, 10, 2)),
+            (1, None, (1,)),
+            (25, 5, (10, 10, 5, 10, 10)),
+        ],
+    )
+    def test_groups_of_frames(self, count, iterations, sizes):
+        assert tuple(map(len, groups(count, Phase(iterations), 10))) == sizes
+
+
+@pytest.mark.parametrize(
+    "member", [AdaBn(variant="batch"), Tent(answers="now"), AdaBn(variant="batch", answers="batch")]
+)
+def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
+    model = Nt()
+    model.inputs = model.inputs[:, :, :1, :1]
+    one = replace(four(), images=four().images[:1])
+    expected = outputs(model)[:1]
+    member.answer(model, member.prepare(model), one)
+    near(model.seen[-1], expected, 1e-12)
+
+
+@pytest.mark.parametrize("member", [AdaBn(), AdaBn(variant="full"), Onda(), Tent(), Tent(variant="run"), Shot()])
+def test_a_batch_too_small_for_a_batch_norm_is_skipped(member):
+    model = Nt()
+    model.inputs = model.inputs[:, :, :1, :1]
+    before, state = state_of(model), member.prepare(model)
+    done = member.adapt(model, state, replace(four(), images=four().images[:1]), STREAM)
+    assert done.skipped
+    assert done.state is state
+    assert state_of(model) == before
+
+
+def test_a_state_can_be_kept_and_told_apart():
+    model, member = Nt(), Tent()
+    state = member.adapt(model, member.prepare(model), four(), STREAM).state
+    assert isinstance(state, Memory)
+    twin = pickle.loads(pickle.dumps(state))
+    assert copy.deepcopy(state).steps == twin.steps == 1
+    assert pickle.dumps(member.reset(model, state)) == pickle.dumps(member.prepare(Nt()))
+    assert vector.read(model).tobytes() == vector.read(Nt()).tobytes()
