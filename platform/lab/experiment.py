@@ -274,6 +274,8 @@ def parse(
 
 def _as_table(experiment: Experiment) -> Experiment:
     """Forget the rows of bounds that a run's spec holds where the table of systems still has the same."""
+    if experiment.bound_rows is None:
+        return experiment
     plain = experiment.model_copy(update={"bound_rows": None})
     return plain if systems_of(plain) == systems_of(experiment) else experiment
 

@@ -68,7 +68,10 @@ def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
 
 def found(path: Path) -> tuple[Experiment, Path]:
     """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
-    spec = parse(filled(read_spec(path)), source=str(path / paths.SPEC))
+    document = read_spec(path)
+    with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
+        document = filled(document)
+    spec = parse(document, source=str(path / paths.SPEC))
     if not os.access(path, os.W_OK):
         raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
     return spec, path.resolve()

@@ -48,7 +48,8 @@ def slots_of(spec: Mapping[str, Any], systems: Iterable[str]) -> dict[str, dict[
 def every_system(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the systems of a spec, the bounds that run beside them included, each slot written out."""
     full = filled(spec)
-    return [*full["systems"], *(full.get("bound_rows") or ())]
+    parts = [*full.get("systems", ()), *(full.get("bound_rows") or ())]
+    return [_written_out(part) if isinstance(part, str) else part for part in parts]
 
 
 def all_params(slot: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,13 +62,18 @@ def _slot(given: Mapping[str, Any]) -> Slot:
 
 
 def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Write out every slot of an older spec, and the bounds that it asks for; a newer spec stays as it is."""
-    systems = [_written_out(part) for part in spec.get("systems", ())]
+    """Write out every slot of an older spec, and the bounds that it asks for; a newer spec stays as it is.
+
+    A system that was in no table keeps its bare name: whoever runs the spec refuses it.
+    """
+    if "systems" not in spec:
+        return dict(spec)
+    known = _frozen()["systems"]
+    systems = [part if isinstance(part, str) and part not in known else _written_out(part) for part in spec["systems"]]
     rows = spec.get("bound_rows")
     if rows is None and spec.get("bounds"):
-        table = _frozen()["systems"]
-        there = [[_members(part), part.get("base") or part["name"]] for part in systems]
-        rows = [name for name in _frozen()["bounds"] if [_members(table[name]), name] not in there]
+        there = [[_members(part), part.get("base") or part["name"]] for part in systems if not isinstance(part, str)]
+        rows = [name for name in _frozen()["bounds"] if [_members(known[name]), name] not in there]
     return {**spec, "systems": systems} | ({"bound_rows": [_written_out(row) for row in rows]} if rows else {})
 
 
