@@ -84,6 +84,14 @@ class Member:
         known = parameters(cls)
         return cls(**{key: _fitted(value, known[key][0]) for key, value in self.params})
 
+    def defaults(self) -> dict[str, Any]:
+        """List the parameters that were not given, with their values as plain data."""
+        from pydantic_core import to_jsonable_python
+
+        made, given = self.make(), dict(self.params)
+        values = {key: getattr(made, key) for key in parameters(type(made)) if key not in given}
+        return {key: to_jsonable_python(value, inf_nan_mode="constants", fallback=str) for key, value in values.items()}
+
 
 def member_class(family: str, name: str) -> type[Any]:
     """Import the class behind a name."""

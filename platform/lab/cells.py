@@ -77,10 +77,7 @@ class Cell:
 
 def cells_of(experiment: Experiment) -> list[Cell]:
     """Lay out the grid, seed by seed, so that every system has its first result early."""
-    systems = [system_of(part) for part in experiment.systems]
-    present = {system.bound for system in systems}
-    if experiment.bounds:
-        systems += [row for row in SYSTEMS.values() if row.bound and row.bound not in present]
+    systems = systems_of(experiment)
     tenants = [(workload, tenants_of(experiment, workload)) for workload in experiment.workloads]
     return [
         _cell(system, workload.label, fleet, devices_of(fleet, workload, inside, seed), seed, experiment.server.gpus)
@@ -89,6 +86,18 @@ def cells_of(experiment: Experiment) -> list[Cell]:
         for workload, inside in tenants
         for system in systems
     ]
+
+
+def systems_of(experiment: Experiment) -> list[System]:
+    """List the systems of an experiment, and after them the bounds that it asks for and does not list itself."""
+    systems = [system_of(part) for part in experiment.systems]
+    if not experiment.bounds:
+        return systems
+    rows = [row for row in SYSTEMS.values() if row.bound]
+    if experiment.bound_rows is not None:
+        rows = [system_of(part) for part in experiment.bound_rows]
+    present = {system.bound for system in systems}
+    return systems + [row for row in rows if row.bound not in present]
 
 
 def _cell(
@@ -220,10 +229,30 @@ def system_of(part: str | SystemPart) -> System:
 
 
 def written_out(part: str | SystemPart) -> dict[str, Any]:
-    """Write a system with all its slots and parameters, so that a run folder says what ran and `--set` meets it."""
-    given = {} if isinstance(part, str) else part.model_dump(exclude_none=True)
-    slots = {member.family: {"name": member.name, **dict(member.params)} for member in system_of(part).members}
-    return {"name": part, **given, **slots} if isinstance(part, str) else {**given, **slots}
+    """Write a system with all its slots and the parameters that they were given, so that `--set` meets them."""
+    given = {"name": part} if isinstance(part, str) else part.model_dump(mode="json", exclude_none=True)
+    return {**given, **{member.family: _slot(member) for member in system_of(part).members}}
+
+
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """Write an experiment with every parameter of every system that runs, so that reading a run needs no member.
+
+    Defaults stand by themselves: what a member was given is part of its name in tables and of its networks' keys.
+    """
+    systems, count = systems_of(experiment), len(experiment.systems)
+    slots = [{one.family: {**_slot(one), "defaults": one.defaults()} for one in system.members} for system in systems]
+    document = experiment.model_dump(mode="json")
+    parts = [{"name": part} if isinstance(part, str) else part for part in document["systems"]]
+    document["systems"] = [{**part, **own} for part, own in zip(parts, slots[:count], strict=True)]
+    if experiment.bounds:
+        rows = zip(systems[count:], slots[count:], strict=True)
+        document["bound_rows"] = [{"name": system.name, **own} for system, own in rows]
+    return document
+
+
+def _slot(member: Member) -> dict[str, Any]:
+    params = {key: list(value) if isinstance(value, tuple) else value for key, value in member.params}
+    return {"name": member.name, **params}
 
 
 def _row(name: str) -> System:
@@ -243,7 +272,20 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
         return Member(family, given)
     if "name" not in given:
         raise RequestError(f"{family} is {given!r}: it has no 'name', such as {{name: local}}")
-    return Member(family, str(given["name"]), tuple((key, value) for key, value in given.items() if key != "name"))
+    own = {key: value for key, value in given.items() if key not in ("name", "defaults")}
+    return _as_then(Member(family, str(given["name"]), tuple(own.items())), given.get("defaults") or {})
+
+
+def _as_then(member: Member, defaults: Any) -> Member:
+    """Give a member those defaults of a run's spec that are others by now; the rest stays not given."""
+    if not isinstance(defaults, dict):
+        raise RequestError(f"{member.family}: defaults is {defaults!r}; write parameters beside the name instead")
+    if not defaults:
+        return member
+    given = dict(member.params)
+    now = member.defaults()
+    changed = {key: value for key, value in defaults.items() if key not in given and now.get(key, now) != value}
+    return replace(member, params=tuple({**given, **changed}.items()))
 
 
 def _member_faults(member: Member) -> list[str]:

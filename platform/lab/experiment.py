@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from driftlab.datasets.catalogue import label_of
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.seeding import seed_for
-from driftlab.platform.lab.cells import written_out
+from driftlab.platform.lab.cells import systems_of, written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
 from driftlab.platform.lab.overrides import apply_overrides, merged, read
 from driftlab.platform.lab.vary import expanded
@@ -170,6 +170,7 @@ class Experiment(_Part):
     window_s: Positive = 10.0
     pictures: Annotated[int, Field(ge=0)] = 4
     bounds: bool = True
+    bound_rows: Annotated[tuple[SystemPart, ...], Field(strict=False)] | None = None  # in a run's spec: as they were
     clock: Literal["virtual", "wall"] = "virtual"
     student: StudentPart = StudentPart()
     teacher: TeacherPart = TeacherPart()
@@ -277,7 +278,15 @@ def parse(
     chosen = choice.of(complete) if choice else complete
     systems = _validated(chosen, source).systems
     chosen["systems"] = [_in_full(part, as_given) for part, as_given in zip(systems, chosen["systems"], strict=True)]
-    return _checked(apply_overrides(chosen, others), source)
+    return _as_table(_checked(apply_overrides(chosen, others), source))
+
+
+def _as_table(experiment: Experiment) -> Experiment:
+    """Forget the rows of bounds that a run's spec holds where the table of systems still has the same."""
+    if experiment.bound_rows is None:
+        return experiment
+    plain = experiment.model_copy(update={"bound_rows": None})
+    return plain if systems_of(plain) == systems_of(experiment) else experiment
 
 
 def _in_full(part: str | SystemPart, as_given: Any) -> Any:

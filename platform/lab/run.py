@@ -15,12 +15,14 @@ from typing import Any
 from driftlab.errors import RequestError
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.backend import Backend
+from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.experiment import Experiment, load, parse
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.machine import check_torch_device, in_batch
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.results.read import read_spec
+from driftlab.platform.results.systems import filled
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
 
@@ -56,7 +58,7 @@ def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
     """Make the folder of a new run; where the run is refused before it has done anything, nothing of it stays."""
     folder = paths.fresh(spec.name) if out is None else out
     missing = paths.missing(folder)
-    directory = paths.new_run(folder, spec.model_dump(mode="json"))
+    directory = paths.new_run(folder, resolved(spec))
     try:
         yield directory
     except RequestError:
@@ -65,8 +67,11 @@ def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
 
 
 def found(path: Path) -> tuple[Experiment, Path]:
-    """Read what a run folder was asked to run."""
-    spec = parse(read_spec(path), source=str(path / paths.SPEC))
+    """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
+    document = read_spec(path)
+    with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
+        document = filled(document)
+    spec = parse(document, source=str(path / paths.SPEC))
     if not os.access(path, os.W_OK):
         raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
     return spec, path.resolve()

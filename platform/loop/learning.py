@@ -14,10 +14,11 @@ from driftlab.platform.lab.backend import Job
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
 from driftlab.platform.loop.context import Site
+from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.messages import Message, Upload
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_learner
-from driftlab.platform.loop.rounds import Delivery, LabelRounds, Offer, Steps, UpdateDelivery, WeightRounds
+from driftlab.platform.loop.rounds import Delivery, LabelRounds, Offer, Step, Steps, UpdateDelivery, WeightRounds
 from driftlab.platform.loop.rows import sample_columns, update_row
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.scheduling.base import Learning
@@ -37,6 +38,7 @@ class Teaching:
         self.parts, self.carrying, self.watching = parts, carrying, watching
         self.clock, self.session, self.streaming = parts.clock, parts.session, parts.streaming
         self.server = Machine(parts.clock, first_come(parts.cell.gpus), capacity=parts.cell.gpus)
+        self._running: dict[str, str] = {}  # by application on a device: what its last step was for
         kinds = {"weights": WeightRounds, "labels": LabelRounds}
         self.rounds = kinds[parts.streaming.returns](parts.session, parts.streaming, parts.adaptation, parts.scheduling)
 
@@ -136,6 +138,8 @@ class Teaching:
         machine = device.machine if app.local else self.server
         site = app.context.on_device(self.parts.context.server, app.spec.hardware) if app.local else self._server_site
         if app.local:
+            if self.clock.now >= app.facts.duration_s:
+                return []
             app.learning = Learning("running")
         with machine.entered(f"{app.app}/learn" if app.local else app.name) as work:
             yield work.granted
@@ -162,12 +166,25 @@ class Teaching:
                 else:
                     if app.local:
                         app.learning = step.learning or Learning("running", left=step.need)
-                        app.account.spend(step.purpose, step.need.joules)
+                        self._spend(app, step)
                     yield from machine.do(work, replace(step.need, seconds={}) if self.streaming.free else step.need)
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value
             return deliveries
+
+    def _spend(self, app: AppRun, step: Step) -> None:
+        """Count what a step on the device draws; `settle` takes back what lies beyond the session."""
+        if self.clock.now < app.facts.duration_s:
+            app.account.spend(step.purpose, step.need.joules)
+            self._running[app.name] = step.purpose
+
+    def settle(self, device: DeviceRun) -> None:
+        """Take back what works that go on at the end of the session would still draw."""
+        for app in device.apps.values():
+            work = device.machine.works.get(f"{app.app}/learn")
+            if work is not None and app.name in self._running:
+                app.account.spend(self._running[app.name], -device.machine.left(work).joules)
 
     # What comes back ----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.learning import Teaching
 from driftlab.platform.loop.ledger import Account
 from driftlab.platform.loop.messages import Direction
-from driftlab.platform.loop.parts import Parts
+from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_app, place_teachers
 from driftlab.platform.loop.rows import device_row, run_row, variant_rows
 from driftlab.platform.loop.watching import Watching
@@ -88,8 +88,13 @@ class Loop:
             for app in device.apps.values() if self.parts.context.live else ():
                 place_app(self.parts, app)
                 self.clock.process(self.teaching.send(app))
-            self.clock.process(self.watching.watch(device))
+            self.clock.process(self._watch(device))
             self.clock.process(self.watching.visitors(device))
+
+    def _watch(self, device: DeviceRun) -> Process:
+        """Watch until the session is over, and stop counting then."""
+        yield from self.watching.watch(device)
+        self.teaching.settle(device)
 
     def _device(self, spec: DeviceSpec) -> DeviceRun:
         """Open the device's links, which its applications share, and prepare its machine and each application."""

@@ -92,6 +92,8 @@ class Watching:
             self.parts.ledger.take(reply.rows)
             app.account.watched(reply.facts.last)
             digests.append(str(reply.facts.digest))
+            if app.local and app.has_learner:  # what it has learned by is part of the device
+                digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
         return digests
 
     def _open(self, app: AppRun, start_s: float, stop_s: float) -> View:

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from driftlab.platform.core.catalogue import FAMILIES
 from driftlab.platform.results.read import Run, open_run
 from driftlab.platform.results.schema import TABLES, host_columns
+from driftlab.platform.results.systems import all_params, every_system
 
 # How a run is carried out and where it goes; by the determinism promise none of it reaches a table.
 IRRELEVANT = frozenset(
@@ -20,18 +22,47 @@ IRRELEVANT = frozenset(
 
 
 def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
-    """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row."""
+    """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row.
+
+    Columns and parameters' defaults that the version of one run did not have are not compared.
+    """
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
-    lines = list(_of_specs(left.spec, right.spec))
+    lines = list(_of_specs(*_comparable(left.spec, right.spec)))
     cells = [set(run.table("runs")["cell"].to_pylist()) for run in (left, right)]
     lines += [f"cell '{cell}': only in {left.path}" for cell in sorted(cells[0] - cells[1])]
     lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
     for name in TABLES:
-        tables = [run.table(name).drop_columns(sorted(host_columns(name))) for run in (left, right)]
+        tables = [run.table(name) for run in (left, right)]
+        both = (left.columns(name) & right.columns(name)) - host_columns(name)
+        if not both:
+            continue  # a table that the version of one run did not have
+        tables = [table.select([column for column in TABLES[name].names if column in both]) for table in tables]
         for cell in sorted(cells[0] & cells[1]):
             ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
             lines += [f"table '{name}', cell '{cell}', {line}" for line in _of_tables(ours, theirs)]
     return lines
+
+
+def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write out the systems of two specs by name, so that defaults count the same however they are written."""
+    left, right = ({part["name"]: part for part in every_system(spec)} for spec in (a, b))
+    shared = left.keys() & right.keys()
+    ours = {name: _params(part, right[name]) if name in shared else part for name, part in left.items()}
+    theirs = {name: _params(part, left[name]) if name in shared else part for name, part in right.items()}
+    plain = [{key: spec[key] for key in spec if key not in ("systems", "bounds", "bound_rows")} for spec in (a, b)]
+    return {**plain[0], "systems": ours}, {**plain[1], "systems": theirs}
+
+
+def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge defaults with what was given; a default of a parameter that the other version does not have is left out."""
+    slots = {}
+    for family in FAMILIES:
+        mine, known = all_params(part[family]), all_params(other[family])
+        unknown = part[family]["defaults"].keys() - known.keys()
+        same = part[family]["name"] == other[family]["name"]
+        kept = {key: value for key, value in mine.items() if not same or key not in unknown}
+        slots[family] = {"name": part[family]["name"], **kept}
+    return {**part, **slots}
 
 
 def _of_specs(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

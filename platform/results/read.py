@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from driftlab.errors import DataError, RequestError, first_line, unknown_name
-from driftlab.platform.results.recorder import read_file, table_file
-from driftlab.platform.results.schema import TABLES
+from driftlab.platform.results.recorder import read_file, table_file, written_by
+from driftlab.platform.results.schema import TABLES, is_newer, ordered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,17 +29,31 @@ class Run:
     info: Mapping[str, Any]  # versions, host and seeds
 
     def table(self, name: str) -> pa.Table:
-        """Read one table over all complete cells, in the order of their names."""
+        """Read one table over all complete cells, in the order of their names, with the columns of today's schema."""
         if name not in TABLES:
             raise unknown_name("table", name, TABLES)
         tables = self.path / "tables"
         runs = [_read(file, "runs", self.path) for file in (tables / "runs").glob("*.parquet")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
-        if name == "runs":
-            parts = runs
-        else:
-            parts = [_read(table_file(tables, name, row["cell"][0].as_py()), name, self.path) for row in runs]
+        parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
+
+    def _part(self, name: str, cell: str) -> pa.Table:
+        """Read the rows of one cell; a cell of a version that had no such table has none."""
+        tables = self.path / "tables"
+        file = table_file(tables, name, cell)
+        if not file.exists() and is_newer(name, written_by(table_file(tables, "runs", cell))):
+            return TABLES[name].empty_table()
+        return _read(file, name, self.path)
+
+    def versions(self) -> list[str]:
+        """Name the schema versions that the cells were written with."""
+        return sorted({written_by(file) for file in (self.path / "tables/runs").glob("*.parquet")}, key=ordered)
+
+    def columns(self, name: str) -> set[str]:
+        """Name today's columns of a table that the versions had which wrote the run; none if they had no such table."""
+        schemas = [pq.read_schema(file).names for file in (self.path / "tables" / name).glob("*.parquet")]
+        return set(TABLES[name].names).intersection(*schemas) if schemas else set()
 
     def frame(self, name: str) -> pd.DataFrame:
         """Read one table as a pandas frame."""

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftlab.errors import DataError
 from driftlab.platform.core.files import whole
 from driftlab.platform.core.records import Columns, Reply, Rows
-from driftlab.platform.results.schema import SCHEMA_VERSION, TABLES, version_of
+from driftlab.platform.results.schema import SCHEMA_VERSION, TABLES, before, ordered, version_of
 
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 
@@ -43,12 +44,16 @@ class Recorder:
 
 
 def finished(directory: str) -> set[str]:
-    """Name the cells that ended well and whose files are all readable; a resumed run repeats every other."""
+    """Name the cells that ended well and whose files are all readable; a resumed run repeats every other.
+
+    A cell of another minor schema version counts as not finished: older code filled fewer columns, and a run must not
+    mix both. One of a newer major version raises DataError, so that nothing of it is overwritten.
+    """
     tables = Path(directory) / "tables"
     cells = set()
     for file in sorted((tables / "runs").glob("*.parquet")):
         row = _readable(file, "runs")
-        if row is None or len(row) != 1 or row["status"][0].as_py() != "done":
+        if row is None or len(row) != 1 or row["status"][0].as_py() != "done" or written_by(file) != SCHEMA_VERSION:
             continue
         cell = row["cell"][0].as_py()
         if all(_readable(table_file(tables, name, cell), name) is not None for name in TABLES):
@@ -65,14 +70,45 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
 
 
 def read_file(file: Path, table: str) -> pa.Table:
-    """Read one file whole, its checksums included, and insist on the table's schema (else OSError, ArrowException)."""
+    """Read one file whole, its checksums included, as a table of today's schema (else OSError, ArrowException).
+
+    Files of all minor versions are read: a column that the file lacks is filled, one that is not known is left out. A
+    newer major version raises DataError.
+    """
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-        found = parquet.schema_arrow
-        if version_of(found) != str(SCHEMA_VERSION) or not found.equals(TABLES[table]):
-            raise pa.ArrowInvalid(
-                f"schema version {version_of(found)}, this is {SCHEMA_VERSION}, or not a '{table}' table"
-            )
-        return parquet.read().replace_schema_metadata(TABLES[table].metadata)
+        found, schema = parquet.schema_arrow, TABLES[table]
+        _check(found, table, file)
+        content = parquet.read([name for name in schema.names if name in found.names])
+    columns = [content[field.name] if field.name in found.names else _fill(field, len(content)) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def written_by(file: Path) -> str:
+    """Read the schema version of a file."""
+    return version_of(pq.read_schema(file))
+
+
+def _check(found: pa.Schema, table: str, file: Path) -> None:
+    version, ours = version_of(found), ordered(SCHEMA_VERSION)[0]
+    theirs = ordered(version)[0]
+    if theirs > ours:
+        raise DataError(
+            f"'{file}' has tables of schema version {version}, and this driftlab reads up to {ours}.x. "
+            "Read it with the driftlab that made the run (run.json names it), or install a newer one."
+        )
+    if theirs != ours or (found.metadata or {}).get(b"driftlab.table") != table.encode():
+        raise pa.ArrowInvalid(f"schema version {version or 'unknown'}, this is {SCHEMA_VERSION}, or no '{table}' table")
+    wrong = [
+        field.name
+        for field in TABLES[table]
+        if field.name in found.names and found.field(field.name).type != field.type
+    ]
+    if wrong:
+        raise pa.ArrowInvalid(f"column '{wrong[0]}' is {found.field(wrong[0]).type}, not what a '{table}' table has")
+
+
+def _fill(field: pa.Field, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(before(field), field.type), rows)
 
 
 def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:

@@ -122,7 +122,7 @@ def _commands(run: Run) -> list[str]:
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
     rows = [(key.replace("_", " "), _plain(value)) for key, value in run.info.items() if key != "command"]
-    return [*rows, ("schema of the tables", str(SCHEMA_VERSION))]
+    return [*rows, ("schema of the tables", ", ".join(run.versions() or [SCHEMA_VERSION]))]
 
 
 def _plain(value: Any) -> str:

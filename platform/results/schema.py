@@ -6,22 +6,34 @@ experiment and its seed alone, and two runs of the same thing agree on it to the
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 5
+# Major.minor. A new column or table raises the minor version: files of all of them read (see `recorder.read_file`). A
+# column that changes its meaning or type raises the major version. "4" is 4.0.
+SCHEMA_VERSION = "4.1"
+FIRST = "4"  # version of the tables that say nothing else
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
 INDEX, PNG = pa.int32(), pa.binary()
 
 
-def _column(name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "") -> pa.Field:
-    """Describe a column; `null` says when a value is missing, and without it a value may never be missing."""
+def _column(
+    name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "", before: Any = None
+) -> pa.Field:
+    """Describe a column; `null` says when a value is missing, and without it a value may never be missing.
+
+    A newer column is null where older runs lack it; `before` is what it holds there instead.
+    """
     metadata = {"meaning": meaning, "unit": unit}
+    if before is not None:
+        metadata["before"] = json.dumps(before)
     if null:
         metadata["null"] = null
     if name.startswith(HOST):
@@ -29,9 +41,10 @@ def _column(name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null:
     return pa.field(name, kind, nullable=bool(null), metadata=metadata)
 
 
-def _table(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
+def _table(name: str, meaning: str, *columns: pa.Field, since: str = FIRST) -> pa.Schema:
+    """Describe a table; runs that are older than `since` have none."""
     cell = _column("cell", TEXT, "one system on one workload with one fleet and one seed")
-    metadata = {"driftlab.table": name, "driftlab.schema": str(SCHEMA_VERSION), "meaning": meaning}
+    metadata = {"driftlab.table": name, "driftlab.schema": SCHEMA_VERSION, "driftlab.since": since, "meaning": meaning}
     return pa.schema([cell, *columns], metadata=metadata)
 
 
@@ -162,7 +175,7 @@ _UPDATES = _table(
     "One row per round of learning from samples, and one per answer to a device that asked for every weight.",
     _column("device", TEXT, "for which device"),
     _column("app", TEXT, "for which application on it"),
-    _column("place", TEXT, "where the learner stands: server or device", null="an older run, where it was the server"),
+    _column("place", TEXT, "where the learner stands: server or device", before="server"),
     _column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     _column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     _column("samples", COUNT, "samples they brought", "frames"),
@@ -208,6 +221,7 @@ _ADAPTATIONS = _table(
     _column("iterations", COUNT, "optimiser steps", "steps"),
     _column("loss", REAL, "loss of the last step", null="there was none"),
     _column("skipped", TEXT, "why nothing was learned", null="something was"),
+    since="4.1",
 )
 
 _WAITS = "it waits, or there is nothing to choose"
@@ -320,10 +334,25 @@ def host_columns(table: str) -> frozenset[str]:
     return frozenset(name for name in TABLES[table].names if name.startswith(HOST))
 
 
-def version_of(schema: pa.Schema) -> str | None:
-    """Read the schema version that a file was written with."""
-    found = (schema.metadata or {}).get(b"driftlab.schema")
-    return None if found is None else found.decode()
+def version_of(schema: pa.Schema) -> str:
+    """Read the schema version that a file was written with; empty if it is no table of a run."""
+    return _note(schema, "driftlab.schema")
+
+
+def ordered(version: str) -> tuple[int, int]:
+    """Split a version into numbers that compare; (0, 0) for what is none."""
+    major, _, minor = version.partition(".")
+    return (int(major), int(minor or 0)) if major.isdecimal() and (minor or "0").isdecimal() else (0, 0)
+
+
+def is_newer(table: str, version: str) -> bool:
+    """Tell whether a table was added after a schema version."""
+    return ordered(_note(TABLES[table], "driftlab.since")) > ordered(version)
+
+
+def before(field: pa.Field) -> Any:
+    """Return what a column holds where older runs lack it."""
+    return json.loads(_note(field, "before") or "null")
 
 
 _PREAMBLE = f"""# Tables
@@ -332,7 +361,7 @@ A run is a folder; everything a person looks at is read from its tables.
 
 ```
 runs/<name>-<time>/
-    spec.yaml                        what was asked for
+    spec.yaml                        what was asked for, and every parameter that was not given
     run.json                         versions, machine, commit: where it came from
     tables/<table>/<cell>.parquet    one file per table and cell; a cell counts once its `runs` file is there
     report.html  report.md           drawn from the tables
@@ -354,7 +383,13 @@ accuracy in classification, F1 at an overlap of one half in detection. Columns t
 machine happened to do; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
 bit by bit.
 
-Schema version {SCHEMA_VERSION}. This page is printed by `python -m driftlab.platform.results.schema`.
+Schema version {SCHEMA_VERSION}. Runs of every version {FIRST}.x open. In older runs a newer column is null, or holds
+what its meaning says, and a newer table is empty. Columns of a newer {FIRST}.x are left out. A newer major version is
+refused. A cell of another version counts as not finished: `driftlab run --resume` runs it again.
+`spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
+others. So a run can be read when members have changed.
+
+This page is printed by `python -m driftlab.platform.results.schema`.
 """
 
 
@@ -365,9 +400,14 @@ def page() -> str:
         parts.append(f"\n## `{name}`\n\n{_note(schema, 'meaning')}\n")
         parts.append("| column | type | unit | meaning | null when |\n|---|---|---|---|---|")
         for field in schema:
-            cells = (f"`{field.name}`", str(field.type), *(_note(field, key) for key in ("unit", "meaning", "null")))
+            cells = (f"`{field.name}`", str(field.type), _note(field, "unit"), _meaning(field), _note(field, "null"))
             parts.append("| " + " | ".join(cell or " " for cell in cells) + " |")
     return "\n".join(parts) + "\n"
+
+
+def _meaning(field: pa.Field) -> str:
+    fill = _note(field, "before")
+    return _note(field, "meaning") + (f"; {fill} in older runs" if fill else "")
 
 
 def _note(described: pa.Field | pa.Schema, key: str) -> str:

@@ -15,6 +15,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.lab import artefacts
 from driftlab.platform.lab import run as lab
+from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.experiment import Experiment, load, names, parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.progress import Log, Progress
@@ -28,7 +29,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def prepare(experiment: Experiment, path: Path) -> Path:
-    return lab.paths.new_run(path, experiment.model_dump(mode="json"))
+    return lab.paths.new_run(path, resolved(experiment))
 
 
 @pytest.mark.parametrize("name", names())

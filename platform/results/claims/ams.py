@@ -18,7 +18,6 @@ from driftlab.platform.results.claims.cells import (
     slot,
 )
 from driftlab.platform.results.read import Tables
-from driftlab.platform.streaming.ams import Ams
 
 COMPARED = ("ams", "one_time", "just_in_time")  # Figure 5
 BEST = ("random", "first_last", "first", "last")  # rivals of gradient guidance, in the paper's order
@@ -139,9 +138,9 @@ def _by_strategy(tables: Tables) -> dict[tuple[str, float], str]:
     found: dict[tuple[str, float], str] = {}
     for name in done(tables)["system"].unique():
         streaming, adaptation = slot(tables, name, "streaming"), slot(tables, name, "adaptation")
-        if isinstance(streaming, Ams) and (streaming.values, streaming.mask) == ("fp16", "gzip"):
-            full = adaptation.strategy == "full" or adaptation.fraction == 1
-            found.setdefault(("full", 1.0) if full else (adaptation.strategy, adaptation.fraction), name)
+        if streaming.name == "ams" and (streaming["values"], streaming["mask"]) == ("fp16", "gzip"):
+            full = adaptation["strategy"] == "full" or adaptation["fraction"] == 1
+            found.setdefault(("full", 1.0) if full else (adaptation["strategy"], adaptation["fraction"]), name)
     return found
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import losses, members, over_seeds, table_of
 from driftlab.platform.results.read import Tables
-from driftlab.platform.streaming.ams import Ams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +66,10 @@ def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
 
 def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
     """Name the first AMS system of a kind; nothing if the run has none."""
-    kinds = {name: (ams.slowdown, ams.patience is not None) for name, ams in members(tables, "streaming", Ams).items()}
+    kinds = {
+        name: (ams["slowdown"], ams["patience"] is not None)
+        for name, ams in members(tables, "streaming", "ams").items()
+    }
     return next((name for name, kind in kinds.items() if kind == (slowdown, patient)), "")
 
 

@@ -16,13 +16,14 @@ from driftlab.datasets.streets.presets import PRESETS, Preset
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.claims.cells import CELL, done, labels_of, members, over_seeds, slot, table_of, uploads
 from driftlab.platform.results.read import Tables
-from driftlab.platform.streaming.ams import Ams
+from driftlab.platform.results.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
+USUAL = (10.0, 0.1, 1.0)  # interval_s, low_fps and high_fps of AMS
 STREAM = ["cell", "device", "app"]
 
 # How far back to look -------------------------------------------------------------------------------------------------
@@ -66,7 +67,11 @@ def best_horizon(tables: Tables) -> Measured | Untestable:
 
 def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
     """Name the AMS systems with fixed intervals by their horizon and interval."""
-    return {(member.horizon_s, member.interval_s): name for name, member in _ams(tables).items() if not member.slowdown}
+    return {
+        (member["horizon_s"], member["interval_s"]): name
+        for name, member in _ams(tables).items()
+        if not member["slowdown"]
+    }
 
 
 def _ends(values: list[float]) -> list[float]:
@@ -109,7 +114,7 @@ def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
         return Untestable("needs 'ams' on a scene that stands still, such as interview")
-    usual_s = slot(tables, "ams", "streaming").interval_s
+    usual_s = slot(tables, "ams", "streaming")["interval_s"]
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
@@ -125,13 +130,13 @@ def rates_within_bounds(tables: Tables) -> Measured | Untestable:
     streams = buffers.groupby(STREAM)
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
-    inside = rates.between(member.low_fps, member.high_fps)
+    inside = rates.between(member["low_fps"], member["high_fps"])
     return Measured(float(inside.mean()), n=len(rates), note=f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
 
 
 def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     """Subtract how much `tanh` control changes the rate from buffer to buffer from how much `scaled` control does."""
-    modes = {member.control: name for name, member in reversed(_ams(tables).items()) if _usual(member)}
+    modes = {member["control"]: name for name, member in reversed(_ams(tables).items()) if _usual(member)}
     if not {"scaled", "tanh"} <= set(modes):
         return Untestable("needs AMS with tanh and with scaled control")
     buffers = _buffers(tables)
@@ -145,7 +150,7 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
 
 def time_to_encode(tables: Tables) -> Measured | Untestable:
     """Tell how long this machine took to encode the buffer that took it longest, seed by seed."""
-    clips = [name for name, member in _ams(tables).items() if member.codec.startswith("h264")]
+    clips = [name for name, member in _ams(tables).items() if member["codec"].startswith("h264")]
     sent = uploads(tables)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
@@ -155,19 +160,18 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
     return over_seeds(worst.rename("value").reset_index(), note)
 
 
-def _ams(tables: Tables) -> dict[str, Ams]:
-    return members(tables, "streaming", Ams)
+def _ams(tables: Tables) -> dict[str, Slot]:
+    return members(tables, "streaming", "ams")
 
 
-def _usual(member: Ams) -> bool:
-    usual = Ams()
-    return (member.interval_s, member.low_fps, member.high_fps) == (usual.interval_s, usual.low_fps, usual.high_fps)
+def _usual(member: Slot) -> bool:
+    return (member["interval_s"], member["low_fps"], member["high_fps"]) == USUAL
 
 
 def _quickest(tables: Tables) -> list[str]:
     """Name the AMS system that asks most often: stops are short."""
-    members = {name: member for name, member in _ams(tables).items() if member.control != "fixed"}
-    return sorted(members, key=lambda name: members[name].interval_s)[:1]
+    members = {name: member for name, member in _ams(tables).items() if member["control"] != "fixed"}
+    return sorted(members, key=lambda name: members[name]["interval_s"])[:1]
 
 
 def _buffers(tables: Tables) -> pd.DataFrame:

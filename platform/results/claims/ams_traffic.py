@@ -6,7 +6,7 @@ Which system is which follows from its slots, so that an experiment of one's own
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from driftlab.platform.results.claims.cells import (
     table_of,
 )
 from driftlab.platform.results.read import Tables
-from driftlab.platform.streaming.ams import Ams
-from driftlab.platform.streaming.just_in_time import JustInTime
+from driftlab.platform.results.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
 
+USUAL = ("fp16", 120.0)  # values and horizon_s of AMS
 
 # Figure 4: score over traffic -----------------------------------------------------------------------------------------
 
@@ -109,24 +109,23 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
     """Name the Just-In-Time systems of a run that send a part of the weights, or all, with their thresholds."""
     members = {name: _members(tables, name) for name in done(tables)["system"].unique()}
     return {
-        name: streaming.threshold
+        name: streaming["threshold"]
         for name, (streaming, adaptation) in members.items()
-        if isinstance(streaming, JustInTime) and (adaptation.fraction == 1) == dense
+        if streaming.name == "just_in_time" and (adaptation["fraction"] == 1) == dense
     }
 
 
 def _intervals(tables: Tables) -> list[str]:
     """Name the AMS systems of a run with the usual values and horizon, whatever their interval."""
     members = {name: _members(tables, name) for name in done(tables)["system"].unique()}
-    usual = Ams()
     return [
         name
         for name, (streaming, _) in members.items()
-        if isinstance(streaming, Ams) and (streaming.values, streaming.horizon_s) == (usual.values, usual.horizon_s)
+        if streaming.name == "ams" and (streaming["values"], streaming["horizon_s"]) == USUAL
     ]
 
 
-def _members(tables: Tables, name: str) -> tuple[Any, Any]:
+def _members(tables: Tables, name: str) -> tuple[Slot, Slot]:
     return slot(tables, name, "streaming"), slot(tables, name, "adaptation")
 
 
@@ -172,7 +171,7 @@ def _with_eight_bits(tables: Tables, name: str) -> str:
 
 def _quantised(tables: Tables) -> str | None:
     names = list(done(tables)["system"].unique())
-    fours = [name for name in names if getattr(slot(tables, name, "streaming"), "values", "") == "int4"]
+    fours = [name for name in names if slot(tables, name, "streaming")["values"] == "int4"]
     return fours[0] if fours and "ams" in names else None
 
 

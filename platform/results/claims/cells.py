@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import label_of
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.read import Tables
-from driftlab.platform.systems.system import System
-from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.results.systems import Slot, slots_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,23 +27,16 @@ def done(tables: Tables) -> pd.DataFrame:
     return runs[(runs["status"] == "done") & (runs["bound"] != "null_link")]
 
 
-def slot(tables: Tables, system: str, family: str) -> Any:
-    """Make the member that a system of this run has in a slot, with every parameter."""
-    parts = tables.run.spec.get("systems", ())
-    part = next((part for part in parts if isinstance(part, dict) and part["name"] == system), {})
-    given = part.get(family)
-    if isinstance(given, dict):
-        return Member(family, given["name"], tuple((k, v) for k, v in given.items() if k != "name")).make()
-    if given is not None:
-        return Member(family, given).make()
-    row = SYSTEMS.get(part.get("base") or system, System(system, ""))
-    return getattr(row, family).make()
+def slot(tables: Tables, system: str, family: str) -> Slot:
+    """Read the member that a system of this run has in a slot, with every parameter."""
+    return slots_of(tables.run.spec, [system])[system][family]
 
 
-def members(tables: Tables, family: str, kind: Any) -> dict[str, Any]:
-    """Make the members of one kind that the systems of a run have in a slot, by system."""
-    made = {name: slot(tables, name, family) for name in done(tables)["system"].unique()}
-    return {name: member for name, member in made.items() if isinstance(member, kind)}
+def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
+    """Read the members that the systems of a run have in a slot, by system; of these names alone, if any are given."""
+    found = slots_of(tables.run.spec, done(tables)["system"].unique())
+    slots = {system: of[family] for system, of in found.items()}
+    return {system: one for system, one in slots.items() if not names or one.name in names}
 
 
 def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:

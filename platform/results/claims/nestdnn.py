@@ -24,8 +24,6 @@ from driftlab.platform.results.claims.sharing import (
     whole,
 )
 from driftlab.platform.results.read import Tables
-from driftlab.platform.scaling.independent import Independent
-from driftlab.platform.scaling.nested import Nested
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,8 +69,8 @@ def _gains(tables: Tables) -> pd.DataFrame:
 
 def fewer_operations(tables: Tables) -> Measured | Untestable:
     """Tell which share of the descendants computes less than the network that they were made from."""
-    smaller = {name for name, member in members(tables, "scaling", Nested).items() if max(member.keep) < 1}
-    descendants = of_kind(tables, Nested)[lambda rows: rows["system"].isin(smaller)]
+    smaller = {name for name, member in members(tables, "scaling", "nested").items() if max(member["keep"]) < 1}
+    descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
     both = descendants.merge(whole(tables), on=APP, suffixes=("", "_whole"))
     if both.empty:
         return Untestable("needs nested networks and the whole one")
@@ -82,7 +80,7 @@ def fewer_operations(tables: Tables) -> Measured | Untestable:
 
 def memory_saved(tables: Tables) -> Measured | Untestable:
     """Tell by which share the largest descendant is smaller than all independent networks together."""
-    nested, alone = of_kind(tables, Nested), of_kind(tables, Independent)
+    nested, alone = of_kind(tables, "nested"), of_kind(tables, "independent")
     if nested.empty or alone.empty:
         return Untestable("needs nested and independent networks")
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)

@@ -24,7 +24,6 @@ from driftlab.platform.results.claims.sharing import (
     switches,
 )
 from driftlab.platform.results.read import Tables
-from driftlab.platform.scheduling.nestdnn import NestDnn
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -136,7 +135,7 @@ def gap_to_optimum(tables: Tables) -> Measured | Untestable:
     gaps = {}
     for name, best in greedy_and_exact(tables).items():
         member = slot(tables, name, "scheduling")
-        found = costs(tables, {name: member.alpha, best: member.alpha}, member.objective)
+        found = costs(tables, {name: member["alpha"], best: member["alpha"]}, member["objective"])
         gaps[name] = 100 * (found[name] - found[best])
     used = [name for name in gaps if in_use(slot(tables, name, "scheduling"))]
     if not used:
@@ -150,12 +149,14 @@ def gap_to_optimum(tables: Tables) -> Measured | Untestable:
 
 def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
     """Subtract what lookahead costs from what the best of the steepest walks does, however fine its grid."""
-    greedy = {name: one for name, one in members(tables, "scheduling", NestDnn).items() if one.objective == "total"}
-    ours = [name for name, one in greedy.items() if one.method == "lookahead" and not one.cached]
-    theirs = [name for name, one in greedy.items() if one.method == "steepest" and not one.cached]
+    greedy = {
+        name: one for name, one in members(tables, "scheduling", "nestdnn").items() if one["objective"] == "total"
+    }
+    ours = [name for name, one in greedy.items() if one["method"] == "lookahead" and not one["cached"]]
+    theirs = [name for name, one in greedy.items() if one["method"] == "steepest" and not one["cached"]]
     if not ours or not theirs:
         return Untestable("needs lookahead and steepest without a kept plan")
-    alpha = greedy[ours[0]].alpha
+    alpha = greedy[ours[0]]["alpha"]
     found = 100 * costs(tables, dict.fromkeys([ours[0], *theirs], alpha))
     best = min(theirs, key=lambda name: float(found[name].mean()))
     took = _decision_s(tables)
@@ -165,12 +166,13 @@ def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
 
 def time_saved(tables: Tables) -> Measured | Untestable:
     """Tell which share of the time of its decisions a scheduler saves by keeping an unfinished plan."""
-    greedy = members(tables, "scheduling", NestDnn)
+    greedy = members(tables, "scheduling", "nestdnn")
     pairs = [
         (name, other)
         for name, one in greedy.items()
         for other, two in greedy.items()
-        if one.cached and not two.cached and {**vars(one), "cached": False} == vars(two) and one.method == "steepest"
+        if one["cached"] and not two["cached"] and one.without("cached") == two.without("cached")
+        if one["method"] == "steepest"
     ]
     if not pairs:
         return Untestable("needs the paper's greedy with and without a kept plan")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,8 @@ from driftlab.platform.core.records import Variant
 from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.claims.cells import CELL, done, members, slot
 from driftlab.platform.results.read import Tables
-from driftlab.platform.scaling.fixed import Fixed
-from driftlab.platform.scaling.independent import Independent
-from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.results.systems import Slot
 from driftlab.platform.scheduling.costs import weighed
-from driftlab.platform.scheduling.exact import Exact
-from driftlab.platform.scheduling.nestdnn import NestDnn
-from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.world.variants import paged_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +23,7 @@ if TYPE_CHECKING:
 
 WINDOW = [*CELL, "device", "time_s"]
 APP = ["draw", "workload", "app"]  # whose networks are compared
+USUAL_ALPHA = 0.1  # of the schedulers that weigh lateness
 ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
 
 
@@ -49,9 +44,9 @@ def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(accuracy=mean, draw=0).drop_duplicates([*place, "network", "memory_bytes", "macs"])
 
 
-def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
+def of_kind(tables: Tables, kind: str) -> pd.DataFrame:
     """List the networks of the first system whose scaling is of a kind, if it prunes all layers alike."""
-    found = [name for name, member in members(tables, "scaling", kind).items() if getattr(member, "only", None) is None]
+    found = [name for name, member in members(tables, "scaling", kind).items() if member["only"] is None]
     rows = networks(tables)
     return rows[rows["system"].isin(found[:1])]
 
@@ -59,12 +54,12 @@ def of_kind(tables: Tables, kind: Any) -> pd.DataFrame:
 def nested_and_independent(tables: Tables) -> pd.DataFrame:
     """Put the networks of the same application and width side by side: `_nested` and `_alone`."""
     key = [*APP, "macs"]
-    return of_kind(tables, Nested).merge(of_kind(tables, Independent), on=key, suffixes=("_nested", "_alone"))
+    return of_kind(tables, "nested").merge(of_kind(tables, "independent"), on=key, suffixes=("_nested", "_alone"))
 
 
 def whole(tables: Tables) -> pd.DataFrame:
     """List the network of each application as it was before it was scaled."""
-    return of_kind(tables, Fixed)
+    return of_kind(tables, "fixed")
 
 
 def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
@@ -75,7 +70,7 @@ def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
 
 def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
     """Pair the nested with the independent networks of each application that has as many of both, and several."""
-    nested, alone = (dict(list(of_kind(tables, kind).groupby(APP))) for kind in (Nested, Independent))
+    nested, alone = (dict(list(of_kind(tables, kind).groupby(APP))) for kind in ("nested", "independent"))
     return {app: (nested[app], alone[app]) for app in nested if len(nested[app]) == len(alone.get(app, ())) > 1}
 
 
@@ -104,13 +99,15 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
 
     Of a layer with fewer networks than shares nobody knows which share is missing.
     """
-    kinds = {name: member for name, member in members(tables, "scaling", Nested).items() if member.only is not None}
-    kinds = {name: member for name, member in kinds.items() if not member.prune_epochs and not member.grow_epochs}
+    kinds = {
+        name: member for name, member in members(tables, "scaling", "nested").items() if member["only"] is not None
+    }
+    kinds = {name: member for name, member in kinds.items() if not member["prune_epochs"] and not member["grow_epochs"]}
     rows = networks(tables)
     count = rows.groupby(["system", *APP])["variant"].transform("size")
-    rows = rows[count == rows["system"].map({name: len(member.keep) for name, member in kinds.items()})]
-    shares = [kinds[row.system].keep[::-1][row.variant] for row in rows.itertuples()]
-    ranking, layer = ({name: getattr(kinds[name], field) for name in kinds} for field in ("ranking", "only"))
+    rows = rows[count == rows["system"].map({name: len(member["keep"]) for name, member in kinds.items()})]
+    shares = [kinds[row.system]["keep"][::-1][row.variant] for row in rows.itertuples()]
+    ranking, layer = ({name: kinds[name][field] for name in kinds} for field in ("ranking", "only"))
     return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
 
 
@@ -192,41 +189,41 @@ def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -
 
 def greedy_and_exact(tables: Tables) -> dict[str, str]:
     """Pair every greedy NestDNN system with the exact one of the same objective, alpha and networks."""
-    greedy, exact = (members(tables, "scheduling", kind) for kind in (NestDnn, Exact))
+    greedy, exact = (members(tables, "scheduling", kind) for kind in ("nestdnn", "exact"))
     scaling = {name: slot(tables, name, "scaling") for name in [*greedy, *exact]}
     return {
         name: other
         for name, mine in greedy.items()
         for other, theirs in exact.items()
-        if (mine.objective, mine.alpha, scaling[name]) == (theirs.objective, theirs.alpha, scaling[other])
+        if (mine["objective"], mine["alpha"], scaling[name]) == (theirs["objective"], theirs["alpha"], scaling[other])
     }
 
 
 def swept(tables: Tables) -> list[dict[str, float]]:
     """Group the systems that differ in nothing but how they weigh lateness: each with its alpha, from the smallest."""
-    groups: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for name, member in members(tables, "scheduling", NestDnn | Exact).items():
-        others = replace(member, alpha=0.0), slot(tables, name, "scaling")
-        groups[repr(others)][name] = member.alpha
+    groups: defaultdict[tuple[Slot, Slot], dict[str, float]] = defaultdict(dict)
+    for name, member in members(tables, "scheduling", "nestdnn", "exact").items():
+        others = member.without("alpha"), slot(tables, name, "scaling")
+        groups[others][name] = member["alpha"]
     return [dict(sorted(group.items(), key=lambda item: item[1])) for group in groups.values()]
 
 
 def frontier(tables: Tables, objective: str) -> pd.DataFrame:
     """Compare NestDNN's systems of an objective with the status quo: a row per setting, seed and `alpha`."""
-    greedy = members(tables, "scheduling", NestDnn)
+    greedy = members(tables, "scheduling", "nestdnn")
     lines = [
         line
         for line in swept(tables)
-        if (one := greedy.get(next(iter(line)))) and one.objective == objective and in_use(one)
+        if (one := greedy.get(next(iter(line)))) and one["objective"] == objective and in_use(one)
     ]
     line = max(lines, key=len, default={})
     points = beside_status_quo(tables, line)
     return points.assign(alpha=points["system"].map(line)).sort_values([*CELL, "alpha"])
 
 
-def in_use(member: NestDnn) -> bool:
+def in_use(member: Slot) -> bool:
     """Tell whether a scheduler walks and remembers as it does unless told otherwise; other ways are comparisons."""
-    return member.method == "lookahead" and member.cached
+    return member["method"] == "lookahead" and bool(member["cached"])
 
 
 def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
@@ -235,7 +232,7 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
     waits has no frames and no accuracy.
     """
-    base = next(iter(members(tables, "scheduling", StatusQuo)), None)
+    base = next(iter(members(tables, "scheduling", "status_quo")), None)
     rows = allocations(tables)
     plain = rows[rows["system"] == base]
     both = rows[rows["system"].isin(list(systems))].merge(plain, on=[*WINDOW, "app"], suffixes=("", "_base"))

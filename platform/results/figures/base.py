@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims.cells import members
-from driftlab.platform.results.claims.sharing import swept
+from driftlab.platform.results.claims.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables
+from driftlab.platform.results.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,10 +39,10 @@ class View:
         """Read a table with the system, the setting and the seed of every row."""
         return self.tables.frame(table).merge(self.runs[["cell", "system", "setting", "seed"]], on="cell")
 
-    def members(self, family: str, kind: type[Any] = object) -> dict[str, Any]:
-        """Make the members that the systems of this run have in a slot, as far as they are of one kind."""
-        made = members(self.tables, family, kind)
-        return {name: made[name] for name in self.looks if name in made}
+    def members(self, family: str, *names: str) -> dict[str, Slot]:
+        """Read the members that the systems of this run have in a slot; of these names alone, if any are given."""
+        found = members(self.tables, family, *names)
+        return {system: found[system] for system in self.looks if system in found}
 
     def one_of_each(self) -> list[str]:
         """Take a system for each pair of scheduler and networks; of those that differ in alpha alone the most usual."""
@@ -50,8 +51,8 @@ class View:
         found: dict[Any, str] = {}
         for name, member in self.members("scheduling").items():
             line = lines.get(name, {name: 0.0})
-            usual = min(line, key=lambda other: abs(line[other] - type(member).alpha)) if len(line) > 1 else name
-            found.setdefault((type(member), repr(scalings[name])), usual)
+            usual = min(line, key=lambda other: abs(line[other] - USUAL_ALPHA)) if len(line) > 1 else name
+            found.setdefault((member.name, scalings[name]), usual)
         return list(found.values())
 
     def settings(self) -> list[str]:

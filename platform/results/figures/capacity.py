@@ -45,8 +45,8 @@ def show(view: View) -> Shown | None:
 
 def _families(view: View) -> pd.DataFrame:
     """List the networks that each way of scaling makes: its name is the `family`, an application is a `place`."""
-    members = {name: one for name, one in view.members("scaling").items() if getattr(one, "only", None) is None}
-    first = {repr(one): name for name, one in reversed(members.items())}
+    members = {name: one for name, one in view.members("scaling").items() if one["only"] is None}
+    first = {one: name for name, one in reversed(members.items())}
     kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
     words = {name: kinds[name].partition("(")[0] for name in first.values()}
     names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}

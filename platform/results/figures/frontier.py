@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +45,10 @@ def sweeps(view: View) -> dict[str, dict[str, str]]:
     for name, member in view.members("streaming").items():
         if name in _bounds(view):
             continue
-        values = asdict(member)
+        values = dict(member.params)
         numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
         words = tuple((key, value) for key, value in values.items() if key not in numbers)
-        groups[type(member), words, adaptations[name]][name] = {
+        groups[member.name, words, adaptations[name]][name] = {
             key: value for key, value in numbers.items() if not isinstance(value, bool)
         }
     found = {}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
-from driftlab.platform.streaming.ams import Ams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,11 +21,11 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Draw the score over both, where both vary."""
-    members = {name: member for name, member in view.members("streaming", Ams).items() if not member.slowdown}
+    members = {name: member for name, member in view.members("streaming", "ams").items() if not member["slowdown"]}
     runs = view.runs[view.runs["system"].isin(list(members))]
     grid = runs.assign(
-        horizon_s=runs["system"].map({name: member.horizon_s for name, member in members.items()}),
-        interval_s=runs["system"].map({name: member.interval_s for name, member in members.items()}),
+        horizon_s=runs["system"].map({name: member["horizon_s"] for name, member in members.items()}),
+        interval_s=runs["system"].map({name: member["interval_s"] for name, member in members.items()}),
     )
     if grid["horizon_s"].nunique() < 2 or grid["interval_s"].nunique() < 2:
         return None

@@ -9,7 +9,6 @@ from driftlab.datasets.streets.presets import PRESETS
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims.cells import labels_of, uploads
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
-from driftlab.platform.streaming.ams import Ams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +23,8 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Draw the rate of every system that adapts it, and how mean rates are spread over the streams."""
-    members = view.members("streaming", Ams)
-    adaptive = [name for name, member in members.items() if member.control != "fixed"]
+    members = view.members("streaming", "ams")
+    adaptive = [name for name, member in members.items() if member["control"] != "fixed"]
     sent = uploads(view.tables)
     sent = sent[sent["system"].isin(adaptive)].merge(view.runs[["cell", "setting"]], on="cell")
     if sent.empty:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.results import plots
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
 
@@ -22,9 +21,11 @@ CELL = ["setting", "seed"]
 
 def show(view: View) -> Shown | None:
     """Compare strategies and fractions with sending everything, where both vary."""
-    members = view.members("adaptation", Distill)
-    everything = [name for name, member in members.items() if member.fraction == 1 or member.strategy == "full"]
-    parts = {name: (member.strategy, member.fraction) for name, member in members.items() if name not in everything}
+    members = view.members("adaptation", "distill")
+    everything = [name for name, member in members.items() if member["fraction"] == 1 or member["strategy"] == "full"]
+    parts = {
+        name: (member["strategy"], member["fraction"]) for name, member in members.items() if name not in everything
+    }
     if not everything or len({strategy for strategy, _ in parts.values()}) < 2:
         return None
     runs = view.runs

@@ -11,8 +11,6 @@ from driftlab.platform.results import plots
 from driftlab.platform.results.claims.cells import CELL
 from driftlab.platform.results.claims.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, common, means
-from driftlab.platform.scheduling.exact import Exact
-from driftlab.platform.scheduling.status_quo import StatusQuo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +51,7 @@ def show(view: View) -> Shown | None:
     """Draw a panel for each setting and objective, and one of energy for each setting, where alpha varies."""
     lines = _lines(view)
     joined = [name for line in lines.values() for name in line.alphas]
-    others = [name for name, one in view.members("scheduling").items() if not isinstance(one, StatusQuo)]
+    others = [name for name, one in view.members("scheduling").items() if one.name != "status_quo"]
     points = beside_status_quo(view.tables, dict.fromkeys([*joined, *others]) if lines else ())
     if points.empty:
         return None
@@ -82,7 +80,7 @@ def _lines(view: View) -> dict[str, Line]:
     for line in swept(view.tables):
         first = members[next(iter(line))]
         if len(line) >= FEWEST:
-            found[common(list(line))] = Line(line, first.objective, isinstance(first, Exact))
+            found[common(list(line))] = Line(line, first["objective"], first.name == "exact")
     order = list(members)
     return dict(sorted(found.items(), key=lambda item: (item[1].exact, order.index(next(iter(item[1].alphas))))))
 

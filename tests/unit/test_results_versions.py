@@ -1,0 +1,301 @@
+"""Runs last: older folders open, report and compare; newer columns and tables are filled; nothing imports a member."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import documents_factory as documents
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import results_factory as factory
+import yaml
+from typer.testing import CliRunner
+
+from driftlab.cli import app as front
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
+from driftlab.platform.lab.cells import cells_of, resolved
+from driftlab.platform.lab.experiment import load, parse
+from driftlab.platform.results import recorder, schema
+from driftlab.platform.results.diff import differences
+from driftlab.platform.results.read import open_run
+from driftlab.platform.results.recorder import Recorder, finished
+from driftlab.platform.results.systems import NESTED, Slot, every_system, filled, slots_of
+
+OLD = Path(__file__).resolve().parents[1] / "fixtures/run-schema-4"
+ROWS = {
+    "runs": 3,
+    "frames": 96,
+    "transfers": 12,
+    "updates": 6,
+    "shares": 12,
+    "variants": 8,
+    "devices": 3,
+    "pictures": 0,
+}
+
+
+def call(*words: object):
+    return CliRunner().invoke(front.build_app(), [str(word) for word in words])
+
+
+@pytest.fixture
+def old(tmp_path):
+    return Path(shutil.copytree(OLD, tmp_path / "old"))
+
+
+# --- a run of schema version 4
+
+
+@pytest.mark.parametrize("table", schema.TABLES)
+def test_every_table_of_the_old_run_reads(table):
+    run = open_run(OLD)
+    found = run.table(table)
+    assert found.schema.equals(schema.TABLES[table], check_metadata=True)
+    assert len(found) == ROWS.get(table, 0)
+    holes = [field.name for field in found.schema if not field.nullable and found[field.name].null_count]
+    assert holes == []  # a newer column that may not be null says what it holds in older runs: `before`
+
+
+def test_the_old_run_answers_in_sql():
+    assert open_run(OLD).versions() == ["4"]
+    rows = open_run(OLD).sql("select system, updates from runs order by 1").to_pylist()
+    assert rows == [
+        {"system": "ams", "updates": 6},
+        {"system": "nestdnn", "updates": 0},
+        {"system": "no_custom", "updates": 0},
+    ]
+
+
+def test_the_old_run_is_reported_and_judged(old):
+    assert call("report", old).exit_code == 0
+    assert "old" in (old / "report.html").read_text()
+    answer = json.loads(call("claims", old, "--json").stdout)
+    verdicts = {claim["id"]: claim["verdict"] for claim in answer["claims"]}
+    assert set(verdicts.values()) <= {"reproduced", "not reproduced", "not testable here", "information"}
+    assert call("diff", OLD, old).output == "No difference.\n"
+
+
+def test_a_notebook_draws_the_old_run(monkeypatch):
+    pytest.importorskip("IPython")
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+
+    from driftlab.platform.results.figures.base import view_of
+    from driftlab.platform.results.figures.table import FIGURES
+    from driftlab.platform.results.notebook import show
+
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    with mpl.rc_context({"backend": "Agg"}):
+        view = view_of(open_run(OLD))
+        for figure in FIGURES:
+            show(view, figure.name)
+    assert list(view.members("streaming", "ams")) == ["ams"]
+
+
+def test_reading_a_run_imports_no_member(old):
+    code = (
+        "import sys; from driftlab.platform.results.claims.base import evaluate;"
+        "from driftlab.platform.results.diff import differences; from driftlab.platform.results.read import open_run;"
+        "from driftlab.platform.results.report import write_report; path = sys.argv[1]; evaluate(open_run(path));"
+        "write_report(path); assert differences(path, path) == []; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(old)], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "driftlab.platform.results.report" in loaded
+    members = {place.partition(":")[0] for family in FAMILIES.values() for place in family.values()}
+    assert loaded & {*members, "torch", "torchvision", "ray"} == set()
+
+
+def test_cells_of_another_minor_version_run_again(old):
+    assert finished(str(old)) == set()
+    cell = "no_custom/w/two-phones/seed-0"
+    Recorder(str(old)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
+    assert finished(str(old)) == {cell}
+    assert open_run(old).versions() == ["4", schema.SCHEMA_VERSION]
+    assert len(open_run(old).table("runs")) == 4
+
+
+# --- tables that change
+
+
+@pytest.fixture
+def run(tmp_path):
+    return factory.make_run(tmp_path / "run", systems=("no_custom", "one_time"), workloads=("w",), seeds=(0,))
+
+
+def rewrite(run, table, change, version=None):
+    """Write files of a table as another version would have."""
+    for file in (run / "tables" / table).glob("*.parquet"):
+        content = change(pq.read_table(file))
+        metadata = dict(content.schema.metadata)
+        if version:
+            metadata[b"driftlab.schema"] = version.encode()
+        pq.write_table(content.replace_schema_metadata(metadata), file)
+
+
+def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
+    rewrite(run, "updates", lambda table: table.drop_columns(["phi", "loss_last"]), "4")
+    found = open_run(run).table("updates")
+    assert found.schema.equals(schema.TABLES["updates"])
+    assert found["loss_last"].null_count == len(found) == 2
+    assert found["loss_first"].null_count == 0
+    assert open_run(run).frame("updates")["loss_last"].isna().all()
+
+
+def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
+    made = schema._column("place", pa.string(), "where it was made", before="server")
+    table = schema.TABLES["updates"]
+    newer = pa.schema([*table, made], metadata=table.metadata)
+    monkeypatch.setattr(recorder, "TABLES", {**schema.TABLES, "updates": newer})
+    (file, *_) = sorted((run / "tables/updates").glob("one_time*"))
+    assert recorder.read_file(file, "updates")["place"].to_pylist() == ["server"] * 2
+    assert schema._meaning(made) == 'where it was made; "server" in older runs'
+
+
+def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatch):
+    shutil.rmtree(run / "tables/updates")
+    with pytest.raises(DataError, match="is missing though its cell is complete"):
+        open_run(run).table("updates")
+    rewrite(run, "runs", lambda table: table, "4")
+    with pytest.raises(DataError, match="is missing though its cell is complete"):
+        open_run(run).table("updates")
+    table = schema.TABLES["updates"]
+    since = table.with_metadata({**table.metadata, b"driftlab.since": b"4.1"})
+    monkeypatch.setattr(schema, "TABLES", {**schema.TABLES, "updates": since})
+    found = open_run(run).table("updates")
+    assert (len(found), found.schema) == (0, table)
+
+
+def test_a_column_that_is_not_known_is_left_out(run):
+    rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "4.99")
+    found = open_run(run).table("devices")
+    assert found.schema.equals(schema.TABLES["devices"])
+    assert len(found) == 4
+
+
+def test_a_newer_major_version_is_refused_and_nothing_of_it_is_run_again(run):
+    rewrite(run, "runs", lambda table: table, "5.2")
+    for read in (lambda: open_run(run).table("runs"), lambda: finished(str(run))):
+        with pytest.raises(DataError, match=r"schema version 5\.2.*reads up to 4\.x.*run\.json"):
+            read()
+
+
+@pytest.mark.parametrize("version", ["3", "x", "4.x", ""])
+def test_what_is_no_version_is_damage(run, version):
+    rewrite(run, "runs", lambda table: table, version or "-")
+    with pytest.raises(DataError, match="--resume"):
+        open_run(run).table("runs")
+
+
+def test_a_column_of_another_type_is_damage(run):
+    rewrite(run, "frames", lambda table: table.set_column(1, "device", pa.array(range(len(table)))))
+    with pytest.raises(DataError, match="column 'device' is int64"):
+        open_run(run).table("frames")
+
+
+def test_versions_that_had_other_columns_do_not_differ_by_them(run, tmp_path):
+    older = Path(shutil.copytree(run, tmp_path / "older"))
+    rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "4")
+    assert differences(older, run) == []
+    assert differences(run, older) == []
+
+
+# --- specs that hold every parameter
+
+
+@pytest.mark.parametrize("document", [documents.TINY | {"bounds": True}, documents.SHARING], ids=["bounds", "nested"])
+def test_a_spec_holds_every_parameter_and_means_the_same(document):
+    experiment = parse(document)
+    document = resolved(experiment)
+    again = parse(yaml.safe_load(yaml.safe_dump(document)))
+    assert [cell.system for cell in cells_of(again)] == [cell.system for cell in cells_of(experiment)]
+    assert again == experiment
+    for part in (*document["systems"], *(document["bound_rows"] or ())):
+        for family in FAMILIES:
+            slot = dict(part[family])
+            held = {*slot.pop("defaults"), *slot}
+            assert held == {"name", *parameters(member_class(family, slot["name"]))}
+    listed = {part["name"] for part in every_system(document)}
+    assert listed == {cell.system.name for cell in cells_of(experiment)}
+
+
+def test_members_keep_their_names_and_what_was_given():
+    systems = parse(resolved(parse(documents.TINY))).systems
+    ams = next(part for part in systems if part.name == "ams")
+    assert (ams.streaming, ams.scaling) == ({"name": "ams", "interval_s": 2}, {"name": "fixed"})
+    demo = load("demo")
+    cell, same = (
+        next(cell for cell in cells_of(each) if cell.system.name == "just_in_time")
+        for each in (demo, parse(resolved(demo)))
+    )
+    assert (
+        str(same.system.adaptation) == str(cell.system.adaptation) == "distill(learning_rate=0.003, optimiser=momentum)"
+    )
+
+
+def test_a_default_that_has_changed_since_stays_what_it_was():
+    document = resolved(parse(documents.TINY))
+    row = next(part for part in document["systems"] if part["name"] == "ams")
+    row["adaptation"]["defaults"]["batch"] = 7
+    (cell,) = (cell for cell in cells_of(parse(document)) if cell.system.name == "ams")
+    assert cell.system.adaptation == Member("adaptation", "distill", (("batch", 7), ("iterations", 3)))
+    row["adaptation"]["defaults"]["gone"] = 1
+    with pytest.raises(RequestError, match="unknown parameter 'gone'"):
+        parse(document)
+
+
+def test_bounds_stay_what_they_were():
+    experiment = parse({**documents.TINY, "bounds": True, "systems": ["ams"]})
+    document = resolved(experiment)
+    assert [row["name"] for row in document["bound_rows"]] == ["no_custom", "best_static", "oracle"]
+    document["bound_rows"][1]["streaming"]["iterations"] = 5
+    found = {cell.system.name: cell.system for cell in cells_of(parse(document))}
+    assert list(found) == ["ams", "no_custom", "best_static", "oracle"]
+    assert dict(found["best_static"].streaming.params)["iterations"] == 5
+    assert found["best_static"].bound == "best_static"
+    assert len(cells_of(parse(document, ["bounds=false"]))) == 1
+
+
+@pytest.mark.parametrize("document", [documents.TINY | {"bounds": True}, documents.SHARING], ids=["bounds", "nested"])
+def test_defaults_that_are_spelled_out_are_no_difference(tmp_path, document):
+    experiment = parse(document)
+    folders = [tmp_path / part for part in "ab"]
+    for folder, document in zip(folders, (experiment.model_dump(mode="json"), resolved(experiment)), strict=True):
+        folder.mkdir()
+        (folder / "spec.yaml").write_text(yaml.safe_dump(document))
+    assert differences(*folders) == []
+    assert filled(resolved(experiment)) == resolved(experiment)
+
+
+def test_parameters_that_differ_are_told_and_those_of_one_version_alone_are_not(tmp_path):
+    plain = resolved(parse(documents.TINY))
+    other = json.loads(json.dumps(plain))
+    row = next(part for part in other["systems"] if part["name"] == "ams")
+    row["streaming"]["defaults"]["newer"] = 1
+    row["adaptation"]["defaults"]["batch"] = 7
+    for name, document in (("a", plain), ("b", other)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spec.yaml").write_text(yaml.safe_dump(document))
+    assert differences(tmp_path / "a", tmp_path / "b") == ["spec 'systems.ams.adaptation.batch': 4 vs 7"]
+    assert differences(tmp_path / "b", tmp_path / "a") == ["spec 'systems.ams.adaptation.batch': 7 vs 4"]
+
+
+def test_slots_of_an_old_spec_have_the_defaults_of_their_time():
+    found = slots_of(open_run(OLD).spec, ["ams", "nestdnn", "oracle"])
+    assert (found["ams"]["streaming"]["interval_s"], found["ams"]["streaming"]["horizon_s"]) == (2, 120.0)
+    assert found["nestdnn"]["scaling"]["keep"] == (1.0, 0.5)
+    assert found["nestdnn"]["scaling"].nested
+    assert found["oracle"]["streaming"]["span"] == "window"
+    assert found["ams"]["streaming"]["unheard_of"] is None
+    assert Slot("x", (("a", 1), ("b", 2))).without("a") == Slot("x", (("b", 2.0),))
+
+
+@pytest.mark.parametrize("name", FAMILIES["scaling"])
+def test_nested_members_are_known_by_name(name):
+    assert member_class("scaling", name).nested == (name in NESTED)
