@@ -184,7 +184,7 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Give every frame the class of the nearest centroid by cosine, in two rounds; classes without frames give none.
 
-    An empty class has no centroid. Were it allowed, every frame would go to it in the second round.
+    A class that no frame is answered with has a soft centroid in the middle of all, which would win frames.
     """
     import torch
     from torch.nn import functional as F

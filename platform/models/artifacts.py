@@ -63,6 +63,19 @@ class FamilyRecipe:
         return _key(_family_origin(self))
 
 
+@dataclasses.dataclass(frozen=True)
+class PackRecipe:
+    """A family of networks and the adaptation member that looks at what it was built on."""
+
+    family: FamilyRecipe
+    adaptation: Member
+    version: int = 1  # raise it when the member or the data change what comes out
+
+    def key(self) -> str:
+        """Hash the family's recipe with every parameter of the member and, in a user's file, its code."""
+        return _key(_pack_origin(self))
+
+
 def obtain(recipe: Recipe) -> Weights:
     """Return a recipe's weights: from the cache, or built now and kept; processes that ask together build once."""
 
@@ -86,9 +99,26 @@ def obtain_family(recipe: FamilyRecipe) -> Weights:
 
     if not recipe.scaling.make().needs_data:
         return build()
-    name = f"{plugins.short(recipe.scaling.name).replace(':', '-')}-{recipe.network.network}"
+    name = f"{_file_name(recipe.scaling)}-{recipe.network.network}"
     what = f"{recipe.scaling} from {recipe.network.network}"
     return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
+
+
+def obtain_pack(recipe: PackRecipe) -> Weights:
+    """Return what an adaptation member knows of the source, kept as weights are; empty for one that asks nothing."""
+
+    def build() -> Weights:
+        from driftlab.platform.models.pretrain import pack
+
+        return pack(recipe, obtain_family(recipe.family))
+
+    if not recipe.adaptation.make().packs:
+        return {}
+    network = recipe.family.network.network
+    name = f"{_file_name(recipe.adaptation)}-pack-{network}"
+    return _obtain(
+        f"the pack of {recipe.adaptation} on {network}", f"{name}-{recipe.key()}", _pack_origin(recipe), build
+    )
 
 
 def cache_folder() -> Path:
@@ -108,10 +138,29 @@ def _origin(recipe: Recipe) -> Origin:
 
 
 def _family_origin(recipe: FamilyRecipe) -> Origin:
-    member, file = recipe.scaling.make(), Path(recipe.scaling.name.rpartition(":")[0])
+    return {
+        "network": _origin(recipe.network),
+        "scaling": _member_origin(recipe.scaling),
+        "version": recipe.version,
+    }
+
+
+def _pack_origin(recipe: PackRecipe) -> Origin:
+    return {
+        "family": _family_origin(recipe.family),
+        "adaptation": _member_origin(recipe.adaptation),
+        "version": recipe.version,
+    }
+
+
+def _member_origin(member: Member) -> Origin:
+    file = Path(member.name.rpartition(":")[0])
     code = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == plugins.SUFFIX else None
-    scaling = {"name": plugins.short(recipe.scaling.name), "code": code, **_decisive(member)}
-    return {"network": _origin(recipe.network), "scaling": scaling, "version": recipe.version}
+    return {"name": plugins.short(member.name), "code": code, **_decisive(member.make())}
+
+
+def _file_name(member: Member) -> str:
+    return plugins.short(member.name).replace(":", "-")
 
 
 def _decisive(recipe: Any) -> Origin:

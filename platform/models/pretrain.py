@@ -21,11 +21,11 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.models.predict import load, state_of, to_input
-from driftlab.platform.models.schooling import Data, Lessons, data_of
+from driftlab.platform.models.schooling import Data, Lessons, alone, data_of
 from driftlab.platform.models.zoo import build, task_of
 
 if TYPE_CHECKING:
-    from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
+    from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe
 
 FRAMES = 1600  # lessons to draw from: networks trained on them score only 2 to 3 points lower on new scenes
 CHOSEN_BY, JUDGED_BY = 400, 1600  # lessons: with 1600 an accuracy of 0.8 is known to a point, were they independent
@@ -69,6 +69,16 @@ def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
     load(model, weights)
     stored: Weights = scaling.store(scaling.build(model, draw_data(network) if scaling.needs_data else None))
     return stored
+
+
+def pack(recipe: PackRecipe, stored: Weights) -> Weights:
+    """Let an adaptation member look at the largest network of a family and at the data that it was built on."""
+    network, scaling = recipe.family.network, recipe.family.scaling.make()
+    model = build(network.network, network.classes, seed=0).eval()
+    family = scaling.restore(model, stored, (network.height, network.width))
+    with alone(seed_for(network.seed, "pack")):
+        found: Weights = recipe.adaptation.make().pack(scaling.source(family), draw_data(network))
+    return {name: np.array(value, order="C") for name, value in found.items()}  # a view would be kept as what it views
 
 
 def draw_data(recipe: Recipe) -> Data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.core.records import Reply
-from driftlab.platform.models.artifacts import FamilyRecipe, obtain_family
+from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
 from driftlab.platform.scaling.base import Profile
 
 
@@ -30,3 +30,10 @@ class Builder:
         arrays = obtain_family(recipe)
         family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
         return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
+
+    def pack(self, recipe: PackRecipe) -> Reply:
+        """Return what an adaptation member finds out about the data that a family was built on."""
+        from driftlab.platform.models.digest import digest
+
+        pack = obtain_pack(recipe)
+        return Reply(digest(pack), payload=pack)

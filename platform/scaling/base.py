@@ -61,6 +61,10 @@ class Scaling(ABC):
     def select(self, family: Any, budget: Budget) -> nn.Module:
         """Make the network to run within the budget."""
 
+    def source(self, family: Any) -> nn.Module:
+        """Make the network that runs where nothing limits it."""
+        return self.select(family, Budget())
+
     def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
         """Choose what a scheduler leaves open: the most accurate network within the budget, else the fastest one.
 

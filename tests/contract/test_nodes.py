@@ -22,7 +22,7 @@ from driftlab.platform.core.catalogue import Member, import_class
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab.inline import NODE_CLASSES
 from driftlab.platform.models.account import account
-from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.learner import Learner
@@ -112,6 +112,7 @@ def scripts(folder: Path) -> list[Script]:
 
     first, second = updates()
     moved, lost, whole = updates_of_buffers()
+    family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
     labels = zlib.compress(frames(1, 2).labels[0].tobytes())
     return [
         Script(
@@ -199,7 +200,7 @@ def scripts(folder: Path) -> list[Script]:
         Script(
             "builder",
             (),
-            (("build", (FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling),)),),
+            (("build", (family,)), ("pack", (PackRecipe(family, Member("adaptation", "tent")),))),
         ),
         Script(
             "recorder", (str(folder),), (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))

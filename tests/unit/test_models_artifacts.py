@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import Member
 from driftlab.platform.models import artifacts, pretrain
-from driftlab.platform.models.artifacts import Recipe, cache_folder, obtain
+from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe, cache_folder, obtain, obtain_pack
 from driftlab.platform.models.digest import digest
+from driftlab.platform.nodes.builder import Builder
 
 RECIPE = Recipe("half")
 WEIGHTS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.count": np.array(7)}
@@ -176,3 +178,92 @@ def test_without_the_variable_the_users_cache_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if sys.platform == "linux":
         assert cache_folder() == tmp_path / "driftlab" / "networks"
+
+
+LOOKING = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from driftlab.platform.adaptation.frozen import Frozen
+
+
+@dataclass(frozen=True)
+class Looking(Frozen):
+    scale: float = 1.0
+
+    packs = True
+
+    def pack(self, model, data):
+        import torch
+
+        assert not model.training
+        torch.rand(1)
+        with open(__file__ + ".asked", "a") as asked:
+            asked.write("x")
+        return {
+            "mean": np.float64(self.scale * data.train.images.mean()),
+            "weights": np.int64(sum(p.numel() for p in model.parameters())),
+            "frames": np.array(data.train.images.shape),
+            "view": np.arange(6.0).reshape(2, 3).T,
+        }
+"""
+
+
+@pytest.fixture
+def looking(tmp_path, monkeypatch):
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "looking.py").write_text(LOOKING)
+
+    def recipe(adaptation=f"{tmp_path}/looking.py:Looking", params=(), **network):
+        family = FamilyRecipe(Recipe("half", height=16, width=24, steps=0, **network), Member("scaling", "fixed"))
+        return PackRecipe(family, Member("adaptation", adaptation, params))
+
+    return recipe
+
+
+def times_asked(tmp_path) -> int:
+    return len((tmp_path / "looking.py.asked").read_text())
+
+
+def test_a_pack_is_found_out_once(looking, tmp_path):
+    import torch
+
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    first = obtain_pack(looking())
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert digest(obtain_pack(looking())) == digest(first)
+    reply = Builder().pack(looking())
+    assert (reply.facts, digest(reply.payload)) == (digest(first), digest(first))
+    assert obtain_pack(looking())["view"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert times_asked(tmp_path) == 1
+    assert first["frames"].tolist() == [64, 16, 24, 3]
+    assert first["weights"] == 6288
+    assert 0 < first["mean"] < 255
+    told = json.loads(next(cache_folder().glob("looking.py-Looking-pack-half-*.json")).read_text())
+    assert told["adaptation"]["scale"] == 1.0
+    assert told["family"]["network"]["network"] == "half"
+
+
+def test_a_pack_belongs_to_its_family_and_to_its_member(looking, tmp_path):
+    recipes = [looking(), looking(params=(("scale", 2.0),)), looking(seed=1)]
+    packs = [obtain_pack(recipe) for recipe in recipes]
+    assert times_asked(tmp_path) == 3
+    assert len({recipe.key() for recipe in recipes}) == 3
+    assert packs[1]["mean"] == 2 * packs[0]["mean"]
+    edited = looking().key()
+    with (tmp_path / "looking.py").open("a") as file:
+        file.write("# changed\n")
+    assert looking().key() != edited
+
+
+def test_a_member_that_asks_nothing_has_an_empty_pack_and_builds_nothing(looking):
+    assert obtain_pack(looking("tent")) == {}
+    assert not cache_folder().exists()
+
+
+def test_families_that_were_built_before_packs_are_found(monkeypatch):
+    """A key names a file that took minutes to build: it may change only with what comes out."""
+    monkeypatch.setattr(artifacts, "version_of", lambda name: "2.0")
+    assert FamilyRecipe(RECIPE, Member("scaling", "usnet")).key() == "835276e2eddc65fe7943"

@@ -58,7 +58,7 @@ def test_labels_that_no_one_learns_from():
 
 def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
-    assert alone == {"no_custom", "nestdnn", "status_quo", "usnet", "mcdnn"}
+    assert alone == {"no_custom", "adabn", "onda", "tent", "nestdnn", "status_quo", "usnet", "mcdnn"}
 
 
 def test_unknown_parameters_of_a_row_would_be_found():
