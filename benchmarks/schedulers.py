@@ -25,6 +25,7 @@ from driftlab.platform.scheduling.costs import memory_of, tabulate
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.optimum import by_programming
+from driftlab.platform.world.machine import overall
 from driftlab.platform.world.variants import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
@@ -54,11 +55,11 @@ def window(seed: int, apps: int | None, memory: float) -> Window:
 def cost(given: Window, allocation: Allocation, alpha: float) -> float:
     """Add up Eq. 2, written out again."""
     total = 0.0
-    for one, network, share in zip(given.demands, allocation.variants, allocation.shares, strict=True):
-        if network is None or one.accuracy_goal is None or one.latency_goal_s is None:
-            raise ValueError(f"{one.app} was left out: {allocation.notes}")
-        variant = one.variants[network]
-        late_s = max(0.0, variant.latency_s / share - one.latency_goal_s)
+    for one, grant in zip(given.demands, allocation.grants, strict=True):
+        if grant.variant is None or one.accuracy_goal is None or one.latency_goal_s is None:
+            raise ValueError(f"{one.app} was left out: {grant.note}")
+        variant = one.variants[grant.variant]
+        late_s = max(0.0, variant.latency_s / overall(grant.answer) - one.latency_goal_s)
         total += one.accuracy_goal - (variant.accuracy or 0.0) + alpha * late_s
     return total
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from driftlab.errors import RunError
 
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar stands for the whole chunk
@@ -87,13 +90,22 @@ class Variant:
     """One of the networks that an application can run: what it knows, and what it costs on the machine at hand."""
 
     name: str
-    accuracy: float | None  # a fraction, as is known where it is chosen; None: nobody has measured it
+    accuracy: float | None  # a fraction, as is known where it is chosen; None or NaN: nobody has measured it
     memory_bytes: int  # of what a scheduler shares out: its weights, or what somebody measured
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None
     judged: float | None = None  # accuracy on data that nothing was chosen by; None: only the known one is there
     kernel_bytes: int | None = None  # of its weights, as in its account; None: somebody else measured it
+
+    def __post_init__(self) -> None:
+        """Take NaN for not measured, where that may be, and refuse what no scheduler can compare."""
+        for name in ("accuracy", "energy_j", "judged"):
+            if (value := getattr(self, name)) is not None and math.isnan(value):
+                object.__setattr__(self, name, None)
+        if not (0 <= self.latency_s < math.inf and self.memory_bytes >= 0):
+            needs = f"{self.latency_s} s per frame and {self.memory_bytes} bytes"
+            raise RunError(f"The network '{self.name}' takes {needs}; both must be finite and at least 0.")
 
     @property
     def reached(self) -> float | None:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pytest
+import scheduling_factory as factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.core.records import Variant
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.core.records import Engine, Need, Share, Variant
+from driftlab.platform.scheduling.base import (
+    ALWAYS,
+    Allocation,
+    Demand,
+    Learning,
+    Reading,
+    Reason,
+    Scheduling,
+    Wants,
+    Way,
+    Window,
+)
 
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+ROUNDING = 1e-9
+ACCURACIES = st.none() | st.floats(0, 1) | st.just(math.nan)
 VARIANTS = st.lists(
     st.builds(
         Variant,
         name=st.sampled_from("mnopq"),
-        accuracy=st.none() | st.floats(0, 1),
+        accuracy=ACCURACIES,
         memory_bytes=st.integers(1, 10**9),
         latency_s=st.floats(1e-6, 10),
         energy_j=st.none() | st.floats(0, 10),
@@ -28,6 +45,15 @@ VARIANTS = st.lists(
     min_size=1,
     max_size=5,
 )
+NEEDS = st.builds(
+    Need,
+    seconds=st.dictionaries(st.sampled_from(ENGINES), st.floats(0, 100)),
+    memory_bytes=st.integers(0, 10**9),
+    joules=st.floats(0, 100),
+)
+WAYS = st.lists(st.builds(Way, name=st.sampled_from("xyz"), need=NEEDS, accuracy=ACCURACIES), min_size=1, max_size=3)
+OFFERED = st.builds(Learning, state=st.just("offered"), ways=WAYS.map(tuple), now=ACCURACIES)
+RUNNING = st.builds(Learning, state=st.just("running"), left=NEEDS, now=ACCURACIES, then=ACCURACIES)
 
 
 def demand(variants: list[Variant], **asked: Any) -> Demand:
@@ -47,14 +73,49 @@ DEMANDS = st.builds(
     latency_goal_s=st.none() | st.floats(0, 10),
     priority=st.floats(0.1, 10),
     nested=st.booleans(),
+    learning=st.none() | OFFERED | RUNNING,
+    observed=ACCURACIES,
+    observed_by=st.none() | st.sampled_from(["teacher", "confidence", "oracle"]),
 )
+READINGS = st.builds(Reading, time_s=st.floats(0, 1e4), cpu=st.floats(0, 1), memory_bytes=st.integers(0, 10**10))
 WINDOWS = st.builds(
     Window,
     start_s=st.floats(0, 1e4),
     window_s=st.floats(0.1, 100),
     memory_bytes=st.integers(1, 10**10),
     demands=st.lists(DEMANDS, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
+    reason=st.sampled_from(sorted(ALWAYS)),
+    load=st.lists(READINGS, max_size=3).map(tuple),
 )
+
+
+def part(share: Share | None, engine: Engine) -> float:
+    """What a share has of one part of the machine."""
+    if share is None:  # learning takes its part of the share to answer
+        return 0.0
+    return share if isinstance(share, float) else share.get(engine, 0.0)
+
+
+def answers(allocation: Allocation, engine: Engine = "accelerator") -> list[float]:
+    return [part(grant.answer, engine) for grant in allocation.grants]
+
+
+def check(window: Window, allocation: Allocation) -> None:
+    """Shares are of one machine, and every grant is one of what its application asked for."""
+    assert isinstance(allocation, Allocation)
+    for engine in ENGINES:
+        parts = [part(share, engine) for grant in allocation.grants for share in (grant.answer, grant.learn)]
+        assert all(0 <= each <= 1 for each in parts)
+        assert sum(parts) <= 1 + ROUNDING
+    networks_chosen = any(grant.variant is not None for grant in allocation.grants)
+    for grant, asked in zip(allocation.grants, window.demands, strict=True):
+        runs = any(part(grant.answer, engine) for engine in ENGINES)
+        assert (grant.variant is not None) == (runs and networks_chosen)
+        assert grant.variant is None or 0 <= grant.variant < len(asked.variants)
+        if asked.learning is not None and asked.learning.state == "offered":
+            assert grant.way is None or 0 <= grant.way < len(asked.learning.ways)
+        assert isinstance(grant.beside, str)
+        assert isinstance(grant.note, str)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["scheduling"]))
@@ -75,6 +136,11 @@ class TestEveryScheduling:
         assert first.endswith(".")
         assert not rest or rest[0] == ""
 
+    def test_it_says_when_it_wants_to_be_asked(self, name):
+        wants = member_class("scheduling", name).wants
+        assert isinstance(wants, Wants)
+        assert {"window"} <= wants.reasons <= ALWAYS == {*get_args(Reason)}
+
     def test_the_driver_reads_it_without_torch(self, name):
         module = FAMILIES["scheduling"][name].partition(":")[0]
         code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
@@ -82,22 +148,11 @@ class TestEveryScheduling:
 
     @settings(max_examples=40, deadline=None)
     @given(window=WINDOWS)
-    def test_shares_are_of_one_machine_and_of_everyone_who_asked(self, name, window):
+    def test_every_grant_is_part_of_one_machine(self, name, window):
         allocation = Member("scheduling", name).make().allocate(window)
-        assert isinstance(allocation, Allocation)
-        assert len(allocation.shares) == len(window.demands)
-        assert all(0 <= share <= 1 for share in allocation.shares)
-        assert sum(allocation.shares) <= 1 + 1e-9
-        assert bool(window.demands) <= (sum(allocation.shares) > 0 or any(allocation.notes))
-
-    @settings(max_examples=40, deadline=None)
-    @given(window=WINDOWS)
-    def test_who_runs_has_a_share_and_a_network(self, name, window):
-        allocation = Member("scheduling", name).make().allocate(window)
-        assert len(allocation.variants) in (0, len(window.demands))
-        for share, variant, demand in zip(allocation.shares, allocation.variants, window.demands, strict=False):
-            assert (variant is None) == (share == 0)
-            assert variant is None or 0 <= variant < len(demand.variants)
+        check(window, allocation)
+        notes = [grant.note for grant in allocation.grants]
+        assert bool(window.demands) <= (sum(answers(allocation)) > 0 or any(notes))
 
     @settings(max_examples=30, deadline=None)
     @given(window=WINDOWS)
@@ -112,18 +167,60 @@ class TestEveryScheduling:
     def test_what_it_hands_on_serves_the_next_window_whatever_that_is(self, name, first, second):
         member = Member("scheduling", name).make()
         state = pickle.loads(pickle.dumps(member.allocate(first).state))
-        allocation = member.allocate(dataclasses.replace(second, state=state))
-        assert len(allocation.shares) == len(second.demands)
-        assert sum(allocation.shares) <= 1 + 1e-9
+        check(second, member.allocate(dataclasses.replace(second, state=state)))
 
     @settings(max_examples=40, deadline=None)
     @given(window=WINDOWS)
     def test_networks_fit_into_memory_together_or_a_note_says_that_they_do_not(self, name, window):
+        grants = Member("scheduling", name).make().allocate(window).grants
+        chosen = [(asked, grant.variant) for asked, grant in zip(window.demands, grants, strict=True)]
+        held_bytes = sum(asked.variants[i].memory_bytes for asked, i in chosen if i is not None)
+        assert held_bytes <= window.memory_bytes or any(f"need {held_bytes} bytes" in grant.note for grant in grants)
+
+    @pytest.mark.parametrize("reason", get_args(Reason))
+    def test_it_answers_for_every_reason(self, name, reason):
+        window = dataclasses.replace(factory.window(factory.demands(5)), reason=reason)
+        check(window, Member("scheduling", name).make().allocate(window))
+
+    @pytest.mark.parametrize("apps", [0, 1, 101])
+    def test_it_shares_among_any_number(self, name, apps):
+        demands = factory.demands(1, apps) if apps else ()
+        window = Window(0.0, 10.0, 10**12, demands)
         allocation = Member("scheduling", name).make().allocate(window)
-        chosen = zip(window.demands, allocation.variants, strict=False)
-        held_bytes = sum(demand.variants[i].memory_bytes for demand, i in chosen if i is not None)
-        assert held_bytes <= window.memory_bytes or any(f"need {held_bytes} bytes" in note for note in allocation.notes)
+        check(window, allocation)
+        assert sum(answers(allocation)) == pytest.approx(1.0 if apps else 0.0)
+
+    @pytest.mark.parametrize("memory", [1.0, 0.6])
+    def test_the_order_of_arrival_decides_only_among_equals(self, name, memory):
+        """Drawn numbers leave no two plans equal; a walk that only improves may still end elsewhere now and then."""
+        member = Member("scheduling", name).make()
+        differ = 0
+        for seed in range(30):
+            window = factory.window(factory.demands(seed), memory)
+            order = np.random.default_rng(seed).permutation(len(window.demands))
+            turned = dataclasses.replace(window, demands=tuple(window.demands[i] for i in order))
+            first, second = member.allocate(window).grants, member.allocate(turned).grants
+            pairs = [(first[i], grant) for i, grant in zip(order, second, strict=True)]
+            shares = [(before.answer, after.answer) for before, after in pairs]
+            same = all(dataclasses.replace(after, answer=before.answer) == before for before, after in pairs)
+            differ += not (same and all(one == pytest.approx(other) for one, other in shares))
+        assert differ <= 1
+
+    def test_an_accuracy_that_is_no_number_counts_as_not_measured(self, name):
+        def with_accuracy(one: Demand, which: int, accuracy: float | None) -> Demand:
+            networks = list(one.variants)
+            networks[which] = dataclasses.replace(networks[which], accuracy=accuracy)
+            return dataclasses.replace(one, variants=tuple(networks))
+
+        for seed in range(10):
+            window = factory.window(factory.demands(seed), 0.7)
+            some, member = seed % 5, Member("scheduling", name).make()
+            first, second = (
+                dataclasses.replace(window, demands=tuple(with_accuracy(one, some, accuracy) for one in window.demands))
+                for accuracy in (None, math.nan)
+            )
+            assert member.allocate(first) == member.allocate(second)
 
     def test_who_is_alone_has_the_machine(self, name):
         window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
-        assert Member("scheduling", name).make().allocate(window).shares == (1.0,)
+        assert answers(Member("scheduling", name).make().allocate(window)) == [1.0]

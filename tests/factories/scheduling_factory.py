@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from driftlab.platform.core.records import Variant
-from driftlab.platform.scheduling.base import Demand, Window
+from driftlab.platform.core.records import Share, Variant
+from driftlab.platform.scheduling.base import Allocation, Demand, Window
 from driftlab.platform.scheduling.costs import Choices, tabulate
 from driftlab.platform.world.variants import knee
 
@@ -51,6 +51,18 @@ def window(given: tuple[Demand, ...], share: float = 1.0) -> Window:
 
 def choices(given: tuple[Demand, ...], alpha: float, share: float = 1.0, units: int = 100) -> Choices:
     return tabulate(given, memory_bytes(given, share), alpha, units)
+
+
+def shares(allocation: Allocation) -> tuple[Share, ...]:
+    return tuple(grant.answer for grant in allocation.grants)
+
+
+def variants(allocation: Allocation) -> tuple[int | None, ...]:
+    return tuple(grant.variant for grant in allocation.grants)
+
+
+def notes(allocation: Allocation) -> tuple[str, ...]:
+    return tuple(grant.note for grant in allocation.grants)
 
 
 def with_goal(given: tuple[Demand, ...], accuracy_goal: float) -> tuple[Demand, ...]:

@@ -41,7 +41,9 @@ def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Windo
 def costs(given: Window, allocation: Allocation, alpha: float = 0.1) -> list[float]:
     """What an allocation costs each application by Eq. 2."""
     found = []
-    for demand, network, share in zip(given.demands, allocation.variants, allocation.shares, strict=True):
+    for demand, network, share in zip(
+        given.demands, factory.variants(allocation), factory.shares(allocation), strict=True
+    ):
         late_s = max(0, demand.variants[network].latency_s / share - demand.latency_goal_s)
         found.append(demand.accuracy_goal - demand.variants[network].accuracy + alpha * late_s)
     return found
@@ -70,26 +72,26 @@ def total(given: Window, allocation) -> float:
 class TestWhoeverChooses:
     def test_nobody_there_is_no_fault(self, name):
         allocation = Member("scheduling", name).make().allocate(window())
-        assert (allocation.shares, allocation.variants, allocation.notes) == ((), (), ())
+        assert (factory.shares(allocation), factory.variants(allocation), factory.notes(allocation)) == ((), (), ())
 
     def test_equal_networks_and_equal_applications_are_no_fault(self, name):
         equal = (SMALL, SMALL, SMALL)
         allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, equal), Demand("b", 5, equal)))
-        assert allocation.shares == pytest.approx((0.5, 0.5))
+        assert factory.shares(allocation) == pytest.approx((0.5, 0.5))
 
     def test_a_goal_that_no_network_meets_is_named_and_the_application_runs(self, name):
         asked = Demand("a", 5, BOTH, accuracy_goal=0.95, latency_goal_s=0.001)
         allocation = Member("scheduling", name).make().allocate(window(asked))
-        assert allocation.variants[0] is not None
-        assert allocation.notes == (
+        assert factory.variants(allocation)[0] is not None
+        assert factory.notes(allocation) == (
             "an accuracy of 0.95 is out of reach: its best network has 0.9; "
             "0.001 s is out of reach: its fastest network takes 0.01 s",
         )
 
     def test_who_has_no_network_waits(self, name):
         allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, BOTH), Demand("b", 5, ())))
-        assert allocation.shares == (1.0, 0.0)
-        assert allocation.notes == ("", "waits: it has no network")
+        assert factory.shares(allocation) == (1.0, 0.0)
+        assert factory.notes(allocation) == ("", "waits: it has no network")
 
 
 @pytest.mark.parametrize("name", THRIFTY)
@@ -97,15 +99,18 @@ class TestWhoeverHeedsMemory:
     def test_who_fits_nowhere_waits_and_hears_why(self, name):
         big = Demand("big", 5, (Variant("huge", 0.9, 1000, 0.01),))
         allocation = Member("scheduling", name).make().allocate(window(big, Demand("a", 5, BOTH)))
-        assert allocation.shares == (0.0, 1.0)
-        assert allocation.variants == (None, 1)
-        assert allocation.notes == ("waits: its smallest network needs 1000 bytes, 100 are free", "")
+        assert factory.shares(allocation) == (0.0, 1.0)
+        assert factory.variants(allocation) == (None, 1)
+        assert factory.notes(allocation) == ("waits: its smallest network needs 1000 bytes, 100 are free", "")
 
     def test_the_last_to_come_waits_unless_it_matters_more(self, name):
         first, last = Demand("first", 5, BOTH), Demand("last", 5, BOTH)
         member = Member("scheduling", name).make()
-        assert member.allocate(window(first, last, memory_bytes=15)).variants == (0, None)
-        assert member.allocate(window(first, replace(last, priority=2.0), memory_bytes=15)).variants == (None, 0)
+        assert factory.variants(member.allocate(window(first, last, memory_bytes=15))) == (0, None)
+        assert factory.variants(member.allocate(window(first, replace(last, priority=2.0), memory_bytes=15))) == (
+            None,
+            0,
+        )
 
     def test_a_network_that_a_smaller_one_equals_is_never_taken(self, name):
         for seed in range(10):
@@ -115,13 +120,13 @@ class TestWhoeverHeedsMemory:
                                              for one in each.variants for more in (0, 1)))
                 for each in given.demands
             )  # fmt: skip
-            chosen = Member("scheduling", name).make().allocate(replace(given, demands=demands)).variants
+            chosen = factory.variants(Member("scheduling", name).make().allocate(replace(given, demands=demands)))
             assert all(which % 2 == 0 for which in chosen)
 
     def test_memory_is_never_exceeded(self, name):
         for seed in range(10):
             given = factory.window(factory.demands(seed), 0.6)
-            chosen = Member("scheduling", name).make().allocate(given).variants
+            chosen = factory.variants(Member("scheduling", name).make().allocate(given))
             held = sum(d.variants[i].memory_bytes for d, i in zip(given.demands, chosen, strict=True) if i is not None)
             assert held <= given.memory_bytes
 
@@ -134,7 +139,7 @@ class TestWhoeverLowersCosts:
             table = choices(given, alpha)
             least = table.cost[0, table.memory_bytes[0] <= given.memory_bytes, 100].min()
             for _, member, allocation in decisions(given, alpha):
-                assert allocation.shares == (1.0,)
+                assert factory.shares(allocation) == (1.0,)
                 assert costs(given, allocation, alpha) == pytest.approx([least], abs=1e-12), member
 
     @pytest.mark.parametrize("share", SHARES)
@@ -143,8 +148,8 @@ class TestWhoeverLowersCosts:
             given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
             table, apps = choices(given, alpha), np.arange(len(given.demands))
             for _, member, allocation in decisions(given, alpha):
-                units = np.round(100 * np.array(allocation.shares)).astype(int)
-                held = table.memory_bytes[apps, allocation.variants]
+                units = np.round(100 * np.array(factory.shares(allocation))).astype(int)
+                held = table.memory_bytes[apps, factory.variants(allocation)]
                 fits = table.memory_bytes <= (held + given.memory_bytes - held.sum())[:, None]
                 least = np.where(fits, table.cost[apps, :, units], np.inf).min(axis=1)
                 assert costs(given, allocation, alpha) == pytest.approx(least, abs=1e-9), member
@@ -178,14 +183,16 @@ class TestNestDnn:
             first = member.allocate(given)
             again = member.allocate(replace(given, state=first.state))
             assert (
-                (again.shares, again.variants) == (first.shares, first.variants) == (scratch.shares, scratch.variants)
+                (factory.shares(again), factory.variants(again))
+                == (factory.shares(first), factory.variants(first))
+                == (factory.shares(scratch), factory.variants(scratch))
             )
             assert again.state == replace(first.state, times=2)
             assert sum(first.state.units) <= 70
 
     def test_the_machine_is_handed_out_whole(self):
         for seed in range(10):
-            assert sum(NestDnn().allocate(factory.window(factory.demands(seed))).shares) == pytest.approx(1)
+            assert sum(factory.shares(NestDnn().allocate(factory.window(factory.demands(seed))))) == pytest.approx(1)
 
     def test_a_kept_plan_is_taken_up_only_while_it_serves(self, monkeypatch):
         starts = []
@@ -220,20 +227,25 @@ class TestNestDnn:
 
     def test_without_late_answers_to_pay_for_it_takes_the_most_accurate(self):
         given = factory.window(factory.demands(4))
-        assert set(NestDnn(alpha=0.0).allocate(given).variants) == {4}
+        assert set(factory.variants(NestDnn(alpha=0.0).allocate(given))) == {4}
 
     def test_who_matters_more_gets_more(self):
         one = Demand("a", 30, BOTH, latency_goal_s=0.03)
-        equal = NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b"))).shares
-        unequal = NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b", priority=8.0))).shares
+        equal = factory.shares(NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b"))))
+        unequal = factory.shares(NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b", priority=8.0))))
         assert equal[0] == equal[1]
         assert unequal[1] > unequal[0]
 
     def test_more_applications_than_units_wait(self):
         many = [Demand(str(i), 1.0, BOTH) for i in range(5)]
         allocation = NestDnn(units=3).allocate(window(*many))
-        assert [share > 0 for share in allocation.shares] == [True] * 3 + [False] * 2
-        assert allocation.notes == ("", "", "", *["waits: the machine is shared by 3 applications, and not finer"] * 2)
+        assert [share > 0 for share in factory.shares(allocation)] == [True] * 3 + [False] * 2
+        assert factory.notes(allocation) == (
+            "",
+            "",
+            "",
+            *["waits: the machine is shared by 3 applications, and not finer"] * 2,
+        )
 
     def test_wrong_parameters_are_all_named(self):
         assert len(NestDnn(alpha=2.0, kept=-1.0, units=0, renew=0).faults()) == 4
@@ -252,30 +264,30 @@ class TestNestDnn:
             assert found.state.times == 2  # it was taken up
             best = join(costs(hurried, Exact(objective, alpha).allocate(hurried), alpha))
             assert join(costs(hurried, found, alpha)) >= best - 1e-7
-            assert sum(found.shares) == pytest.approx(1)
+            assert sum(factory.shares(found)) == pytest.approx(1)
 
 
 class TestStatusQuo:
     def test_it_runs_the_network_at_the_knee_whatever_else_runs(self):
         three = (Variant("s", 0.5, 10, 0.01), Variant("m", 0.8, 30, 0.02), Variant("l", 0.85, 90, 0.04))
         allocation = StatusQuo().allocate(window(*(Demand(app, 5, three) for app in "abcd"), memory_bytes=100))
-        assert allocation.variants == (1, 1, 1, 1)
-        assert allocation.shares == (0.25,) * 4
-        assert allocation.notes == ("the networks need 120 bytes, the machine has 100",) * 4
+        assert factory.variants(allocation) == (1, 1, 1, 1)
+        assert factory.shares(allocation) == (0.25,) * 4
+        assert factory.notes(allocation) == ("the networks need 120 bytes, the machine has 100",) * 4
 
 
 class TestMcdnn:
     def test_it_upgrades_where_accuracy_is_cheapest_while_the_machine_keeps_up(self):
         cheap = (SMALL, replace(LARGE, latency_s=0.02))
         allocation = Mcdnn().allocate(window(Demand("dear", 18, BOTH), Demand("cheap", 20, cheap)))
-        assert allocation.variants == (0, 1)
+        assert factory.variants(allocation) == (0, 1)
         needs = (0.01 * 18, 0.02 * 20)
-        assert allocation.shares == pytest.approx([one / sum(needs) for one in needs])
+        assert factory.shares(allocation) == pytest.approx([one / sum(needs) for one in needs])
 
     def test_memory_bounds_it(self):
         demands = (Demand("a", 5, BOTH), Demand("b", 5, (SMALL, replace(LARGE, accuracy=0.8))))
-        assert Mcdnn().allocate(window(*demands, memory_bytes=59)).variants == (1, 0)
-        assert Mcdnn().allocate(window(*demands, memory_bytes=60)).variants == (1, 1)
+        assert factory.variants(Mcdnn().allocate(window(*demands, memory_bytes=59))) == (1, 0)
+        assert factory.variants(Mcdnn().allocate(window(*demands, memory_bytes=60))) == (1, 1)
 
     def test_a_latency_goal_says_what_a_network_needs(self):
         assert need(Demand("a", 30, BOTH), 1) == pytest.approx(1.2)
