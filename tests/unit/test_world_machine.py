@@ -136,7 +136,7 @@ class TestWork:
         clock.run(until=1005)
         assert machine.works["a"].left_s == 6  # as of when shares were given out last
         machine.share_out("window")
-        assert machine.works["a"].left == seconds(1)
+        assert machine.left(machine.works["a"]) == seconds(1)
         clock.run(until=2000)
         assert ends == {"a": 1006}
 
