@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import content_of, find_workload
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.lab.backend import Backend, NodeId, Session
+from driftlab.platform.lab.backend import Backend, Job, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site, key
-from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.world import hardware
@@ -35,10 +35,12 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
         for sharing in _sharing(experiment)
     ]
     wanted = {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
-    built = _build(wanted, backend.open("artefacts"), progress)
+    session = backend.open("artefacts")
+    built = _build(wanted, session, progress)
+    packs = _packs([one for one, _ in asked], session)
     settings = {}
     for one, sharing in asked:
-        setting = _setting(one, built)
+        setting = _setting(one, built, packs)
         settings.update({key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
 
@@ -108,6 +110,29 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
     return networks
 
 
+def _packs(asked: Sequence[Asked], session: Session) -> dict[tuple[str, str], Job]:
+    """Let adaptations find out what they need to know of the data that students were built on, each thing once."""
+    members = {
+        repr(cell.system.adaptation): cell.system.adaptation for one in asked[:1] for cell in cells_of(one.experiment)
+    }
+    wanted = {
+        (name, family.key()): PackRecipe(family, member)
+        for name, member in members.items()
+        if member.make().packs
+        for one in asked
+        for app in one.apps
+        for family in _recipes(one, app)[:1]
+    }
+    jobs = {}
+    for number, (which, recipe) in enumerate(wanted.items()):
+        builder = NodeId("builder", f"packer-{number}")
+        session.place(builder)
+        jobs[which] = session.call(builder, "pack", recipe)
+    for job in jobs.values():
+        session.result(job)
+    return jobs
+
+
 def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     """Name a network, and how many networks have become of it once that is known."""
     network, many = recipe.network, "" if count is None else f"{count} "
@@ -115,10 +140,14 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(asked: Asked, built: Mapping[str, Network]) -> CellContext:
+def _setting(asked: Asked, built: Mapping[str, Network], packs: Mapping[tuple[str, str], Job]) -> CellContext:
     experiment, part = asked.experiment, asked.experiment.server
     server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
-    apps = {app.name: _app_setting(experiment, app, _recipes(asked, app), built, server) for app in asked.apps}
+    apps = {}
+    for app in asked.apps:
+        recipes = _recipes(asked, app)
+        known = {name: job for (name, family), job in packs.items() if family == recipes[0].key()}
+        apps[app.name] = replace(_app_setting(experiment, app, recipes, built, server), packs=known)
     return CellContext(
         experiment=experiment.name,
         clock=experiment.clock,

@@ -1,7 +1,7 @@
 """Remote+Tracking: the server labels a frame now and then, the device carries the labels along with the motion.
 
-Differs from the paper: the time and energy of optical flow on the device are not counted, which favours this method,
-flow is computed at the student's size, and until the first labels arrive the device shows what its generic model sees.
+Differs from the paper: flow is computed at the student's size, and until the first labels arrive the device shows what
+its generic model sees.
 """
 
 from __future__ import annotations

@@ -50,6 +50,18 @@ _ROWS = (
         adaptation=Member("adaptation", "tent"),
     ),
     System(
+        "shot",
+        "Features that move until a frozen head answers with confidence and variety, in phases on the device.",
+        streaming=Member("streaming", "on_device"),
+        adaptation=Member("adaptation", "shot"),
+    ),
+    System(
+        "on_device",
+        "A teacher and a learner on the device, which labels and trains beside answering.",
+        streaming=Member("streaming", "on_device"),
+        adaptation=Member("adaptation", "distill"),
+    ),
+    System(
         "nestdnn",
         "Networks inside one another on each application's share of the machine, chosen anew for every window.",
         scaling=Member("scaling", "nested"),
