@@ -24,7 +24,7 @@ from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Wi
 from driftlab.platform.scheduling.costs import memory_of, tabulate
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
-from driftlab.platform.scheduling.optimum import by_programming
+from driftlab.platform.scheduling.programming import by_programming
 from driftlab.platform.world.machine import overall
 from driftlab.platform.world.variants import knee
 
@@ -45,9 +45,11 @@ def demand(rng: np.random.Generator, app: str) -> Demand:
     return Demand(app, 30.0, variants, accuracy_goal=1.0, latency_goal_s=4 * variants[knee(variants)].latency_s)
 
 
-def window(seed: int, apps: int | None, memory: float) -> Window:
+def window(seed: int, apps: int | None, memory: float, *, equal: bool = False) -> Window:
     rng = np.random.default_rng(seed)
     demands = tuple(demand(rng, f"app{i}") for i in range(apps or rng.integers(2, 7)))
+    if equal:
+        demands = tuple(dataclasses.replace(demands[0], app=one.app) for one in demands)
     least, most = (sum(pick(v.memory_bytes for v in one.variants) for one in demands) for pick in (min, max))
     return Window(0.0, 1.0, max(least, int(memory * most)), demands)
 
@@ -67,17 +69,18 @@ def cost(given: Window, allocation: Allocation, alpha: float) -> float:
 def members(alpha: float) -> dict[str, Scheduling]:
     return {
         "lookahead": NestDnn(method="lookahead", alpha=alpha, cached=False),
+        "priced": NestDnn(method="priced", alpha=alpha),
         "steepest": NestDnn(method="steepest", alpha=alpha, cached=False),
         "steepest_longer": NestDnn(method="steepest", alpha=alpha, cached=False, units=100 * FINER),
         "literal": NestDnn(method="literal", alpha=alpha, cached=False),
     }
 
 
-def gaps_percent(alpha: float, memory: float, repeats: int) -> Gaps:
-    """Give every method's gaps over the same windows."""
+def gaps_percent(alpha: float, memory: float, repeats: int, *, equal: bool = False) -> Gaps:
+    """Give every method's gaps over the same windows; of equal applications there are six."""
     found: Gaps = {name: [] for name in members(alpha)}
     for seed in range(repeats):
-        given = window(seed, None, memory)
+        given = window(seed, 6 if equal else None, memory, equal=equal)
         best = cost(given, Exact(alpha=alpha).allocate(given), alpha)
         for name, member in members(alpha).items():
             found[name].append(100 * (cost(given, member.allocate(given), alpha) / best - 1))
@@ -124,7 +127,14 @@ if __name__ == "__main__":
         f"alpha={alpha} memory={memory}": gaps_percent(alpha, memory, options.repeats)
         for alpha, memory in itertools.product(ALPHAS, MEMORIES)
     }
-    everything = {name: [gap for case in by_case.values() for gap in case[name]] for name in members(0.1)}
+    alike = [
+        gaps_percent(alpha, memory, options.repeats, equal=True)
+        for alpha, memory in itertools.product(ALPHAS, MEMORIES)
+    ]
+    everything, equal = (
+        {name: [gap for case in cases for gap in case[name]] for name in members(0.1)}
+        for cases in (by_case.values(), alike)
+    )
     times = decide_ms(options.repeats)
     median_ms = {name: float(np.median(values)) for name, values in times.items()}
     line = {
@@ -137,6 +147,7 @@ if __name__ == "__main__":
         "cached_ms_goal": 1.0,
         "cached_over_scratch": round(median_ms["cached"] / median_ms["lookahead"], 3),
         "gaps_percent": {name: spread(values) for name, values in everything.items()},
+        "gaps_percent_of_equal_apps": {name: spread(equal[name]) for name in ("lookahead", "priced")},
         "mean_gaps_percent": {
             case: {name: round(float(np.mean(values)), 4) for name, values in found.items()}
             for case, found in by_case.items()

@@ -9,12 +9,13 @@ from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
 from driftlab.platform.scheduling.costs import tabulate
 from driftlab.platform.scheduling.greedy import Walk, spread
-from driftlab.platform.scheduling.optimum import Objective, solve
+from driftlab.platform.scheduling.optimum import solve
+from driftlab.platform.scheduling.programming import Objective
 
 
 @dataclass(frozen=True)
 class Exact(Scheduling):
-    """Solve NestDNN's problem to the end: by dynamic programming, or as a MILP where memory binds."""
+    """Solve NestDNN's problem to the end: by dynamic programming, or the total as a MILP where memory binds."""
 
     objective: Objective = "total"
     alpha: float = 0.1

@@ -46,7 +46,7 @@ class Walk:
         apps = np.arange(len(self.units))
         while True:
             gains = self.choices.cost[apps, self.networks, self.units] - self.lowest[apps, self.units]
-            if gains.max() <= LEAST_GAIN:
+            if not gains.max() > LEAST_GAIN:  # as of a NaN
                 return
             self._choose(int(gains.argmax()))
 

@@ -1,8 +1,9 @@
 """NestDNN: the network and the share of every application by a greedy walk over units of the machine.
 
 Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
-blocks of units are compared by default (`lookahead`); networks must fit into memory at every step; what lowers no cost
-raises frame rates; priorities weigh costs; decisions are made when windows start.
+blocks of units are compared by default (`lookahead`); a programme may be solved instead (`priced`); networks must fit
+into memory at every step, and the highest cost is then bisected; what lowers no cost raises frame rates; priorities
+weigh costs; decisions are made when windows start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
+from driftlab.platform.scheduling.programming import levelled, priced
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class NestDnn(Scheduling):
     """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
 
     objective: Literal["total", "max"] = "total"
-    method: Literal["lookahead", "steepest", "literal"] = "lookahead"  # of the total; the highest has one way
+    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one way
     alpha: float = 0.1  # how much a second of lateness weighs against all of the accuracy
     units: int = 100
     cached: bool = True
@@ -63,11 +65,18 @@ class NestDnn(Scheduling):
             return allocation(window, [], notes)
         demands = [window.demands[i] for i in who]
         choices = tabulate(demands, window.memory_bytes, self.alpha, self.units)
-        kept = self._kept(window, demands, choices)
-        plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
-        state = self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
+        if (self.objective, self.method) == ("total", "priced"):
+            plan, state = spread(choices, priced(choices)), None
+        else:
+            plan, state = self._walked(window, demands, choices)
         shares = (plan.units / self.units).tolist()
         return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
+
+    def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[Plan, Any]:
+        """Take a plan up where it was left, or begin anew, and keep it unfinished."""
+        kept = self._kept(window, demands, choices)
+        plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
+        return plan, self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
 
     def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
         """Hand out all units; give the finished plan and the last one before too much of the machine was given away."""
@@ -75,7 +84,9 @@ class NestDnn(Scheduling):
         for plan in grow(choices, "highest" if self.objective == "max" else self.method, start):
             if plan.units.sum() <= self.kept * self.units:
                 unfinished = plan
-        if self.objective == "total" and self.method == "lookahead":
+        if self.objective == "max":
+            plan = levelled(choices, plan)
+        elif self.method == "lookahead":
             plan = exchange(choices, plan)
         return spread(choices, plan), unfinished
 

@@ -49,7 +49,7 @@ def read(
         renamed = {names[column]: value for column, value in row.items()}
         app = str(renamed.get("app", path.stem))
         found.setdefault(app, []).append(_variant(renamed, number, len(found.get(app, [])), faults))
-    faults.extend(_twice(found))
+    faults.extend([*_half_sized(rows, names), *_twice(found)])
     if faults:
         more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
         raise DataError(f"{path}: {'; '.join(faults[:FAULTS_SHOWN])}{more}.")
@@ -132,6 +132,14 @@ def _number(value: Any, factor: float, limits: tuple[float, float]) -> float | N
         return None
     fitted = float(value) * factor
     return fitted if limits[0] <= fitted <= limits[1] else None
+
+
+def _half_sized(rows: list[Row], names: Mapping[str, str]) -> Iterator[str]:
+    """Name the rows without a size where others have one: a network of 0 bytes would always fit."""
+    for column in (column for column, name in names.items() if UNITS.get(name, ("", 1))[0] == "memory_bytes"):
+        empty = [number for number, row in enumerate(rows, 1) if row[column] is None]
+        if len(empty) < len(rows):
+            yield from (f"row {number}: {column} is empty, in others it is not" for number in empty)
 
 
 def _twice(found: Mapping[str, list[Variant]]) -> Iterator[str]:

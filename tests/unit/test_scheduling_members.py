@@ -31,6 +31,7 @@ ALPHAS = (0.0, 0.05, 0.3, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
 WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal"]), ("max", "lookahead")]
+METHODS = [*WALKS, ("total", "priced")]
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
 
 
@@ -57,7 +58,7 @@ def decisions(given: Window, alpha: float) -> Iterator[tuple[str, Scheduling, Al
     """What every way to lower Eq. 2 decides: the exact one; a walk from scratch, and one that is taken up again."""
     for objective in OBJECTIVES:
         yield objective, Exact(objective, alpha), Exact(objective, alpha).allocate(given)
-    for objective, method in WALKS:
+    for objective, method in METHODS:
         member = NestDnn(objective, method, alpha)
         first = member.allocate(given)
         yield objective, member, first
@@ -165,11 +166,18 @@ class TestWhoeverLowersCosts:
             for _, each in found:
                 assert all(join(each) >= best[objective] - 1e-7 for objective, join in OBJECTIVES.items())
 
-    def test_helping_who_is_worst_off_is_exact_without_a_limit_on_memory(self):
-        for seed in range(200):
-            given, alpha = factory.window(factory.demands(seed)), ALPHAS[seed % 4]
+    @pytest.mark.parametrize("share", SHARES)
+    def test_the_highest_cost_is_as_low_as_can_be(self, share):
+        for seed in range(60):
+            given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
             greedy, best = (max(costs(given, by("max", alpha=alpha).allocate(given), alpha)) for by in (NestDnn, Exact))
             assert greedy == pytest.approx(best, abs=1e-9)
+
+    @pytest.mark.parametrize("by", [NestDnn("max"), Exact("max")], ids=str)
+    def test_memory_goes_to_all_before_one_has_more_than_the_others(self, by):
+        sizes = (Variant("s", 0.6, 1, 0.01), Variant("m", 0.7, 2, 0.01), Variant("l", 0.8, 4, 0.01))
+        four = [Demand(app, 1.0, sizes, accuracy_goal=0.9) for app in "abcd"]
+        assert factory.variants(by.allocate(window(*four, memory_bytes=8))) == (1, 1, 1, 1)
 
 
 class TestNestDnn:
@@ -189,6 +197,17 @@ class TestNestDnn:
             )
             assert again.state == replace(first.state, times=2)
             assert sum(first.state.units) <= 70
+
+    @pytest.mark.parametrize("share", SHARES)
+    def test_priced_costs_what_the_optimum_does_where_memory_is_slack_and_never_more_than_lookahead(self, share):
+        for seed, equal in itertools.product(range(12), (False, True)):
+            drawn, alpha = factory.demands(seed), ALPHAS[seed % 4]
+            demands = tuple(replace(drawn[0], app=str(i)) for i in range(6)) if equal else drawn
+            given = factory.window(demands, share)
+            members = (NestDnn(method="priced", alpha=alpha), NestDnn(alpha=alpha), Exact(alpha=alpha))
+            priced, ahead, best = (sum(costs(given, one.allocate(given), alpha)) for one in members)
+            assert best - 1e-7 <= priced <= ahead + 1e-9
+            assert share < 1 or priced == pytest.approx(best, abs=1e-9)
 
     def test_the_machine_is_handed_out_whole(self):
         for seed in range(10):

@@ -20,7 +20,7 @@ ALPHAS = (0.0, 0.1, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
 BLIND = ("uniform", "status_quo")  # to memory
-WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal"]), ("max", "lookahead")]
+WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal", "priced"]), ("max", "lookahead")]
 LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) for walk in WALKS)]  # the cost of Eq. 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from driftlab.errors import DataError, RequestError
+from driftlab.errors import DataError, RequestError, RunError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.world import measured
 from driftlab.platform.world.variants import knee, paged_bytes
@@ -40,6 +41,18 @@ class TestSets:
     def test_of_equal_sizes_the_slower_is_larger(self):
         assert knee([network(0.5, 0, 0.1), network(0.8, 0, 1.0), network(0.9, 0, 10.0)]) == 1
         assert knee([network(0.5, 0)]) == 0
+
+
+class TestVariants:
+    def test_what_is_no_number_was_not_measured(self):
+        one = Variant("a", math.nan, 10, 0.1, energy_j=math.nan, judged=math.nan)
+        assert one == Variant("a", None, 10, 0.1)
+        assert one.reached is None
+
+    @pytest.mark.parametrize(("memory_bytes", "latency_s"), [(10, math.nan), (10, math.inf), (10, -0.1), (-1, 0.1)])
+    def test_what_no_scheduler_can_compare_is_refused(self, memory_bytes, latency_s):
+        with pytest.raises(RunError, match="'a'"):
+            Variant("a", 0.5, memory_bytes, latency_s)
 
 
 class TestPaging:
@@ -93,16 +106,25 @@ class TestMeasured:
             "signs,large,90,40,2.5,8,1000,x\nsigns,small,70.5,10,1,,,y\nfaces,only,50,20,1,1,1,z\n"
         )
         found = measured.read(self.write(tmp_path, text))
-        assert found["signs"] == (
-            Variant("small", pytest.approx(0.705), 1_000_000, pytest.approx(0.01), None, None),
-            Variant("large", pytest.approx(0.9), 2_500_000, pytest.approx(0.04), pytest.approx(0.008), 1000),
-        )
+        small, large = found["signs"]
+        assert (small.name, small.memory_bytes, small.energy_j, small.macs) == ("small", 1_000_000, None, None)
+        assert (large.name, large.memory_bytes, large.macs) == ("large", 2_500_000, 1000)
+        assert (small.accuracy, small.latency_s) == pytest.approx((0.705, 0.01))
+        assert (large.accuracy, large.latency_s, large.energy_j) == pytest.approx((0.9, 0.04, 0.008))
         assert [one.name for one in found["faces"]] == ["only"]
 
     def test_other_names_other_devices_and_missing_columns(self, tmp_path):
         path = self.write(tmp_path, "board,top1,latency_s\na,0.5,2\na,,1\nb,0.5,3\n")
         found = measured.read(path, {"top1": "accuracy"}, {"board": "a"})
         assert found == {"phone": (Variant("1", None, 0, 1.0), Variant("0", 0.5, 0, 2.0))}
+
+    def test_a_size_that_is_missing_beside_others_is_refused(self, tmp_path):
+        path = tmp_path / "some.csv"
+        path.write_text("app,accuracy,latency_s,mb\na,0.7,0.1,3\na,0.8,0.2,\nb,0.9,0.3,\n")
+        with pytest.raises(DataError, match=r"row 2: mb is empty.*row 3: mb is empty"):
+            measured.read(path, {"mb": "memory_mb"})
+        found = measured.read(path, {"mb": "memory_mb"}, {"app": "b"})  # of what is read, none has a size
+        assert [one.memory_bytes for one in found["b"]] == [0]
 
     def test_parquet_gives_the_same_as_csv(self, tmp_path):
         path = self.write(tmp_path, "app,accuracy,latency_s\na,0.5,2.0\na,0.6,3.0\n")

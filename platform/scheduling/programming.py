@@ -1,0 +1,127 @@
+"""Sharing by dynamic programming over the units: exact where memory is no limit, and for the highest cost where it is.
+
+For the total within memory, a price per byte stands for the limit: what is best at a price is best among all plans that
+hold as little, and the price is found at which that is just within the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
+from driftlab.platform.scheduling.greedy import LEAST_GAIN, exchange, grow, smallest
+
+Objective = Literal["total", "max"]
+JOIN: Mapping[Objective, np.ufunc] = {"total": np.add, "max": np.maximum}
+DECADES = (-6.0, 12.0)  # of the price of all memory, in accuracy: its powers of ten
+PRICES = 16  # that are tried
+DEARER = 0.01  # of the price
+
+
+def by_programming(choices: Choices, objective: Objective) -> Plan:
+    """Find the lowest total or the lowest highest cost where memory is no limit."""
+    return _on(choices.cost, divide(choices.cost.min(axis=1), JOIN[objective])[0])
+
+
+def least_highest(choices: Choices, below: float = np.inf) -> Plan | None:
+    """Find the lowest highest cost within units and memory, on the smallest networks that meet it.
+
+    It is one of the costs that there are: bisect them. None where no highest cost is below the bound.
+    """
+    cost = choices.cost
+    bounds = np.unique(cost[(cost >= cost.min(axis=(1, 2)).max()) & (cost < below)])
+    best = _within(choices, bounds[-1]) if len(bounds) else None
+    low, high = 0, len(bounds) - 1
+    while best is not None and low < high:
+        middle = (low + high) // 2
+        plan = _within(choices, bounds[middle])
+        low, high = (middle + 1, high) if plan is None else (low, middle)
+        best = plan or best
+    return best
+
+
+def priced(choices: Choices) -> Plan:
+    """Find a low total within units and memory: exact where memory is slack, else no higher than by looking ahead."""
+    plan = by_programming(choices, "total")
+    if fits(choices, plan):
+        return plan
+    best, low, high = smallest(choices), *DECADES
+    for _ in range(PRICES):
+        middle = (low + high) / 2
+        found = _at(choices, 10**middle)
+        if fits(choices, found):
+            best, high = found, middle
+        else:
+            low = middle
+    *_, ahead = grow(choices, "lookahead", smallest(choices))
+    plans = [exchange(choices, plan) for plan in (best, ahead)]
+    return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
+
+
+def levelled(choices: Choices, plan: Plan) -> Plan:
+    """Begin again from the lowest highest cost where a walk ended above it, as it may only where memory binds."""
+    if fits(choices, replace(plan, networks=_largest(choices))):
+        return plan
+    best = least_highest(choices, float(costs_of(choices, plan).max()) - LEAST_GAIN)
+    if best is None:
+        return plan
+    *_, better = grow(choices, "highest", best)
+    return better
+
+
+def fits(choices: Choices, plan: Plan) -> bool:
+    """Tell whether a plan keeps within memory."""
+    return bool(memory_of(choices, plan).sum() <= choices.limit_bytes)
+
+
+def divide(lowest: Floats, join: np.ufunc) -> tuple[Ints, float]:
+    """Share the units: f_v(k) is the least of f_{v-1}(k - j) and B_v(j), joined, over all j."""
+    size = lowest.shape[1]
+    rest = np.subtract.outer(np.arange(size), np.arange(size))  # [k, j]: what others keep when j of k units go to v
+    beyond = rest < 0
+    best = np.where(np.arange(size) == 0, 0.0 if join is np.add else -np.inf, np.inf)
+    taken: list[Ints] = []
+    for of_app in lowest:
+        joined = np.where(beyond, np.inf, join(best[rest], of_app))
+        taken.append(joined.argmin(axis=1))
+        best = joined[np.arange(size), taken[-1]]
+    spent = int(best.argmin())
+    least, units = float(best[spent]), []
+    for of_app in reversed(taken):
+        units.append(int(of_app[spent]))
+        spent -= units[-1]
+    return np.array(units[::-1], np.int64), least
+
+
+def _within(choices: Choices, bound: float) -> Plan | None:
+    """Hold as little as can be with no cost above a bound; None where that is too much."""
+    held = np.where(choices.cost <= bound, choices.memory_bytes[:, :, None], np.inf)
+    least = held.min(axis=1)
+    if least.min(axis=1).sum() > choices.limit_bytes:
+        return None
+    units, held_bytes = divide(least, np.add)
+    return _on(held, units) if held_bytes <= choices.limit_bytes else None
+
+
+def _at(choices: Choices, price: float) -> Plan:
+    """Find the lowest total where all of the memory costs a price, a little more for each next application.
+
+    At one price for all, equal applications would change their networks all at once.
+    """
+    prices = price * (1 + DEARER * np.arange(len(choices.cost))) / choices.limit_bytes
+    cost = choices.cost + (prices[:, None] * choices.memory_bytes)[:, :, None]
+    return _on(cost, divide(cost.min(axis=1), np.add)[0])
+
+
+def _on(values: Floats, units: Ints) -> Plan:
+    """Choose the network of least value on the units that each application has."""
+    return Plan(values[np.arange(len(units)), :, units].argmin(axis=1), units)
+
+
+def _largest(choices: Choices) -> Ints:
+    found: Ints = np.where(np.isfinite(choices.memory_bytes), choices.memory_bytes, -1.0).argmax(axis=1)
+    return found
