@@ -115,7 +115,8 @@ def heads_of(driver):
     found = {}
     for child in psutil.Process(driver.pid).children():
         with contextlib.suppress(psutil.Error):
-            found[child.name()] = child
+            if watchdog.MARK in child.environ():  # which is empty for a moment while it is started
+                found[child.name()] = child
     return found
 
 
