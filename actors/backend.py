@@ -36,7 +36,11 @@ class RayBackend:
         self._gate = threading.Condition()
         self._users = 0
         self._closed = False
-        self.pool.warm()
+        try:
+            self.pool.warm()
+        except BaseException:
+            self._cluster.close()
+            raise
 
     @property
     def concurrency(self) -> int:
@@ -61,6 +65,7 @@ class RayBackend:
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
         """Use Ray while it is certain to be there: a call after its end would start another one."""
+        self._cluster.check()
         with self._gate:
             if self._closed:
                 raise RunError("The run was stopped.")
@@ -81,3 +86,6 @@ class RayBackend:
                 except exceptions.GetTimeoutError:
                     if slot is not None:
                         self.pool.check(slot)
+                except exceptions.RayError:
+                    self._cluster.check()  # the loss of Ray itself is no fault of one process that can be repeated
+                    raise

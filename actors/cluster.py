@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import re
 import secrets
-import shutil
-import signal
 import socket
-import tempfile
-import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import ray
@@ -24,18 +24,24 @@ from ray import exceptions
 from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
+from driftlab.actors.local import LocalRay
+from driftlab.actors.thread import LOOK_S, RayThread
+from driftlab.actors.watchdog import MARK
 from driftlab.errors import RequestError, RunError, first_line
 from driftlab.platform.lab import machine
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 MIB = 2**20
 STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
 PROCESS_BYTES = 200 * MIB  # measured: an actor that has imported torch
 REACH_S = 3.0
-LEAVE_S = 2.0  # for processes to end by themselves
-MARK = "DRIFTLAB_RAY_SESSION"
+START_S = 60.0  # for Ray to start here; measured: 4 to 10 s
+GRACE_S = 5.0  # for Ray to shut down by itself; measured: 1.4 s
+HARD_S = 2.0  # and then to end its processes; it takes 5 s to notice and complains on stderr, which none waits for
+LOOPBACK = "127.0.0.1"
 HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every gRPC server begins
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
-PREFIX = "dl"  # of the session folder; socket paths below it are limited to 107 bytes
 TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # 3 % faster
@@ -56,6 +62,7 @@ class ClusterConfig:
     gpus_per_actor: float = 0.0  # of applications, teachers and learners
     dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
     store_bytes: int = STORE_BYTES
+    go_on: str = "To go on: driftlab run --resume, with the folder of the run."  # said when a Ray of our own is lost
 
 
 @dataclass(frozen=True)
@@ -67,11 +74,28 @@ class Cluster:
     gpus: float
     memory_bytes: int
     dashboard_url: str | None
-    folder: Path | None  # of a Ray that was started here
+    thread: RayThread | None = None
+    local: LocalRay | None = None  # if it was started here
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a Ray that was started here has its files."""
+        return self.local.folder.path if self.local else None
+
+    def check(self) -> None:
+        """Complain if a Ray that was started here has lost what it cannot do without."""
+        if self.local is not None:
+            self.local.check()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Make a call that may block, and wait for it as long as this Ray lives."""
+        assert self.thread is not None
+        return self.thread.run(function)
 
     def close(self) -> None:
         """Leave the cluster; a Ray that was started here ends with it."""
-        _leave(self.folder)
+        assert self.thread is not None
+        _leave(self.thread, self.local)
 
 
 def connect(config: ClusterConfig) -> Cluster:
@@ -81,55 +105,53 @@ def connect(config: ClusterConfig) -> Cluster:
     address = config.address if config.address is not None else os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
         check_gpus(config, machine.gpus())  # before seconds go by
-    folder = session_folder() if address == "local" else None
+    local = LocalRay(config.go_on) if address == "local" else None
+    thread = RayThread(local.look if local else lambda: None)
     namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
-    common = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
+    level = "ERROR" if local is None else "CRITICAL"  # what ends the start of our own is raised as well
+    common = {"namespace": namespace, "log_to_driver": False, "logging_level": level}
     try:
-        with _same_sigterm():
-            context = _start(folder, config, common) if folder else _join(address, common)
-        cluster = _describe(namespace, folder, context)
+        if local is not None:
+            context = _within(thread, partial(_start, local.folder.path, config, common))
+        else:
+            context = thread.run(partial(_join, address, common))
+        cluster = thread.run(partial(_describe, namespace, context, thread, local))
         check_gpus(config, cluster.gpus)
     except BaseException:
-        _leave(folder)
+        _leave(thread, local)
         raise
     _silence(re.compile(""))
     return cluster
 
 
-@contextlib.contextmanager
-def _same_sigterm() -> Iterator[None]:
-    """Keep who answers when this process is asked to end: Ray puts in a handler of its own, and in the end none."""
-    on_term = signal.getsignal(signal.SIGTERM)
+def _within(thread: RayThread, start: Callable[[], Any]) -> Any:
     try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_term)
+        return thread.run(start, START_S)
+    except TimeoutError as error:
+        raise _not_started(error) from error
 
 
-def _leave(folder: Path | None) -> None:
-    with _same_sigterm():
-        ray.shutdown()
+def _not_started(error: Exception) -> RunError:
+    return RunError(
+        f"Ray did not start on this machine: {first_line(error)}. Try again when it is less busy, or leave Ray out "
+        "with --backend inline."
+    )
+
+
+def _leave(thread: RayThread, local: LocalRay | None) -> None:
+    """Shut Ray down; one that was started here and does not answer, by ending its processes."""
+    at_once = local is not None and (local.lost or thread.busy)
+    ended = thread.begin(ray.shutdown)
+    wait([ended], 0 if at_once else GRACE_S)
+    deadline = time.monotonic() + HARD_S
+    while local is not None and not ended.done() and time.monotonic() < deadline:
+        local.end_processes(0)
+        wait([ended], LOOK_S)
+    if not thread.end(LOOK_S):
+        atexit.unregister(ray.shutdown)  # it would wait there again
     _silence(None)
-    if folder is not None:
-        remove_session(folder)
-
-
-def remove_session(folder: Path) -> None:
-    """End what is left of a Ray that was started here, even where its head died first, and remove its files."""
-    left = [process for process in psutil.process_iter() if _belongs(process, folder)]
-    for process in psutil.wait_procs(left, timeout=LEAVE_S)[1]:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(left, timeout=LEAVE_S)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _belongs(process: psutil.Process, folder: Path) -> bool:
-    try:
-        return bool(process.environ().get(MARK) == str(folder))
-    except (psutil.Error, OSError):
-        return False
+    if local is not None:
+        local.close()
 
 
 def _silence(lines: re.Pattern[str] | None) -> None:
@@ -153,24 +175,43 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
     try:
-        context = ray.init(
-            address="local",
-            num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
-            include_dashboard=config.dashboard,
-            object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
-            _temp_dir=str(folder),
-            **common,
-        )
-    except (RuntimeError, TimeoutError, ConnectionError, exceptions.RayError) as error:
-        raise RunError(
-            f"Ray did not start on this machine: {first_line(error)}. Try again when it is less busy, or leave Ray out "
-            "with --backend inline."
-        ) from error
+        with _kept_from_the_network():
+            context = ray.init(
+                address="local",
+                num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
+                include_dashboard=config.dashboard,
+                object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
+                _temp_dir=str(folder),
+                _node_ip_address=LOOPBACK,
+                **common,
+            )
+    except Exception as error:  # it has no class of its own for this
+        raise _not_started(error) from error
     finally:
         del os.environ[MARK]
     if token_file.exists() and token_file.stat().st_uid == os.getuid():
         token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
     return context
+
+
+@contextlib.contextmanager
+def _kept_from_the_network() -> Iterator[None]:
+    """Have Ray listen on the loopback interface alone.
+
+    On Linux it replaces a loopback address by the machine's own, for the sake of other machines that might join. No
+    setting prevents that, so the one function that does it is left out while Ray starts.
+    """
+    name = "resolve_ip_for_localhost"
+    resolve = getattr(services, name, None)
+    if resolve is None:
+        log.warning("This version of Ray cannot be kept from listening on the network.")
+        yield
+        return
+    setattr(services, name, lambda host: host)
+    try:
+        yield
+    finally:
+        setattr(services, name, resolve)
 
 
 def _join(address: str, common: dict[str, Any]) -> Any:
@@ -214,9 +255,9 @@ def check_reachable(address: str) -> None:
         raise RequestError(f"What answers at '{address}' is not a Ray cluster. {ALLOWED}")
 
 
-def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
+def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay | None) -> Cluster:
     resources = ray.cluster_resources()
-    free = psutil.virtual_memory().available if folder is not None else int(resources.get("memory", 0))
+    free = psutil.virtual_memory().available if local is not None else int(resources.get("memory", 0))
     url = context.dashboard_url
     return Cluster(
         namespace=namespace,
@@ -224,7 +265,8 @@ def _describe(namespace: str, folder: Path | None, context: Any) -> Cluster:
         gpus=resources.get("GPU", 0.0),
         memory_bytes=free,
         dashboard_url=f"http://{url}" if url else None,
-        folder=folder,
+        thread=thread,
+        local=local,
     )
 
 
@@ -245,16 +287,6 @@ def check_gpus(config: ClusterConfig, gpus: float) -> None:
 def processors() -> int:
     """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def session_folder() -> Path:
-    """Make a folder for Ray's files, and remove those of runs that were killed before they could."""
-    base = Path(tempfile.gettempdir())
-    for old in base.glob(f"{PREFIX}[0-9]*-*"):
-        owner = old.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            remove_session(old)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
 
 def _set_defaults(variables: Mapping[str, str]) -> None:

@@ -76,14 +76,14 @@ class Pool:
 
     def retire(self, slot: Slot) -> None:
         """End an actor that only one session used."""
-        ray.kill(slot.actor)
+        self._cluster.run(lambda: ray.kill(slot.actor))
 
     def check(self, slot: Slot) -> None:
         """Complain about an actor that still has not started."""
         if time.monotonic() - slot.born < START_S or ray.wait([slot.ready], timeout=0)[0]:
             return
         wanted = {"CPU": CPUS_PER_ACTOR} | ({"GPU": self._gpus(slot.kind)} if self._gpus(slot.kind) else {})
-        free = ray.available_resources()
+        free = self._cluster.run(ray.available_resources)
         lacking = [
             f"{name} ({free.get(name, 0):g} free, {need:g} asked)"
             for name, need in wanted.items()
@@ -131,7 +131,7 @@ class Pool:
         if kind == "recorder":  # writes into the run's folder, which is where the driver is
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options |= {"num_cpus": 0, "scheduling_strategy": here}
-        actor = ACTORS[kind].options(**options).remote(name, classes)
+        actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
         return Slot(name, kind, actor, actor.ready.remote())
 
     def _check_memory(self) -> None:

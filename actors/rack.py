@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from driftlab.errors import DriftlabError, RunError
+from driftlab.errors import DriftlabError
 from driftlab.platform.core.catalogue import import_class
-from driftlab.platform.lab.backend import Kind, NodeId
+from driftlab.platform.lab.backend import Kind, NodeId, run_verb
 
+RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit by which Ray ends a process: that is a loss
 Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply
 
 
@@ -99,7 +100,9 @@ def _run(node: NodeId, verb: str, function: Any, args: tuple[Any, ...]) -> Any:
         if isinstance(argument, Failure):
             return argument
     try:
-        return function(*args)
-    except Exception as error:
-        reason = f"{node.kind} {node.name} cannot {verb}: {type(error).__name__}: {error}"
-        return Failure(error if isinstance(error, DriftlabError) else RunError(reason), traceback.format_exc())
+        return run_verb(node, verb, function, args)
+    except DriftlabError as error:
+        cause = error.__cause__
+        if cause is not None and hasattr(cause, RAYS_OWN):
+            raise cause from None
+        return Failure(error, traceback.format_exc())

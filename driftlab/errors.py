@@ -25,6 +25,10 @@ class RunError(DriftlabError):
     """The request was right and the run failed all the same (exit code 1)."""
 
 
+class BackendLost(RunError):
+    """What the nodes run on has gone: no cell of this run can go on, though another run can continue it."""
+
+
 class WireError(DriftlabError):
     """A message between nodes is torn, stale, replayed or foreign, and was refused."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 from types import FrameType
 from typing import Annotated
 
@@ -17,8 +21,8 @@ from driftlab.errors import DriftlabError, RequestError
 
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
-INTERRUPTED = 128 + signal.SIGINT  # as shells count
-TERMINATED = 128 + signal.SIGTERM
+LEAVE_S = 1.0  # for threads to notice that a run is over
+STOPPING = b"Stopping: ending what was started; what is finished is kept.\n"
 
 
 def build_app() -> typer.Typer:
@@ -39,30 +43,67 @@ def build_app() -> typer.Typer:
     return app
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end. No code that catches errors takes it for one, not even for a `SystemExit`."""
+
+
 def main() -> None:
     """Run the command line; a wrong request is one message and exit code 2, never a traceback."""
-    signal.signal(signal.SIGTERM, _terminate)
+    stopped_by: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """End as on Ctrl-C: whatever was started is stopped on the way out."""
+        stopped_by.append(number)
+        with contextlib.suppress(OSError):
+            os.write(2, STOPPING)  # straight away: the signal may have interrupted a print
+        raise Stopped
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as of a shell's background, which a Ctrl-C is not meant for
+            signal.signal(number, stop)
+    code = _run()
+    for number, handler in before.items():
+        signal.signal(number, signal.SIG_IGN if stopped_by else handler)
+    if stopped_by:
+        code = 128 + stopped_by[0]  # as shells count
+        remark("Interrupted.")
+    _end(code, ("cell", "ray") if stopped_by else ("cell", "ray, abandoned"))
+
+
+def _run() -> int:
+    """Run the command that was asked for; return its exit code."""
     try:
         build_app()(prog_name="driftlab")
+    except Stopped:
+        return FAILED  # the caller knows by which signal
     except RequestError as error:
         remark(f"Error: {error}")
-        sys.exit(WRONG_REQUEST)
+        return WRONG_REQUEST
     except DriftlabError as error:
         remark(f"Error: {error}")
-        sys.exit(FAILED)
+        return FAILED
     except OSError as error:  # the disk is full, or a file is not ours to write
         where = f" ('{error.filename}')" if error.filename else ""
         remark(f"Error: {error.strerror or error}{where}; make room or give access, then go on.")
-        sys.exit(FAILED)
+        return FAILED
     except SystemExit as end:
-        if end.code in (INTERRUPTED, TERMINATED):
-            remark("Interrupted.")
-        raise
+        return end.code if isinstance(end.code, int) else FAILED if end.code else 0
+    return 0
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """End as on Ctrl-C: whatever was started is stopped on the way out."""
-    raise SystemExit(TERMINATED)
+def _end(code: int, names: tuple[str, ...]) -> None:
+    """End with an exit code, which threads of such names that are stuck would hold up or change."""
+    deadline = time.monotonic() + LEAVE_S
+    stuck = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+    for thread in stuck:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in stuck):
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.cli.progress import shown
-from driftlab.errors import RequestError
+from driftlab.errors import BackendLost, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,8 +105,8 @@ class _Place:
             )
         self.backend, self.address, self.workers, self.rack, self.dashboard = backend, address, workers, rack, dashboard
 
-    def opener(self, spec: Experiment) -> Callable[[], Backend]:
-        """Return what opens the backend; nothing is started before it is called."""
+    def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
+        """Return what opens the backend for a run in this folder; nothing is started before it is called."""
         from driftlab.platform.lab.machine import check_torch_device
 
         if self.address is None:
@@ -124,6 +124,7 @@ class _Place:
             rack=self.rack,
             dashboard=self.dashboard,
             gpus_per_actor=spec.compute.gpus_per_actor,
+            go_on=_how_to_go_on(directory),
         )
 
         def opened() -> RayBackend:
@@ -165,18 +166,18 @@ def _seeds(part: str) -> Sequence[int]:
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
     from driftlab.platform.lab import run as lab
 
-    opener = place.opener(spec)
     with lab.begun(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
-        outcome = lab.work(spec, directory, opener, progress)
+        outcome = lab.work(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.lab import paths
     from driftlab.platform.lab import run as lab
 
     spec, directory = lab.found(path)
-    with _told_how_to_go_on(directory), shown() as progress:
-        outcome = lab.work(spec, directory, place.opener(spec), progress)
+    with paths.locked(directory), _told_how_to_go_on(directory), shown() as progress:
+        outcome = lab.work(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
 
@@ -185,12 +186,16 @@ def _told_how_to_go_on(directory: Path) -> Iterator[None]:
     """Name the way back into a run that was stopped or could not go on."""
     try:
         yield
-    except RequestError:
+    except (RequestError, BackendLost):  # which says it itself
         raise
     except BaseException:
         if directory.is_dir():
-            remark(f"To go on: driftlab run --resume {directory}")
+            remark(_how_to_go_on(directory))
         raise
+
+
+def _how_to_go_on(directory: Path) -> str:
+    return f"To go on: driftlab run --resume {directory}"
 
 
 def _plan(spec: Experiment, as_json: bool) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from driftlab.errors import DriftlabError, RunError
 from driftlab.platform.core.records import Reply
 
 Kind = Literal["device", "application", "teacher", "learner", "builder", "recorder"]
@@ -71,3 +73,18 @@ class Backend(Protocol):
     def close(self) -> None:
         """Stop every process that this backend started, and nothing else."""
         ...
+
+
+def run_verb(node: NodeId, verb: str, function: Any, args: Sequence[Any]) -> Any:
+    """Run node code. Whatever it raises, even `SystemExit`, becomes an error that names the node and the verb."""
+    try:
+        return function(*args)
+    except (DriftlabError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RunError(f"{node.kind} {node.name} cannot {verb}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Name an error of code that is not ours by its class and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftlab.errors import DriftlabError
+from driftlab.errors import BackendLost, DriftlabError
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
-from driftlab.platform.lab.backend import Backend, NodeId, Session
+from driftlab.platform.lab.backend import Backend, NodeId, Session, describe
 from driftlab.platform.lab.cells import Cell, cells_of
 from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.lab.progress import Progress
@@ -94,9 +94,11 @@ def _run_cell(cell: Cell, work: Work) -> str:
             loop = Loop(cell, setting, session, work.progress.advanced)
             loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
-    except Exception as error:  # whatever went wrong in this cell is its own: it is reported, and the others go on
+    except (KeyboardInterrupt, BackendLost):
+        raise  # the run is to stop, or has nothing left to run on
+    except BaseException as error:  # a plugin's sys.exit too is its cell's own: it is reported, and the others go on
         log.debug("cell %s failed", cell.id, exc_info=True)
-        reason = str(error) if isinstance(error, DriftlabError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, DriftlabError) else describe(error)
         rows = failed_rows(cell, setting.experiment, reason)
     return _record(cell, rows, work) or reason
 
@@ -108,7 +110,9 @@ def _record(cell: Cell, rows: Rows, work: Work) -> str:
         with _session(work, f"{cell.id}/tables") as session:
             session.place(recorder, str(work.directory))
             session.result(session.call(recorder, "write", cell.id, rows))
-    except (OSError, DriftlabError) as error:
+    except (KeyboardInterrupt, BackendLost):
+        raise
+    except Exception as error:
         return f"its tables could not be written: {error}; make room or give access, then --resume {work.directory}"
     return ""
 

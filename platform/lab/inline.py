@@ -8,7 +8,7 @@ from typing import Any
 
 from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import Job, Kind, NodeId
+from driftlab.platform.lab.backend import Job, Kind, NodeId, run_verb
 from driftlab.platform.lab.machine import keep_freed_memory, use_one_thread
 
 NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
@@ -37,10 +37,12 @@ class InlineSession:
     nodes: dict[NodeId, Any] = field(default_factory=dict)
 
     def place(self, node: NodeId, *args: Any) -> None:
-        self.nodes[node] = import_class(NODE_CLASSES[node.kind])(*map(_payload, args))
+        construct = import_class(NODE_CLASSES[node.kind])
+        self.nodes[node] = run_verb(node, "start", construct, [*map(_payload, args)])
 
     def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
-        return InlineJob(node, verb, getattr(self.nodes[node], verb)(*map(_payload, args)))
+        function = getattr(self.nodes[node], verb, None)
+        return InlineJob(node, verb, run_verb(node, verb, function, [*map(_payload, args)]))
 
     def result(self, job: Job) -> Reply:
         assert isinstance(job, InlineJob)

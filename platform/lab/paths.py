@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +19,7 @@ from driftlab.platform.core.files import write_whole
 
 RUNS = Path("runs")  # where they are kept when nobody says otherwise
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
+ATTEMPTS = 10  # to lock a folder that others remove
 
 
 def fresh(name: str) -> Path:
@@ -28,21 +28,71 @@ def fresh(name: str) -> Path:
     return RUNS / f"{name}-{stamp}-{secrets.token_hex(3)}"
 
 
+@contextlib.contextmanager
+def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
+    """Make the folder of a new run and hold its lock; a request that is refused meanwhile leaves nothing of the run.
+
+    Two runs may be started into one folder: it is looked at, written and emptied again under the lock alone.
+    """
+    _refuse_filled(path)  # before a lock file is put into a folder that is not ours
+    made = missing(path)
+    with _lock_made(path):
+        try:
+            directory = new_run(path, spec)
+            try:
+                yield directory
+            except RequestError:
+                forget_unused(directory)
+                raise
+        finally:
+            if not is_run(path):
+                (path / LOCK).unlink(missing_ok=True)
+                _remove_empty(made)
+
+
 def new_run(path: Path, spec: dict[str, Any]) -> Path:
-    """Make the folder of a new run with its spec."""
+    """Write a new run's spec into its folder."""
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
-    try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
-            raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
+    _refuse_filled(path)
+    with _cannot_write(path):
         path.mkdir(parents=True, exist_ok=True)
         write_whole(path / SPEC, text)  # first: from here on the folder can be continued
         (path / "tables").mkdir(exist_ok=True)
+    return path.resolve()
+
+
+def _refuse_filled(path: Path) -> None:
+    with _cannot_write(path):
+        if path.exists() and (not path.is_dir() or any(part.name != LOCK for part in path.iterdir())):
+            hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
+            raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
+
+
+@contextlib.contextmanager
+def _cannot_write(path: Path) -> Iterator[None]:
+    """Turn a refusal of the file system into one of the request."""
+    try:
+        yield
     except OSError as error:
         raise RequestError(
             f"Cannot write to output folder '{path}': {error.strerror}. Choose another --out."
         ) from error
-    return path.resolve()
+
+
+@contextlib.contextmanager
+def _lock_made(path: Path) -> Iterator[None]:
+    """Make a folder and lock it, again if another run that was refused removes it in between."""
+    with contextlib.ExitStack() as held:
+        with _cannot_write(path):
+            for attempt in range(ATTEMPTS):
+                path.mkdir(parents=True, exist_ok=True)
+                try:
+                    held.enter_context(locked(path))
+                    break
+                except FileNotFoundError:
+                    if attempt == ATTEMPTS - 1:
+                        raise
+        yield
 
 
 def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
@@ -58,14 +108,19 @@ def missing(path: Path) -> list[Path]:
     return [folder for folder in (path.absolute(), *path.absolute().parents) if not os.path.exists(folder)]
 
 
-def forget_unused(path: Path, made: Sequence[Path]) -> None:
-    """Empty the folder of a run that never began, and remove what was made for it; one that holds any table stays."""
-    if any((path / "tables").rglob("*.parquet")):
+def forget_unused(path: Path) -> None:
+    """Remove what a run that never began has written; a folder that holds any table stays, and so do others' files."""
+    tables = path / "tables"
+    if any(tables.rglob("*.parquet")):
         return
-    for part in path.iterdir():
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
-    for folder in made:
-        with contextlib.suppress(OSError):  # someone else has come to use it
+    for name in (SPEC, INFO, LOG):
+        (path / name).unlink(missing_ok=True)
+    _remove_empty([*sorted((part for part in tables.rglob("*") if part.is_dir()), reverse=True), tables])
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it is not there, or has something in it
             folder.rmdir()
 
 
@@ -77,9 +132,19 @@ def is_run(path: Path) -> bool:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Work in a run folder alone; the lock goes with the process that holds it, however that ends."""
-    with (path / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RequestError(f"Another driftlab is working in '{path}'; wait for it or stop it.") from error
-        yield
+    while True:
+        with os.fdopen(os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RequestError(f"Another driftlab is working in '{path}'; wait for it or stop it.") from error
+            if _is_still(path / LOCK, file.fileno()):
+                yield
+                return
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Tell whether an open file still has its name: its owner may have removed it while this process opened it."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    return False

@@ -50,20 +50,15 @@ def resume(
 ) -> Outcome:
     """Continue a run that was interrupted: cells it has finished stay, all others are run."""
     spec, path = found(Path(directory))
-    return work(spec, path, open_backend, progress or Progress())
+    with paths.locked(path):
+        return work(spec, path, open_backend, progress or Progress())
 
 
 @contextmanager
 def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
-    """Make the folder of a new run; where the run is refused before it has done anything, nothing of it stays."""
-    folder = paths.fresh(spec.name) if out is None else out
-    missing = paths.missing(folder)
-    directory = paths.new_run(folder, resolved(spec))
-    try:
+    """Make and lock the folder of a new run; where the run is refused before it has done anything, nothing stays."""
+    with paths.begin_run(paths.fresh(spec.name) if out is None else out, resolved(spec)) as directory:
         yield directory
-    except RequestError:
-        paths.forget_unused(directory, missing)
-        raise
 
 
 def found(path: Path) -> tuple[Experiment, Path]:
@@ -78,8 +73,8 @@ def found(path: Path) -> tuple[Experiment, Path]:
 
 
 def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
-    """Do what is left to do in a run folder, alone in it, and stop whatever was started for it."""
-    with paths.locked(directory), (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
+    """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
+    with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
         paths.keep_info(directory, provenance)
         backend = open_backend()
         try:

@@ -265,6 +265,7 @@ def test_who_is_asked_to_end_ends_and_says_how_to_go_on(tmp_path, mine):
         asked.terminate()
         said += asked.communicate(timeout=LIMIT_S)[1].splitlines()
     assert asked.returncode == 128 + 15
+    assert any(line.startswith("Stopping: ") for line in said)
     assert said[-2].endswith(f"--resume {tmp_path / 'run'}")
     assert said[-1] == "Interrupted."
 

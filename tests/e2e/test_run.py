@@ -23,8 +23,9 @@ from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend, InlineSession
 from driftlab.platform.lab.run import resume, run
+from driftlab.platform.nodes.application import Application
 from driftlab.platform.results.diff import differences
-from driftlab.platform.results.recorder import table_file
+from driftlab.platform.results.recorder import Recorder, table_file
 from driftlab.platform.results.schema import TABLES
 
 DOCUMENT: dict[str, Any] = {
@@ -219,6 +220,42 @@ class TestFailure:
         mended = resume(outcome.directory)
         assert (mended.done, mended.kept, mended.failed) == (1, len(CELLS) - 1, ())
         assert differences(reference, outcome.directory) == []
+
+    @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), RecursionError("too deep")])
+    def test_whatever_a_node_raises_is_its_cells_own(self, reference, tmp_path, monkeypatch, error):
+        def raises(self: Any, *args: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(Application, "apply", raises)
+        outcome = run(DOCUMENT, out=tmp_path / "failed")
+        failed = dict(outcome.failed)
+        assert CELLS[1] in failed
+        assert CELLS[0] not in failed
+        said = f"cannot apply: {type(error).__name__}{f': {error}' if str(error) else ''}"
+        assert all(reason.endswith(said) for reason in failed.values())
+
+    def test_an_interrupt_is_none_and_stops_the_run(self, tmp_path, monkeypatch):
+        def interrupted(self: Any, *args: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Application, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(DOCUMENT, out=tmp_path / "stopped")
+        assert driftlab.open_run(tmp_path / "stopped").frame("runs")["cell"].tolist() == CELLS[:1]
+
+    def test_rows_that_no_table_holds_are_a_failed_cell(self, tmp_path, monkeypatch):
+        write = Recorder.write
+
+        def overflows(self: Any, cell: str, rows: Any) -> Any:
+            if cell == CELLS[0]:
+                raise OverflowError("Python int too large to convert to C long")
+            return write(self, cell, rows)
+
+        monkeypatch.setattr(Recorder, "write", overflows)
+        outcome = run(DOCUMENT, out=tmp_path / "failed")
+        ((cell, reason),) = outcome.failed
+        assert cell == CELLS[0]
+        assert "recorder recorder cannot write: OverflowError: Python int too large to convert to C long" in reason
 
     def test_the_command_says_so_and_ends_with_1(self, tmp_path, monkeypatch, capsys):
         import yaml

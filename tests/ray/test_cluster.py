@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -106,12 +107,13 @@ def use(session, built):
 
 
 PROTECTED = """
+import os, secrets, sys
 import ray
-from driftlab.actors.cluster import ClusterConfig, connect
-cluster = connect(ClusterConfig(workers=1))
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
-cluster.close()
+ray.shutdown()
 """
 
 
@@ -119,8 +121,10 @@ cluster.close()
 def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path):
     """`auto` finds it where it is the only one, and Ray by itself would try twenty times to enter."""
     plain = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(tmp_path)}
-    theirs = [sys.executable, "-c", PROTECTED]
-    with subprocess.Popen(theirs, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=plain, text=True) as other:
+    folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # of a short path
+    theirs = [sys.executable, "-c", PROTECTED, folder.name]
+    pipe = subprocess.PIPE
+    with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain, text=True) as other:
         try:
             address = other.stdout.readline().strip()
             rays = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]

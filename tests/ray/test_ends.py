@@ -1,4 +1,4 @@
-"""How a run on Ray ends when its driver is killed or interrupted: nothing stays behind, and the run can go on."""
+"""How a run on Ray ends when its driver or Ray itself is killed or interrupted: nothing stays, and it can go on."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
-from driftlab.actors import cluster
+from driftlab.actors import watchdog
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
+from driftlab.actors.folders import MARKER
 from driftlab.platform.lab.run import resume, run
 from driftlab.platform.results.diff import differences
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 LIMIT_S = 120
+GONE_S = 5.0  # the promises: after a kill of the driver all is gone within this time,
+SAID_S = 2.0  # a signal is acknowledged at once, which on a busy machine is within this one,
+STOPPED_S = 10.0  # obeyed within this one,
+LOST_S = 10.0  # and the loss of Ray told within this one
 HELD = """
 import time
 from dataclasses import dataclass
@@ -75,8 +80,8 @@ def alone(experiment, tmp_path_factory):
 
 
 @pytest.fixture
-def at_work(no_ray, alone, experiment, held, tmp_path):
-    """A driver on Ray in a process group of its own, as a terminal starts it; some of its cells are done."""
+def started(no_ray, experiment, held, tmp_path):
+    """A driver on Ray in a process group of its own, as a terminal starts it."""
     held.touch()
     file = tmp_path / "ended.yaml"
     file.write_text(yaml.safe_dump(experiment))
@@ -91,22 +96,45 @@ def at_work(no_ray, alone, experiment, held, tmp_path):
         preexec_fn=as_usual,
     ) as driver:
         try:
-            while "cell 1/" not in (line := driver.stderr.readline()):
-                assert line, "it ended before a cell was done"
             yield driver
         finally:
             driver.kill()
             held.unlink(missing_ok=True)
 
 
+@pytest.fixture
+def at_work(started, alone):
+    """A driver some of whose cells are done."""
+    while "cell 1/" not in (line := started.stderr.readline()):
+        assert line, "it ended before a cell was done"
+    return started
+
+
+def heads_of(driver):
+    """Find the processes of Ray that a driver has started itself, by their names."""
+    found = {}
+    for child in psutil.Process(driver.pid).children():
+        with contextlib.suppress(psutil.Error):
+            if watchdog.MARK in child.environ():  # which is empty for a moment while it is started
+                found[child.name()] = child
+    return found
+
+
 def folder_of(driver):
     """Find where the Ray of a driver has its files."""
-    (folder,) = Path(tempfile.gettempdir()).glob(f"{cluster.PREFIX}{driver.pid}-*")
-    return folder
+    return Path(heads_of(driver)["raylet"].environ()[watchdog.MARK])
 
 
 def processes_of(folder):
-    return [process for process in psutil.process_iter() if cluster._belongs(process, folder)]
+    return watchdog.processes_of(str(folder))
+
+
+def eventually(condition, within_s):
+    """Wait for a condition; tell whether it came true in time."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 @contextlib.contextmanager
@@ -117,7 +145,7 @@ def hung(folder):
     hangs up on stopped members.
     """
     command = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
-    with subprocess.Popen(command, env=os.environ | {cluster.MARK: str(folder)}, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=os.environ | {watchdog.MARK: str(folder)}, stdout=subprocess.PIPE) as process:
         try:
             process.stdout.readline()
             yield psutil.Process(process.pid)
@@ -125,15 +153,20 @@ def hung(folder):
             process.kill()
 
 
-def test_a_killed_driver_leaves_nothing_that_the_next_run_would_not_clear_up(at_work, alone, held, tmp_path):
+def test_a_killed_driver_takes_its_processes_along_and_the_next_run_removes_its_folder(at_work, alone, held, tmp_path):
     folder = folder_of(at_work)
-    at_work.kill()
-    assert at_work.wait(LIMIT_S) == -signal.SIGKILL
-    held.unlink()
     with hung(folder) as stuck:
         assert stuck in processes_of(folder)
-        outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
-        assert processes_of(folder) == []
+        at_work.kill()
+        assert at_work.wait(LIMIT_S) == -signal.SIGKILL
+        killed_s = time.monotonic()
+        assert eventually(lambda: not processes_of(folder), GONE_S)
+    said = at_work.stderr.read()  # until the watchdog, which holds it too, has gone
+    assert time.monotonic() - killed_s < GONE_S
+    assert f"To go on: driftlab run --resume {tmp_path / 'run'}" in said.splitlines()[-1]
+    held.unlink()
+    assert (folder / MARKER).is_file()
+    outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
     assert outcome.failed == ()
     assert outcome.kept > 0
     assert outcome.done > 1
@@ -146,7 +179,13 @@ def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, a
     """Ctrl-C reaches the driver and all that it has started, what a job manager sends the driver alone."""
     folder = folder_of(at_work)
     assert processes_of(folder)
+    sent_s = time.monotonic()
     send(at_work.pid, number)
+    said = at_work.stderr.readline()
+    while said and not said.startswith("Stopping: "):
+        said = at_work.stderr.readline()
+    assert said, "it never said that it was about to stop"
+    assert time.monotonic() - sent_s < SAID_S
     held.unlink()
     said = at_work.communicate(timeout=LIMIT_S)[1]
     assert at_work.returncode == 128 + number
@@ -157,3 +196,68 @@ def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, a
     assert outcome.failed == ()
     assert outcome.done > 0
     assert differences(alone, tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("head", ["gcs_server", "raylet"])
+def test_so_does_one_that_is_stopped_while_ray_starts(started, tmp_path, head, number):
+    assert eventually(lambda: head in heads_of(started), LIMIT_S)
+    folder = Path(heads_of(started)[head].environ()[watchdog.MARK])
+    sent_s = time.monotonic()
+    started.send_signal(number)
+    assert started.stderr.readline().startswith("Stopping: ")
+    assert time.monotonic() - sent_s < SAID_S
+    said = started.communicate(timeout=LIMIT_S)[1]
+    assert time.monotonic() - sent_s < STOPPED_S
+    assert (started.returncode, said) == (
+        128 + number,
+        f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n",
+    )
+    assert processes_of(folder) == []
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("head", ["gcs_server", "raylet"])
+def test_a_run_that_loses_ray_says_so_once_and_ends(at_work, tmp_path, head):
+    folder = folder_of(at_work)
+    heads_of(at_work)[head].kill()
+    killed_s = time.monotonic()
+    said = at_work.communicate(timeout=LIMIT_S)[1]
+    assert time.monotonic() - killed_s < LOST_S
+    assert at_work.returncode == 1
+    (line,) = [line for line in said.splitlines() if not line.startswith("cell ")]
+    assert line.startswith("Error: Ray's ")
+    assert f"({head}) has ended" in line
+    assert line.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}")
+    assert processes_of(folder) == []
+
+
+@pytest.mark.parametrize("head", ["gcs_server", "raylet"])
+def test_so_does_one_whose_ray_dies_while_it_starts(started, head):
+    assert eventually(lambda: head in heads_of(started), LIMIT_S)
+    time.sleep(0.3)
+    heads_of(started)[head].kill()
+    killed_s = time.monotonic()
+    said = started.communicate(timeout=LIMIT_S)[1]
+    assert time.monotonic() - killed_s < LOST_S
+    assert started.returncode == 1
+    (line,) = said.splitlines()
+    assert line.startswith("Error: Ray")
+    assert "--resume" in line
+
+
+def test_ray_that_does_not_start_in_time_is_given_up(no_ray, tmp_path):
+    hasty = "from driftlab.actors import cluster\nfrom driftlab.cli.app import main\ncluster.START_S = 0.5\nmain()\n"
+    words = ["run", "quick", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", hasty, *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+        assert eventually(lambda: "gcs_server" in heads_of(driver), LIMIT_S)
+        folder = Path(heads_of(driver)["gcs_server"].environ()[watchdog.MARK])
+        seen_s = time.monotonic()
+        said = driver.communicate(timeout=LIMIT_S)[1].splitlines()
+    assert time.monotonic() - seen_s < LOST_S
+    assert driver.returncode == 1
+    assert said[0] == f"To go on: driftlab run --resume {tmp_path / 'run'}"
+    assert said[1].startswith("Error: Ray did not start on this machine: no answer within 0.5 s. Try again")
+    assert len(said) == 2
+    assert processes_of(folder) == []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from socket import SOCK_DGRAM
 
+import psutil
 import pytest
 import ray
 import ray_fakes
 
+from driftlab.actors import watchdog
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.lab.backend import NodeId
 
@@ -65,6 +69,19 @@ def test_a_nodes_own_error_names_node_and_verb_and_is_no_fault(session):
             session.result(job)
 
 
+@pytest.mark.parametrize("how", ["sys.exit", "GeneratorExit", "recursion", "overflow", "value"])
+def test_whatever_a_node_raises_is_its_error_in_the_same_words_on_both_backends(session, inline, how):
+    said = []
+    for one in (inline, session):
+        one.place(DEVICE, "d")
+        with pytest.raises(RunError, match="device d cannot leave: ") as caught:
+            one.result(one.call(DEVICE, "leave", how))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    session.place(LEARNER, "t")
+    assert session.result(session.call(LEARNER, "work", 1)).facts  # and no process ended
+
+
 def test_a_refusal_keeps_its_class(session):
     session.place(DEVICE, "d")
     with pytest.raises(RequestError, match="asked for too much"):
@@ -104,3 +121,22 @@ def test_payloads_are_freed_with_their_jobs(session):
         job = session.call(DEVICE, "huge", number, job)
         session.result(session.call(LEARNER, "work", number, job))
     assert "Spilled" not in memory_summary(ray.get_runtime_context().gcs_address, stats_only=True)
+
+
+def test_every_socket_is_on_the_loopback_interface(backend, session):
+    """What listens is closed to other machines: the store of names, schedulers, actors, agents, exporters, driver."""
+    session.place(DEVICE, "d")
+    session.result(session.call(DEVICE, "work", 1))
+    processes = [psutil.Process(), *watchdog.processes_of(str(backend._cluster.folder))]
+    assert {"gcs_server", "raylet"} <= {process.name() for process in processes}
+    listening = [
+        (process.name(), socket.laddr)
+        for process in processes
+        for socket in process.net_connections("inet")
+        if socket.status == psutil.CONN_LISTEN or (socket.type == SOCK_DGRAM and socket.laddr)
+    ]
+    assert len(listening) >= 8
+    on_network = [
+        (name, where) for name, where in listening if not ip_address(where.ip.removeprefix("::ffff:")).is_loopback
+    ]
+    assert on_network == []

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +12,7 @@ from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
 from driftlab.actors.pool import Pool, Slot
 from driftlab.errors import RequestError
 
-BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboard_url=None, folder=None)
+BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboard_url=None)
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +57,14 @@ def test_a_rack_takes_so_many_devices_and_no_more():
 
 
 def test_actors_that_do_not_fit_into_the_memory_are_refused_with_the_way_out():
-    small = Cluster("ns", cpus=2, gpus=0.0, memory_bytes=10 * PROCESS_BYTES, dashboard_url=None, folder=None)
+    small = Cluster("ns", cpus=2, gpus=0.0, memory_bytes=10 * PROCESS_BYTES, dashboard_url=None)
     pool = Pool(ClusterConfig(workers=1, rack=1), small, {})
     with pytest.raises(RequestError, match=r"11 actors need about 2\.1 GiB, and 2\.0 GiB are free: .*--rack"):
         names(pool, "device", 11)
 
 
 def test_actors_on_gpus_are_as_many_as_the_gpus_can_hold():
-    machine = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None, folder=None)
+    machine = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None)
     pool = Pool(ClusterConfig(gpus_per_actor=0.25), machine, {})
     assert len(set(names(pool, "learner", 20))) == 2  # applications, teachers and learners each have a third
     assert len(set(names(pool, "device", 20))) == 8
@@ -123,32 +119,3 @@ def test_a_server_of_another_kind_is_refused(says, message, monkeypatch):
         with pytest.raises(RequestError, match=message):
             cluster.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-
-
-def test_the_folder_of_a_dead_run_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead, alive, foreign = tmp_path / "dl999999999-x", tmp_path / "dl1-x", tmp_path / "dlx"
-    for folder in (dead, alive, foreign):
-        folder.mkdir()
-    mine = cluster.session_folder()
-    assert mine.is_dir()
-    assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name, mine.name}
-    assert len(str(Path("/tmp") / mine.name / "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")) < 107
-
-
-def test_what_is_left_of_a_session_is_ended_and_nothing_else(tmp_path, monkeypatch):
-    """As after a Ctrl-C that ended the head of a Ray before the processes below it."""
-    monkeypatch.setattr(cluster, "LEAVE_S", 0.2)
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    orphans = [subprocess.Popen(command, env={cluster.MARK: str(folder)}) for folder in (mine, other)]
-    mine.mkdir()
-    try:
-        cluster.remove_session(mine)
-        orphans[0].wait(10)  # it would sleep for longer; which signal ended it, only who asked first was told
-        assert orphans[1].poll() is None
-        assert not mine.exists()
-    finally:
-        for orphan in orphans:
-            orphan.kill()
-            orphan.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import subprocess
 import sys
@@ -97,6 +99,83 @@ class TestLock:
             first.kill()
             first.wait()
         enter()
+
+    def test_a_lock_that_was_removed_while_it_was_opened_is_none(self, tmp_path, monkeypatch):
+        """Its owner was refused and has cleared up; another run may hold the lock that followed."""
+        flock, times = fcntl.flock, []
+
+        def late(file, how) -> None:
+            if not times:
+                (tmp_path / ".lock").unlink()
+            times.append(how)
+            flock(file, how)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with paths.locked(tmp_path), pytest.raises(RequestError, match="Another driftlab"), paths.locked(tmp_path):
+            pass
+        assert len(times) == 3
+
+    def test_what_a_link_in_its_place_names_is_not_touched(self, tmp_path):
+        (tmp_path / "thesis.tex").write_text("years of work")
+        (tmp_path / ".lock").symlink_to("thesis.tex")
+        with pytest.raises(OSError, match="symbolic links"), paths.locked(tmp_path):
+            pass
+        assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+class TestTwoRunsIntoOneFolder:
+    def test_the_second_is_refused_at_every_moment_and_changes_nothing(self, tmp_path, monkeypatch):
+        out, write, moments = tmp_path / "a" / "run", paths.write_whole, []
+
+        def second() -> None:
+            with pytest.raises(RequestError), paths.begin_run(out, {"name": "second"}):
+                pass
+            moments.append(sorted(part.name for part in out.iterdir()))
+
+        def paused(file, content) -> None:
+            """Another run starts after this one has looked and before it writes."""
+            second()
+            write(file, content)
+            second()
+
+        monkeypatch.setattr(paths, "write_whole", paused)
+        with paths.begin_run(out, {"name": "first"}):
+            second()
+        second()
+        assert moments == [[".lock"], [".lock", "spec.yaml"], *[[".lock", "spec.yaml", "tables"]] * 2]
+        assert yaml.safe_load((out / "spec.yaml").read_text()) == {"name": "first"}
+
+    def test_one_that_is_refused_makes_room_for_the_next(self, tmp_path):
+        out = tmp_path / "a" / "run"
+        with pytest.raises(RequestError, match="no cluster"), paths.begin_run(out, {"name": "first"}):
+            raise RequestError("no cluster")
+        assert list(tmp_path.iterdir()) == []
+        with paths.begin_run(out, {"name": "second"}):
+            pass
+        assert yaml.safe_load((out / "spec.yaml").read_text()) == {"name": "second"}
+
+    def test_the_refused_one_takes_no_file_of_another(self, tmp_path):
+        with pytest.raises(RequestError), paths.begin_run(tmp_path / "run", {"name": "first"}) as folder:
+            (folder / "tables" / "frames").mkdir()
+            (folder / "tables" / "notes.txt").write_text("mine")
+            (folder / "notes.txt").write_text("mine")
+            raise RequestError("no cluster")
+        left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+        assert left == ["notes.txt", "tables", "tables/notes.txt"]
+
+    def test_a_folder_that_filled_while_it_was_locked_stays_as_it_is(self, tmp_path, monkeypatch):
+        locked = paths.locked
+
+        @contextlib.contextmanager
+        def late(path):
+            (path / "thesis.tex").write_text("years of work")
+            with locked(path):
+                yield
+
+        monkeypatch.setattr(paths, "locked", late)
+        with pytest.raises(RequestError, match="nothing in it was touched"), paths.begin_run(tmp_path, {}):
+            pass
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):

@@ -1,0 +1,103 @@
+"""A Ray of our own on this machine: its folder, its watchdog, and whether the processes that it needs still live."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from driftlab.actors import watchdog
+from driftlab.actors.folders import SessionFolder, open_folder
+from driftlab.errors import BackendLost
+
+HEADS = {"gcs_server": "control store (gcs_server)", "raylet": "scheduler (raylet)"}
+WATCHDOG_S = 15.0  # for the watchdog to end; it has at most to end what is left
+
+
+class LocalRay:
+    """The processes and files of a Ray that was started here."""
+
+    def __init__(self, go_on: str) -> None:
+        self._go_on = go_on
+        self._heads: dict[int, str] = {}
+        self._lost = ""
+        self.folder: SessionFolder = open_folder()
+        try:
+            self._watchdog = _start_watchdog(self.folder.path)
+        except BaseException:
+            self.folder.remove()
+            raise
+        self._leave_word(f"The run's own process has ended before the run. {go_on}")
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether this Ray has lost a process that it cannot do without."""
+        return bool(self._lost)
+
+    def look(self) -> None:
+        """Take note of the processes that this Ray cannot do without, as they start, and complain if one has ended."""
+        if len(self._heads) < len(HEADS):
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):
+                    if child.name() in HEADS and child.environ().get(watchdog.MARK) == str(self.folder.path):
+                        self._heads[child.pid] = child.name()
+        self.check()
+
+    def check(self) -> None:
+        """Complain about a process that has ended before its time."""
+        ended = next((name for pid, name in self._heads.items() if _has_ended(pid)), None)
+        if ended is not None and not self._lost:
+            self._lost = (
+                f"Ray's {HEADS[ended]} has ended; something killed it, or memory is short, and no cell can go on "
+                f"without it. {self._go_on}"
+            )
+            self._leave_word(f"Error: {self._lost}")  # Ray may end this process before it can say so itself
+        if self._lost:
+            raise BackendLost(self._lost)
+
+    def end_processes(self, leave_s: float) -> None:
+        """End all that was started for this Ray."""
+        watchdog.end_processes(str(self.folder.path), leave_s)
+
+    def close(self) -> None:
+        """End what is left, and remove it."""
+        self._heads.clear()
+        self._lost = self._lost or "The run was stopped."  # for those who still wait
+        self.folder.remove()
+        self._leave_word("")
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(OSError):
+            self._watchdog.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._watchdog.wait(WATCHDOG_S)
+
+    def _leave_word(self, line: str) -> None:
+        """Tell the watchdog what to say if this process cannot."""
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(OSError):  # someone ended the watchdog: the run does not depend on it
+            self._watchdog.stdin.write(" ".join(line.split()) + "\n")
+            self._watchdog.stdin.flush()
+
+
+def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
+    """Start it out of reach of a Ctrl-C, which goes to all processes of a terminal."""
+    return subprocess.Popen(
+        [sys.executable, watchdog.__file__, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        text=True,
+    )
+
+
+def _has_ended(pid: int) -> bool:
+    """Look whether a child has ended, and leave it to its owner to collect it."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

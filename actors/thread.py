@@ -1,0 +1,63 @@
+"""A thread for those calls of Ray that may block: whoever waits for one can be interrupted, or give up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+LOOK_S = 0.2  # how long a wait goes on before it looks whether it still makes sense
+ABANDONED = "ray, abandoned"  # name of a thread that did not come back
+
+
+class RayThread:
+    """Runs calls one after another, for as long as the connection lasts.
+
+    Ray's processes end with the thread that has started them, and Ray takes over the signals of the main thread.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look  # raises where waiting no longer makes sense
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.busy = False
+        self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[[], T], within_s: float = float("inf")) -> T:
+        """Return what a call returns; TimeoutError where it takes too long."""
+        answer, deadline = self.begin(function), time.monotonic() + within_s
+        while not wait([answer], LOOK_S).done:
+            self._look()
+            if not self._thread.is_alive():
+                raise RuntimeError("this connection to Ray is closed")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no answer within {within_s:g} s")
+        return answer.result()
+
+    def begin(self, function: Callable[[], T]) -> Future[T]:
+        """Have a call run after those that were begun before."""
+        answer: Future[T] = Future()
+        self._calls.put((answer, function))
+        return answer
+
+    def end(self, within_s: float) -> bool:
+        """Stop after the calls that were begun; tell whether they came back in time."""
+        self._calls.put(None)
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            self._thread.name = ABANDONED
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            answer, function = call
+            self.busy = True
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # it belongs to the thread that waits for it
+                answer.set_exception(error)
+            self.busy = False

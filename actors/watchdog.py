@@ -1,0 +1,53 @@
+"""Ends the processes of a Ray whose driver is gone, however it went.
+
+It runs by itself, as a process that holds a pipe to the driver, and therefore imports nothing of driftlab. The driver
+writes lines: the last one is what the watchdog says when the pipe ends, nothing if that line is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+
+import psutil
+
+MARK = "DRIFTLAB_RAY_SESSION"  # in the environment of every process of a session: the folder of that session
+LEAVE_S = 2.0  # for processes to end by themselves
+END_S = 10.0  # for new ones to stop coming
+
+
+def processes_of(folder: str) -> list[psutil.Process]:
+    """Find the processes that were started for a session."""
+    return [process for process in psutil.process_iter() if _belongs(process, folder)]
+
+
+def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
+    """Let a session's processes end, and kill those that do not, until there is none."""
+    deadline = time.monotonic() + END_S
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        for process in psutil.wait_procs(left, timeout=leave_s)[1]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        leave_s = 0.1  # those who are still there have just been started
+
+
+def _belongs(process: psutil.Process, folder: str) -> bool:
+    try:
+        return bool(process.environ().get(MARK) == folder)
+    except (psutil.Error, OSError):
+        return False
+
+
+def main(folder: str) -> None:
+    """Wait for the end of the driver, and clear up after it."""
+    said = sys.stdin.read().splitlines()
+    end_processes(folder)
+    if said and said[-1]:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{said[-1]}\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

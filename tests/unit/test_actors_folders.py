@@ -1,0 +1,177 @@
+"""The folders of Ray's sessions: private, and never taken for others' or for those of a run that still lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from driftlab.actors import folders, watchdog
+from driftlab.errors import RequestError
+
+HOLD = (
+    "import sys, tempfile\nfrom driftlab.actors import folders\ntempfile.tempdir = sys.argv[1]\n"
+    "print(folders.open_folder().path, flush=True)\nsys.stdin.read()\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch):
+    """A temporary folder of a path short enough for Ray."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        yield folders.Path(place)
+
+
+@pytest.fixture
+def parent(place):
+    return place / f"driftlab-{os.getuid()}"
+
+
+def test_a_session_has_a_private_folder_for_itself(place, parent):
+    first, second = folders.open_folder(), folders.open_folder()
+    assert first.path != second.path
+    assert {first.path.parent, second.path.parent} == {parent}
+    assert [path.stat().st_mode & 0o777 for path in (parent, first.path)] == [0o700, 0o700]
+    assert len(str(first.path)) + len(folders.SOCKET) < folders.SOCKET_BYTES
+    for folder in (first, second):
+        folder.remove()
+    assert list(parent.iterdir()) == []
+
+
+def test_the_folder_of_a_run_that_was_killed_is_removed_and_not_before(place):
+    command = [sys.executable, "-c", HOLD, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        theirs = folders.Path(owner.stdout.readline().strip())
+        try:
+            folders.open_folder().remove()
+            assert theirs.is_dir()
+        finally:
+            owner.kill()
+            owner.wait()
+    assert (theirs / folders.MARKER).is_file()
+    mine = folders.open_folder()
+    assert not theirs.exists()
+    mine.remove()
+
+
+@pytest.mark.parametrize("name", ["dl999999-photos", "dl999999999-x", "photos"])
+def test_others_files_stay_wherever_they_are(place, parent, name):
+    parent.mkdir(mode=0o700)
+    photos = [folder / name / "a.jpg" for folder in (place, parent)]
+    for photo in photos:
+        photo.parent.mkdir()
+        photo.touch()
+    folders.open_folder().remove()
+    assert all(photo.is_file() for photo in photos)
+
+
+@pytest.mark.parametrize("kind", ["link to a session", "link to a marker", "pipe", "folder"])
+def test_what_only_looks_like_a_session_stays(place, parent, kind):
+    parent.mkdir(mode=0o700)
+    home, looks = place / "home", parent / "session"
+    home.mkdir()
+    (home / folders.MARKER).touch()
+    (home / "a.jpg").touch()
+    if kind == "link to a session":
+        looks.symlink_to(home)
+    else:
+        looks.mkdir()
+        marker = looks / folders.MARKER
+        {
+            "link to a marker": lambda: marker.symlink_to(home / folders.MARKER),
+            "pipe": lambda: os.mkfifo(marker),
+            "folder": marker.mkdir,
+        }[kind]()
+    folders.open_folder().remove()
+    assert looks.exists()
+    assert (home / "a.jpg").is_file()
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_parent_that_is_no_folder_of_ours_is_refused(place, parent, kind):
+    (place / "home").mkdir()
+    parent.symlink_to(place / "home") if kind == "link" else parent.touch()
+    with pytest.raises(RequestError, match="remove it, or set TMPDIR to another place"):
+        folders.open_folder()
+    assert list((place / "home").iterdir()) == []
+
+
+def test_a_parent_of_another_user_is_refused(place, parent, monkeypatch):
+    user = os.getuid() + 1
+    parent.with_name(f"driftlab-{user}").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    with pytest.raises(RequestError, match="a folder of another user"):
+        folders.open_folder()
+
+
+def test_a_parent_that_others_can_enter_is_closed_to_them(place, parent):
+    parent.mkdir()
+    parent.chmod(0o777)
+    folders.open_folder().remove()
+    assert parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_path_too_long_for_sockets_is_refused_at_once(place, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(place / ("x" * 40)))
+    with pytest.raises(RequestError, match="set TMPDIR to a shorter one"):
+        folders.open_folder()
+
+
+def test_a_marker_is_never_free_while_its_owner_lives(monkeypatch):
+    """It gets its name after its lock."""
+    named = []
+    rename = folders.Path.rename
+
+    def watched(path, target):
+        with path.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        named.append(target)
+        return rename(path, target)
+
+    monkeypatch.setattr(folders.Path, "rename", watched)
+    folder = folders.open_folder()
+    assert named == [folder.path / folders.MARKER]
+    folder.remove()
+
+
+def test_what_is_left_of_a_session_is_ended_and_nothing_else(place):
+    """As after a Ctrl-C that ended the head of a Ray before the processes below it."""
+    mine, other = place / "mine", place / "other"
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    orphans = [subprocess.Popen(command, env={watchdog.MARK: str(folder)}) for folder in (mine, other)]
+    mine.mkdir()
+    try:
+        folders.remove_session(mine, leave_s=0.2)
+        orphans[0].wait(10)  # it would sleep for longer; which signal ended it, only who asked first was told
+        assert orphans[1].poll() is None
+        assert not mine.exists()
+    finally:
+        for orphan in orphans:
+            orphan.kill()
+            orphan.wait()
+
+
+class TestWatchdog:
+    @pytest.mark.parametrize(("said", "heard"), [("one\ntwo\n", "two\n"), ("one\n\n", ""), ("", "")])
+    def test_it_ends_what_its_driver_leaves_and_then_itself(self, place, said, heard):
+        asleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+        orphan = subprocess.Popen(asleep, env={watchdog.MARK: str(place)})
+        try:
+            guard = subprocess.run(
+                [sys.executable, watchdog.__file__, str(place)],
+                input=said,
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+            )
+            assert (guard.stdout, guard.stderr) == ("", heard)
+            assert orphan.wait(10) == -9
+        finally:
+            orphan.kill()
+            orphan.wait()
