@@ -34,8 +34,12 @@ def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
 
 
 def _belongs(process: psutil.Process, folder: str) -> bool:
+    """Look for the mark, or for a log of the session: Ray's agents write their titles over their environment."""
     try:
-        return bool(process.environ().get(MARK) == folder)
+        environment = process.environ()
+        if environment:
+            return bool(environment.get(MARK) == folder)
+        return any(file.path.startswith(f"{folder}/") for file in process.open_files())
     except (psutil.Error, OSError):
         return False
 

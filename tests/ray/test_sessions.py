@@ -127,8 +127,9 @@ def test_every_socket_is_on_the_loopback_interface(backend, session):
     """What listens is closed to other machines: the store of names, schedulers, actors, agents, exporters, driver."""
     session.place(DEVICE, "d")
     session.result(session.call(DEVICE, "work", 1))
-    processes = [psutil.Process(), *watchdog.processes_of(str(backend._cluster.folder))]
-    assert {"gcs_server", "raylet"} <= {process.name() for process in processes}
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    ours = {process.name() for process in watchdog.processes_of(str(backend._cluster.folder))}
+    assert {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"} <= ours
     listening = [
         (process.name(), socket.laddr)
         for process in processes
