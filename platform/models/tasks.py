@@ -7,7 +7,6 @@ in the lab passes answers on without asking what they are. Torch is imported whe
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import IGNORE, Frames
-from driftlab.errors import unknown_name
+from driftlab.errors import WireError, unknown_name
+from driftlab.platform.core import wire
 from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy
 from driftlab.platform.models import boxes, phi
 
@@ -82,11 +82,11 @@ class Task(ABC):
 
     @abstractmethod
     def pack(self, answer: Answer) -> bytes:
-        """Write one answer for the link."""
+        """Write one answer for the link, with a checksum."""
 
     @abstractmethod
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        """Read it again; ValueError or zlib.error where it is torn."""
+        """Read it again; refuse bytes that are torn or hold no answer about a frame of this size."""
 
     @abstractmethod
     def unknown(self, answers: Answers, classes: int) -> int:
@@ -133,7 +133,7 @@ class _OfClasses(Task):
         return confusions(predicted, np.where(truth < classes, truth, IGNORE), classes)
 
     def pack(self, answer: Answer) -> bytes:
-        return zlib.compress(np.ascontiguousarray(answer, dtype=np.uint8).tobytes(), 9)
+        return wire.pack(np.ascontiguousarray(answer, dtype=np.uint8).tobytes())
 
 
 class Segmentation(_OfClasses):
@@ -166,7 +166,10 @@ class Segmentation(_OfClasses):
         return np.where(moved == IGNORE, otherwise, moved)
 
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(height, width)
+        body = wire.unpack(packed, height * width)
+        if len(body) != height * width:
+            raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
+        return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         from driftlab.datasets.sheet import PALETTE
@@ -199,7 +202,10 @@ class Classification(_OfClasses):
         return otherwise if answer == IGNORE else answer
 
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(())[()]
+        body = wire.unpack(packed, 1)
+        if len(body) != 1:
+            raise WireError("torn: the message holds no class")
+        return np.frombuffer(body, dtype=np.uint8)[0]
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Fill the picture with the class's colour."""
@@ -257,10 +263,10 @@ class Detection(Task):
         return boxes.carried(answer, source)
 
     def pack(self, answer: Answer) -> bytes:
-        return zlib.compress(np.ascontiguousarray(answer[:, :5], dtype=np.float32).tobytes(), 9)
+        return boxes.pack(answer)
 
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.float32).reshape(-1, 5)
+        return boxes.unpack(packed, height, width)
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return boxes.drawn(answer, image)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -23,6 +22,7 @@ from driftlab.platform.lab.inline import NODE_CLASSES
 from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
@@ -99,7 +99,7 @@ def scripts(folder: Path) -> list[Script]:
         return "watch", (frames(start_s, start_s + 2), truth, 1.0)
 
     first, second = updates()
-    labels = zlib.compress(frames(1, 2).labels[0].tobytes())
+    labels = SEGMENTATION.pack(frames(1, 2).labels[0])
     return [
         Script(
             "device",
