@@ -155,11 +155,11 @@ def drawn(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Frame every box in its class's colour on a pale copy of the picture."""
     import cv2
 
-    from driftlab.datasets.sheet import PALETTE
+    from driftlab.datasets.sheet import colour_of
 
     canvas = np.ascontiguousarray(image // 2 + 127)
     for kind, *corners in boxes[::-1, :5]:  # the surest last, on top
         left, top, right, bottom = (round(float(corner)) for corner in corners)
-        colour = tuple(int(part) for part in PALETTE[int(kind)])
+        colour = tuple(int(part) for part in colour_of(int(kind)))
         cv2.rectangle(canvas, (left, top), (right - 1, bottom - 1), colour, _INK_PX)
     return canvas

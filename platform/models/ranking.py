@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
+from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.models.predict import evaluating, to_input
 from driftlab.platform.models.surgery import Groups
@@ -91,7 +92,7 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
     """Look at the maps that the next layer reads, as they were before any pooling, batch by batch."""
     if labels.dtype == object:
         raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
-    classes = int(labels[labels < 255].max(initial=0)) + 1
+    classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
     whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
