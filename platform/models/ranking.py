@@ -33,14 +33,28 @@ FLATTENING = frozenset(("flatten", "reshape", "view"))
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers."""
+    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers.
+
+    Maps are counted from a centre amid them: distances do not depend on it, and the digits of a large offset that all
+    maps share would be lost where large sums are subtracted.
+    """
 
     count: Tensor  # [classes] samples
     energy: Tensor  # [classes, channels] sum of the maps' squared lengths
     total: Tensor  # [classes, channels, numbers] sum of the maps
+    centre: Tensor  # [channels, numbers]
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.count + other.count, self.energy + other.energy, self.total + other.total)
+        if not bool(self.count.any()):
+            return other
+        there = other.around(self.centre)
+        return Sums(self.count + there.count, self.energy + there.energy, self.total + there.total, self.centre)
+
+    def around(self, centre: Tensor) -> Sums:
+        """Count the same maps from another centre."""
+        moved, count = self.centre - centre, self.count[:, None]
+        energy = self.energy + 2 * (self.total * moved).sum(dim=2) + count * moved.square().sum(dim=1)
+        return Sums(self.count, energy, self.total + count[:, :, None] * moved, centre)
 
 
 def rank(
@@ -83,9 +97,11 @@ def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) ->
     known = (kind >= 0) & (kind < classes)
     member = F.one_hot(kind[known], classes).double().T
     maps = maps[known].double()
+    centre = maps.mean(dim=0) if len(maps) else maps.new_zeros(maps.shape[1:])
+    maps = maps - centre
     energy, flat = maps.square().sum(dim=2), maps.flatten(1)
     total = (member @ flat).view(classes, *maps.shape[1:])
-    return Sums(member.sum(dim=1), member @ energy, total)
+    return Sums(member.sum(dim=1), member @ energy, total, centre)
 
 
 def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
