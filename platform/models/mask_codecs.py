@@ -1,8 +1,7 @@
 """How the indices of an update are written: rising positions below n, to bytes and back.
 
 raw    one bit per parameter
-gzip   the same bits through gzip at its own usual level, as AMS sends them; the highest takes ten times as long for
-       5 % fewer bytes
+gzip   the same bits through gzip at its highest level, as AMS's authors released it
 gaps   distance to the next index as a byte, 255 to go on, through zlib
 rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
        choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
@@ -26,7 +25,7 @@ Index = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 BLOCK = 512
 MOST_LOW_BITS = 31
-GZIP_LEVEL = 6
+GZIP_LEVEL = 9
 ESCAPE = 255
 
 
