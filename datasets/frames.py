@@ -14,7 +14,11 @@ from driftlab.errors import RequestError
 
 Times = npt.NDArray[np.float64]
 Index = int | slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]
-IGNORE = 255  # a label that counts neither in a loss nor in a score
+IGNORE = 255  # a pixel's label that counts neither in a loss nor in a score
+MOST_CLASSES = (
+    IGNORE - 1
+)  # of pixels: label maps have a byte per pixel; frames and boxes may have any number of classes
+NO_CLASS = -1  # the class of a frame that is not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,7 @@ class Frames:
     scenes: npt.NDArray[np.int32]  # [n] which scene the frame shows; a scene that comes back keeps its number
     labels: npt.NDArray[np.uint8] | None = None  # [n, height, width] class per pixel, IGNORE where unknown
     boxes: tuple[npt.NDArray[np.float32], ...] | None = None  # per frame [m, 5]: class, x0, y0, x1, y1 in pixels
-    classes: npt.NDArray[np.int64] | None = None  # [n] class of the whole frame
+    classes: npt.NDArray[np.int64] | None = None  # [n] class of the whole frame, NO_CLASS where unknown
 
     def __len__(self) -> int:
         return len(self.times_s)

@@ -45,6 +45,12 @@ def _build_palette() -> Pixels:
 PALETTE: Pixels = _build_palette()  # [256, 3] RGB of each label value
 
 
+def colour_of(kind: int) -> Pixels:
+    """Take a class's colour; colours repeat where there are more classes, and an unknown class is black."""
+    colour: Pixels = PALETTE[kind % IGNORE if kind >= 0 else IGNORE]
+    return colour
+
+
 def contact_sheet(stream: Stream, times_s: Times | Sequence[float]) -> Pixels:
     """Draw the frames at these times with their truth, and the names of the classes."""
     frames = stream.at(times_s)

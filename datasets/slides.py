@@ -9,9 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from driftlab.datasets.frames import IGNORE, Frames, Times, frame_number
+from driftlab.datasets.frames import Frames, Times, frame_number
 from driftlab.datasets.labelled import LabelledSet, Pictures, open_set
-from driftlab.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,6 @@ class Slides:
     fps: float
     duration_s: float
     seed: int
-
-    def __post_init__(self) -> None:
-        if len(self.classes) >= IGNORE:
-            raise DataError(f"'{self.name}' has {len(self.classes)} classes, a stream shows at most {IGNORE - 1}.")
 
     @cached_property
     def classes(self) -> tuple[str, ...]:

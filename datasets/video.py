@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from driftlab.datasets.frames import IGNORE, Frames, Times, frame_number
+from driftlab.datasets.frames import IGNORE, MOST_CLASSES, Frames, Times, frame_number
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import DataError
 
@@ -218,7 +218,7 @@ def _read_classes(path: Path) -> tuple[str, ...]:
         file = folder / "classes.txt"
         if file.is_file():
             names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-            if not 0 < len(names) < IGNORE:
-                raise DataError(f"'{file}' names {len(names)} classes, allowed are 1 to {IGNORE - 1}, one per line.")
+            if not 0 < len(names) <= MOST_CLASSES:
+                raise DataError(f"'{file}' names {len(names)} classes, allowed are 1 to {MOST_CLASSES}, one per line.")
             return names
     return CLASSES

@@ -31,6 +31,8 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     """Count per frame of a batch how often truth [row] was taken for prediction [column]: [n, classes, classes]."""
     if predictions.shape != truths.shape:
         raise ValueError(f"predictions are {predictions.shape}, truths are {truths.shape}")
+    if classes > IGNORE:
+        raise ValueError(f"{classes} classes do not go with the label {IGNORE} for what is unknown")
     frames = len(truths)
     predicted = predictions.reshape(frames, -1).astype(np.int64)
     true = truths.reshape(frames, -1).astype(np.int64)
@@ -54,7 +56,7 @@ def iou(matrices: Counts) -> Floats:
     """Return intersection over union per class, NaN for a class in neither truth nor prediction: [..., classes]."""
     hit = np.diagonal(matrices, axis1=-2, axis2=-1).astype(np.float64)
     union = matrices.sum(axis=-1) + matrices.sum(axis=-2) - hit
-    return _ratio(hit, union)
+    return ratio(hit, union)
 
 
 def miou(matrices: Counts) -> Floats:
@@ -62,17 +64,17 @@ def miou(matrices: Counts) -> Floats:
     values = iou(matrices)
     occurring = np.isfinite(values).sum(axis=-1)
     total = np.nansum(values, axis=-1)
-    return _ratio(total, occurring)
+    return ratio(total, occurring)
 
 
 def pixel_accuracy(matrices: Counts) -> Floats:
     """Return the share of counted pixels that were right; NaN where nothing was counted."""
     right = np.trace(matrices, axis1=-2, axis2=-1).astype(np.float64)
     counted = matrices.sum(axis=(-2, -1))
-    return _ratio(right, counted)
+    return ratio(right, counted)
 
 
-def _ratio(part: Floats, whole: npt.NDArray[Any]) -> Floats:
+def ratio(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> Floats:
     """Divide, and say NaN where there is nothing to divide by."""
     empty: Floats = np.full(np.shape(part), np.nan)
     return np.asarray(np.divide(part, whole, out=empty, where=whole > 0))
@@ -123,7 +125,7 @@ def _box_iou(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
     area_a = np.prod(a[:, 2:] - a[:, :2], axis=-1, dtype=np.float64)
     area_b = np.prod(b[:, 2:] - b[:, :2], axis=-1, dtype=np.float64)
     union = area_a[:, None] + area_b[None, :] - shared
-    return np.nan_to_num(_ratio(shared, union))  # a box without area overlaps nothing
+    return np.nan_to_num(ratio(shared, union))  # a box without area overlaps nothing
 
 
 def kbps(size_bytes: float, seconds: float) -> float:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.errors import WireError
+from driftlab.platform.core import wire
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,6 +27,7 @@ UNIT_PX = 4.0  # the distance whose logarithm is 0
 SURE = 0.3  # less likely middles are not reported
 NEAR = 0.3  # the sides are learned where the bump around a middle is higher than this
 MOST = 64  # boxes reported per frame
+FIELDS = 5  # numbers per box on the link: class, left, top, right, bottom
 SMALLEST_PX = 4.0  # things with a shorter side count for nothing: an error of one pixel would decide over them
 _INK_PX = 1
 
@@ -130,15 +134,32 @@ def carried(boxes: Boxes, source: Floats) -> Boxes:
     return np.array(moved, dtype=np.float32).reshape(-1, 5)
 
 
+def pack(boxes: Boxes) -> bytes:
+    """Write boxes for the link, without how sure the network is."""
+    return wire.pack(np.ascontiguousarray(boxes[:, :FIELDS], dtype="<f4").tobytes())
+
+
+def unpack(packed: bytes, height: int, width: int) -> Boxes:
+    """Read boxes of a frame; refuse what is torn, and more boxes than the frame has pixels."""
+    box_bytes = FIELDS * np.dtype("<f4").itemsize
+    body = wire.unpack(packed, height * width * box_bytes)
+    if len(body) % box_bytes:
+        raise WireError(f"torn: {len(body)} bytes are no boxes of {box_bytes} bytes each")
+    boxes: Boxes = np.frombuffer(body, dtype="<f4").reshape(-1, FIELDS)
+    if not np.isfinite(boxes).all() or (boxes[:, 0] < 0).any():
+        raise WireError("torn: the boxes hold numbers that are not finite, or classes below 0")
+    return boxes
+
+
 def drawn(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Frame every box in its class's colour on a pale copy of the picture."""
     import cv2
 
-    from driftlab.datasets.sheet import PALETTE
+    from driftlab.datasets.sheet import colour_of
 
     canvas = np.ascontiguousarray(image // 2 + 127)
     for kind, *corners in boxes[::-1, :5]:  # the surest last, on top
         left, top, right, bottom = (round(float(corner)) for corner in corners)
-        colour = tuple(int(part) for part in PALETTE[int(kind)])
+        colour = tuple(int(part) for part in colour_of(int(kind)))
         cv2.rectangle(canvas, (left, top), (right - 1, bottom - 1), colour, _INK_PX)
     return canvas

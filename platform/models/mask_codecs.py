@@ -1,8 +1,7 @@
 """How the indices of an update are written: rising positions below n, to bytes and back.
 
 raw    one bit per parameter
-gzip   the same bits through gzip at its own usual level, as AMS sends them; the highest takes ten times as long for
-       5 % fewer bytes
+gzip   the same bits through gzip at its highest level, as AMS's authors released it
 gaps   distance to the next index as a byte, 255 to go on, through zlib
 rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
        choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
@@ -19,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import WireError
+from driftlab.platform.core.wire import GZIP, inflate
 
 MaskCodec = Literal["raw", "gzip", "gaps", "rice"]
 Index = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 BLOCK = 512
 MOST_LOW_BITS = 31
-GZIP = 31  # zlib's name for a gzip header; unlike the gzip module's it holds no time
-GZIP_LEVEL = 6
+GZIP_LEVEL = 9
 ESCAPE = 255
 
 
@@ -44,8 +43,8 @@ def encode(index: Index, size: int, codec: MaskCodec) -> bytes:
 
 def decode(data: bytes, size: int, count: int, codec: MaskCodec) -> Index:
     """Read positions; refuse bytes that do not hold exactly `count` of them below size."""
-    index = CODECS[codec].decode(data, size, count) if count else np.empty(0, dtype=np.int64)
-    if len(index) != count or (count and not 0 <= index[-1] < size):
+    index = CODECS[codec].decode(data, size, count) if count else _NO_INDEX
+    if len(index) != count or (count and not 0 <= index[-1] < size) or (data and not count):
         raise WireError(f"torn: the {codec} mask does not hold {count} indices below {size}")
     return index
 
@@ -57,6 +56,8 @@ def _encode_raw(index: Index, size: int) -> bytes:
 
 
 def _decode_raw(data: bytes, size: int, count: int) -> Index:
+    if len(data) != (size + 7) // 8:
+        return _NO_INDEX
     return np.flatnonzero(np.unpackbits(np.frombuffer(data, dtype=np.uint8)))
 
 
@@ -66,7 +67,7 @@ def _encode_gzip(index: Index, size: int) -> bytes:
 
 
 def _decode_gzip(data: bytes, size: int, count: int) -> Index:
-    return _decode_raw(_inflate(data, GZIP, (size + 7) // 8), size, count)
+    return _decode_raw(inflate(data, (size + 7) // 8, GZIP), size, count)
 
 
 def _encode_gaps(index: Index, size: int) -> bytes:
@@ -78,7 +79,9 @@ def _encode_gaps(index: Index, size: int) -> bytes:
 
 
 def _decode_gaps(data: bytes, size: int, count: int) -> Index:
-    symbols = np.frombuffer(_inflate(data, zlib.MAX_WBITS, count + size // ESCAPE + 1), dtype=np.uint8)
+    symbols = np.frombuffer(inflate(data, count + size // ESCAPE + 1), dtype=np.uint8)
+    if not len(symbols) or symbols[-1] == ESCAPE:
+        return _NO_INDEX
     ends = np.flatnonzero(symbols != ESCAPE)
     gaps = (np.diff(ends, prepend=-1) - 1) * ESCAPE + symbols[ends]
     return np.asarray(np.cumsum(gaps + 1) - 1, dtype=np.int64)
@@ -101,11 +104,11 @@ def _decode_rice(data: bytes, size: int, count: int) -> Index:
     width = np.repeat(low, BLOCK)[:count].astype(np.int64)
     rest_bytes = (int(width.sum()) + 7) // 8
     if len(low) < blocks or np.any(low > MOST_LOW_BITS) or len(data) < blocks + rest_bytes:
-        return np.empty(0, dtype=np.int64)
+        return _NO_INDEX
     stream = np.frombuffer(data, dtype=np.uint8)
     ends: Index = np.flatnonzero(np.unpackbits(stream[blocks : len(data) - rest_bytes]))
-    if len(ends) != count:
-        return ends
+    if len(ends) != count or ends[-1] // 8 != len(data) - rest_bytes - blocks - 1:
+        return _NO_INDEX
     gaps = (np.diff(ends, prepend=-1) - 1) << width
     bits, taken = np.unpackbits(stream[len(data) - rest_bytes :]), 0
     for b in _widths(low):
@@ -138,16 +141,8 @@ def _from_bits(bits: Bits, width: int) -> Index:
     return np.asarray(bits.reshape(-1, width).astype(np.int64) @ (1 << np.arange(width)))
 
 
-def _inflate(data: bytes, kind: int, most: int) -> bytes:
-    """Decompress, but no more than can belong there."""
-    stream = zlib.decompressobj(kind)
-    try:
-        return stream.decompress(data, max(1, most))
-    except zlib.error as error:
-        raise WireError(f"torn: the mask does not decompress ({error})") from error
-
-
 _NO_BITS = np.empty(0, dtype=np.uint8)
+_NO_INDEX = np.empty(0, dtype=np.int64)
 CODECS: dict[MaskCodec, Codec] = {
     "raw": Codec(_encode_raw, _decode_raw),
     "gzip": Codec(_encode_gzip, _decode_gzip),

@@ -27,7 +27,7 @@ def segmentation(now: Labels, before: Labels, classes: int) -> float:
 
 def classification(now: int, before: int, classes: int) -> float:
     """Compare classes: the same or not; 0 where one is not known."""
-    return float(now != before and max(now, before) < classes)
+    return float(now != before and min(now, before) >= 0 and max(now, before) < classes)
 
 
 def detection(now: Floats, before: Floats) -> float:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
+from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.models.predict import evaluating, to_input
 from driftlab.platform.models.surgery import Groups
@@ -32,14 +33,28 @@ FLATTENING = frozenset(("flatten", "reshape", "view"))
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers."""
+    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers.
+
+    Maps are counted from a centre amid them: distances do not depend on it, and the digits of a large offset that all
+    maps share would be lost where large sums are subtracted.
+    """
 
     count: Tensor  # [classes] samples
     energy: Tensor  # [classes, channels] sum of the maps' squared lengths
     total: Tensor  # [classes, channels, numbers] sum of the maps
+    centre: Tensor  # [channels, numbers]
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.count + other.count, self.energy + other.energy, self.total + other.total)
+        if not bool(self.count.any()):
+            return other
+        there = other.around(self.centre)
+        return Sums(self.count + there.count, self.energy + there.energy, self.total + there.total, self.centre)
+
+    def around(self, centre: Tensor) -> Sums:
+        """Count the same maps from another centre."""
+        moved, count = self.centre - centre, self.count[:, None]
+        energy = self.energy + 2 * (self.total * moved).sum(dim=2) + count * moved.square().sum(dim=1)
+        return Sums(self.count, energy, self.total + count[:, :, None] * moved, centre)
 
 
 def rank(
@@ -82,16 +97,18 @@ def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) ->
     known = (kind >= 0) & (kind < classes)
     member = F.one_hot(kind[known], classes).double().T
     maps = maps[known].double()
+    centre = maps.mean(dim=0) if len(maps) else maps.new_zeros(maps.shape[1:])
+    maps = maps - centre
     energy, flat = maps.square().sum(dim=2), maps.flatten(1)
     total = (member @ flat).view(classes, *maps.shape[1:])
-    return Sums(member.sum(dim=1), member @ energy, total)
+    return Sums(member.sum(dim=1), member @ energy, total, centre)
 
 
 def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
     """Look at the maps that the next layer reads, as they were before any pooling, batch by batch."""
     if labels.dtype == object:
         raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
-    classes = int(labels[labels < 255].max(initial=0)) + 1
+    classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
     whose: dict[str, Tensor] = {}  # of each reader: which channel each map is

@@ -87,7 +87,7 @@ def alone(seed: int) -> Iterator[None]:
 def data_of(labelled: LabelledSet, *, seed: int = 0) -> Data:
     """Take a labelled set as it is."""
     parts = (labelled.train, labelled.val, labelled.test)
-    train, val, test = (Lessons(part.images, part.classes.astype(np.uint8)) for part in parts)
+    train, val, test = (Lessons(part.images, part.classes) for part in parts)
     return Data(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
 
 

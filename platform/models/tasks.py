@@ -7,7 +7,6 @@ in the lab passes answers on without asking what they are. Torch is imported whe
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.frames import IGNORE, Frames
-from driftlab.errors import unknown_name
-from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy
+from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
+from driftlab.errors import WireError, unknown_name
+from driftlab.platform.core import wire
+from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy, ratio
 from driftlab.platform.models import boxes, phi
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class Task(ABC):
 
     @abstractmethod
     def pack(self, answer: Answer) -> bytes:
-        """Write one answer for the link."""
+        """Write one answer for the link, with a checksum."""
 
     @abstractmethod
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        """Read it again; ValueError or zlib.error where it is torn."""
+        """Read it again; refuse bytes that are torn or hold no answer about a frame of this size."""
 
     @abstractmethod
     def unknown(self, answers: Answers, classes: int) -> int:
@@ -104,48 +104,51 @@ class Task(ABC):
 class _OfClasses(Task):
     """What naming a pixel and naming a frame have in common."""
 
-    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        import torch
+    label: ClassVar[type[np.integer[Any]]]  # holds one label
+    ignored: ClassVar[int]  # the label of what is not known
 
-        return output.max(dim=1).indices.to(torch.uint8).cpu().numpy()
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
 
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
         import torch
         from torch.nn import functional as F
 
         target = torch.tensor(answers, device=output.device).long()
-        target = torch.where(target < output.shape[1], target, IGNORE)
-        if not bool((target != IGNORE).any()):
+        target = torch.where((target >= 0) & (target < output.shape[1]), target, NO_CLASS)
+        if not bool((target != NO_CLASS).any()):
             return None
-        return F.cross_entropy(output, target, ignore_index=IGNORE)
+        return F.cross_entropy(output, target, ignore_index=NO_CLASS)
 
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        return np.asarray((answers < classes).any(axis=tuple(range(1, answers.ndim))))
+        return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
 
     def unknown(self, answers: Answers, classes: int) -> int:
-        return int(np.count_nonzero(answers >= classes))
+        return int(np.count_nonzero(~_listed(answers, classes)))
 
     def known(self, answer: Answer, classes: int) -> Answer:
-        return np.where(answer < classes, answer, IGNORE).astype(np.uint8)[()]
+        return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
 
-    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Compare what is known: labels outside the class list count for nothing, as in the loss."""
-        return confusions(predicted, np.where(truth < classes, truth, IGNORE), classes)
 
-    def pack(self, answer: Answer) -> bytes:
-        return zlib.compress(np.ascontiguousarray(answer, dtype=np.uint8).tobytes(), 9)
+def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+    return np.asarray((answers >= 0) & (answers < classes))
 
 
 class Segmentation(_OfClasses):
     """Name every pixel."""
 
     name, measure = "segmentation", "mIoU"
+    label, ignored = np.uint8, IGNORE
 
     def truth(self, frames: Frames) -> Answers | None:
         return frames.labels
 
     def blank(self, count: int, height: int, width: int) -> Answers:
         return np.empty((count, height, width), dtype=np.uint8)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Compare what is known: labels outside the class list count for nothing, as in the loss."""
+        return confusions(predicted, self.known(truth, classes), classes)
 
     def score(self, counts: Counts) -> Floats:
         return miou(counts)
@@ -165,8 +168,14 @@ class Segmentation(_OfClasses):
         moved = flow.warp(answer, source)
         return np.where(moved == IGNORE, otherwise, moved)
 
+    def pack(self, answer: Answer) -> bytes:
+        return wire.pack(np.ascontiguousarray(answer, dtype=np.uint8).tobytes())
+
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(height, width)
+        body = wire.unpack(packed, height * width)
+        if len(body) != height * width:
+            raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
+        return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         from driftlab.datasets.sheet import PALETTE
@@ -178,15 +187,21 @@ class Classification(_OfClasses):
     """Name the whole frame."""
 
     name, measure = "classification", "accuracy"
+    label, ignored = np.int64, NO_CLASS
 
     def truth(self, frames: Frames) -> Answers | None:
-        return None if frames.classes is None else frames.classes.astype(np.uint8)
+        return frames.classes
 
     def blank(self, count: int, height: int, width: int) -> Answers:
-        return np.empty(count, dtype=np.uint8)
+        return np.empty(count, dtype=np.int64)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count what was right and what is known; a matrix of all classes would grow with their square."""
+        known = _listed(truth, classes)
+        return np.stack([known & (predicted == truth), known], axis=1).astype(np.int64)
 
     def score(self, counts: Counts) -> Floats:
-        return pixel_accuracy(counts)
+        return ratio(counts[..., 0], counts[..., 1])
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.classification(now, before, classes)
@@ -196,16 +211,24 @@ class Classification(_OfClasses):
 
     def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         """Hold on to the class: motion says nothing about it."""
-        return otherwise if answer == IGNORE else answer
+        return otherwise if answer == NO_CLASS else answer
+
+    def pack(self, answer: Answer) -> bytes:
+        """Take a byte for a class below 256, four for any other."""
+        small = 0 <= int(answer) < 256
+        return wire.pack(np.array(answer, dtype="<u1" if small else "<i4").tobytes())
 
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(())[()]
+        body = wire.unpack(packed, 4)
+        if len(body) not in (1, 4):
+            raise WireError(f"torn: {len(body)} bytes are no class")
+        return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Fill the picture with the class's colour."""
-        from driftlab.datasets.sheet import PALETTE
+        from driftlab.datasets.sheet import colour_of
 
-        return np.broadcast_to(PALETTE[answer], image.shape)
+        return np.broadcast_to(colour_of(int(answer)), image.shape)
 
 
 class Detection(Task):
@@ -257,10 +280,10 @@ class Detection(Task):
         return boxes.carried(answer, source)
 
     def pack(self, answer: Answer) -> bytes:
-        return zlib.compress(np.ascontiguousarray(answer[:, :5], dtype=np.float32).tobytes(), 9)
+        return boxes.pack(answer)
 
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        return np.frombuffer(zlib.decompress(packed), dtype=np.float32).reshape(-1, 5)
+        return boxes.unpack(packed, height, width)
 
     def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return boxes.drawn(answer, image)

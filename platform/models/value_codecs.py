@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.errors import WireError
+
 ValueCodec = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Vector = npt.NDArray[np.float32]
 BLOCK = 64
@@ -49,7 +51,9 @@ def encode(values: Vector, codec: ValueCodec) -> tuple[bytes, int]:
 
 
 def decode(data: bytes, count: int, codec: ValueCodec) -> Vector:
-    """Read `count` values from bytes of the right length."""
+    """Read `count` values; refuse bytes of another length."""
+    if len(data) != bytes_of(codec, count):
+        raise WireError(f"torn: {len(data)} bytes do not hold {count} values in {codec}")
     if codec in LEVELS:
         return _restore(data, count, codec)
     if codec == "bf16":

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.errors import unknown_name
+from driftlab.datasets.frames import MOST_CLASSES
+from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ ZOO: Mapping[str, Network] = {
 def build(name: str, classes: int, *, seed: int) -> nn.Module:
     """Make a network with random weights; the same seed gives the same weights and disturbs no other generator."""
     check(name)
+    if task_of(name) is SEGMENTATION and classes > MOST_CLASSES:
+        raise RequestError(
+            f"'{name}' names pixels, and a label map has a byte for each: "
+            f"at most {MOST_CLASSES} classes, given {classes}."
+        )
     import torch
 
     from driftlab.platform.models import networks

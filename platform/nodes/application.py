@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,8 +108,8 @@ class Application:
         spec = self._spec.student
         try:
             unpacked = self._task.unpack(received(packed, damage), spec.height, spec.width)
-        except (zlib.error, ValueError) as error:
-            return Reply(Applied(self._versions[-1].number, accepted=False, reason=f"torn: {error}"))
+        except WireError as error:
+            return Reply(Applied(self._versions[-1].number, accepted=False, reason=str(error)))
         self._tracker.add(Keyframe(captured_s, arrive_s, self._task.known(unpacked, spec.classes)))
         unknown = self._task.unknown(unpacked[None], spec.classes)
         return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))

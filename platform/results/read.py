@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlab.errors import DataError, RequestError, first_line, unknown_name
+from driftlab.platform.results.columns import ordered
 from driftlab.platform.results.recorder import read_file, table_file, written_by
-from driftlab.platform.results.schema import TABLES, is_newer, ordered
+from driftlab.platform.results.schema import TABLES, is_newer
 
 if TYPE_CHECKING:
     import pandas as pd

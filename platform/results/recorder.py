@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from driftlab.errors import DataError
 from driftlab.platform.core.files import whole
 from driftlab.platform.core.records import Columns, Reply, Rows
-from driftlab.platform.results.schema import SCHEMA_VERSION, TABLES, before, ordered, version_of
+from driftlab.platform.results.columns import SCHEMA_VERSION, ordered
+from driftlab.platform.results.schema import TABLES, before, version_of
 
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 

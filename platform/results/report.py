@@ -12,12 +12,12 @@ from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.platform.core.files import write_whole
 from driftlab.platform.results import plots
 from driftlab.platform.results.claims import base as claims
+from driftlab.platform.results.columns import SCHEMA_VERSION
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.pictures import Strip, strips
 from driftlab.platform.results.plots import Style
 from driftlab.platform.results.read import Run, Tables, open_run
-from driftlab.platform.results.schema import SCHEMA_VERSION
 from driftlab.platform.results.summary.base import BOUNDS, DASH
 from driftlab.platform.results.summary.table import Summary, summarise
 from driftlab.platform.results.svg import VARIABLES, panel

@@ -35,6 +35,7 @@ class Ams(Streaming):
     control: Literal["tanh", "linear", "scaled", "fixed"] = "tanh"
     target: float = 0.4
     slowdown: bool = True  # whether the training interval adapts too
+    atr_step_s: float | None = None  # time between two of its steps, as in the paper; none: one with every visit
     patience: float | None = None  # intervals that samples may be late before fewer are taken; none: as in the paper
     codec: str = "h264"
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
@@ -61,6 +62,10 @@ class Ams(Streaming):
             "patience": (
                 self.patience is None or (self.patience > 0 and self.control != "fixed"),
                 "above 0, or none, as with control = fixed",
+            ),
+            "atr_step_s": (
+                self.atr_step_s is None or (self.atr_step_s > 0 and self.slowdown and self.control != "fixed"),
+                "above 0, or none, as with slowdown = false and with control = fixed",
             ),
             "first_train_s": (self.first_train_s >= 0, "at least 0"),
             "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
@@ -95,7 +100,8 @@ class Ams(Streaming):
         if self.control == "fixed":
             return state
         relief = self._relief(now_s - stored.newest_s)
-        return rates.advance(state, stored.phis, self._sampling(self.control), self._training(), relief)
+        sampling, training = self._sampling(self.control), self._training()
+        return rates.advance(state, stored.phis, sampling, training, relief=relief, now_s=now_s)
 
     def _relief(self, late_s: float) -> float:
         """Tell which share of its rate a device keeps: the later its samples are taught, the less."""
@@ -113,4 +119,4 @@ class Ams(Streaming):
     def _training(self) -> TrainingControl:
         usual = TrainingControl(longest=self.longest if self.slowdown else 1.0)
         step_s = usual.step_s * self.interval_s / usual.shortest_s
-        return replace(usual, shortest_s=self.interval_s, step_s=step_s)
+        return replace(usual, shortest_s=self.interval_s, step_s=step_s, every_s=self.atr_step_s)

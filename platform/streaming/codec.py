@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError, WireError, unknown_name
+from driftlab.platform.core.wire import CHECKSUM, seal, unseal
 from driftlab.platform.streaming.h264 import H264
 
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
-NUMBER = struct.Struct("<I")  # a length or a checksum
+LENGTH = struct.Struct("<I")
 
 
 class Codec(Protocol):
@@ -61,7 +61,7 @@ class Still:
         pictures = [
             cv2.imencode(self.extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images
         ]
-        body = b"".join(NUMBER.pack(len(picture)) + picture.tobytes() for picture in pictures)
+        body = b"".join(LENGTH.pack(len(picture)) + picture.tobytes() for picture in pictures)
         return body, len(body)
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
@@ -69,15 +69,17 @@ class Still:
 
         frames, taken = np.empty(shape, dtype=np.uint8), 0
         for frame in frames:
-            if taken + NUMBER.size > len(body):
+            if taken + LENGTH.size > len(body):
                 raise WireError(f"torn: {len(body)} bytes do not hold {len(frames)} pictures")
-            start = taken + NUMBER.size
-            taken = start + NUMBER.unpack_from(body, taken)[0]
+            start = taken + LENGTH.size
+            taken = start + LENGTH.unpack_from(body, taken)[0]
             picture = np.frombuffer(body[start:taken], dtype=np.uint8)
             decoded = cv2.imdecode(picture, cv2.IMREAD_COLOR) if len(picture) else None
             if decoded is None or decoded.shape != frame.shape:
                 raise WireError("torn: a picture does not decode to the size of the frames")
             frame[:] = np.asarray(decoded)[..., ::-1]
+        if taken != len(body):
+            raise WireError(f"torn: {len(frames)} pictures end after {taken} of {len(body)} bytes")
         return frames
 
 
@@ -135,15 +137,11 @@ def pack(images: Images, codec: str = "jpeg") -> Packed:
         codec_of(codec)
         return Packed(b"", 0)
     body, gross = codec_of(codec).encode(images)
-    payload = body + NUMBER.pack(zlib.crc32(body))
-    return Packed(payload, gross + NUMBER.size)
+    return Packed(seal(body), gross + CHECKSUM.size)
 
 
 def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Images:
     """Decode frames of a shape; refuse a payload that is torn."""
     if not shape[0] and not payload:
         return np.empty(shape, dtype=np.uint8)
-    body, checksum = payload[: -NUMBER.size], payload[-NUMBER.size :]
-    if len(checksum) < NUMBER.size or zlib.crc32(body) != NUMBER.unpack(checksum)[0]:
-        raise WireError("torn: the checksum of the frames does not match")
-    return codec_of(codec).decode(body, shape)
+    return codec_of(codec).decode(unseal(payload), shape)

@@ -9,7 +9,7 @@ below about 0.6 frames/s: if answers decorrelate as 1 - exp(-c / rate), the fixe
 stable only for a gain below 6.5 times that. `scaled` lets the gain follow the rate and settles everywhere.
 
 Differs from the paper: the gain of ASR saturates unless `linear` is asked for; ATR goes by the mean of the last rates,
-not by the last one, and ends at a longest interval.
+not by the last one, ends at a longest interval, and steps whenever the rate is set, unless it has a clock of its own.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class TrainingControl:
     slow_below: float = 0.25
     fast_above: float = 0.35
     window: int = 5  # rates to average; the released code meant five and used none
+    every_s: float | None = None  # time between two steps, as in the paper; none: one whenever the rate is set
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,17 @@ class Rates:
     interval_s: float
     slow: bool = False
     recent_fps: tuple[float, ...] = ()
+    stepped_s: float = 0.0  # when ATR made its last step by its own clock
 
 
 def advance(
-    rates: Rates, phis: Sequence[float], sampling: SamplingControl, training: TrainingControl, relief: float = 1.0
+    rates: Rates,
+    phis: Sequence[float],
+    sampling: SamplingControl,
+    training: TrainingControl,
+    *,
+    relief: float = 1.0,
+    now_s: float = 0.0,
 ) -> Rates:
     """Update both controllers with the φ-scores since the last update; without any, nothing is known and both stay.
 
@@ -66,7 +74,7 @@ def advance(
     if not phis:
         return rates
     fps = max(sampling.low_fps, relief * sampled_at(rates.fps, sum(phis) / len(phis), sampling))
-    return trained_every(replace(rates, fps=fps), training, sampling.high_fps)
+    return trained_every(replace(rates, fps=fps), training, sampling.high_fps, now_s)
 
 
 def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
@@ -79,11 +87,27 @@ def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
     return min(sampling.high_fps, max(sampling.low_fps, fps + change))
 
 
-def trained_every(rates: Rates, training: TrainingControl, high_fps: float) -> Rates:
-    """Return the next training interval (ATR) for the rate that has just been set."""
+def trained_every(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
+    """Return the next training interval (ATR, equation 2) for the rate that has just been set."""
     recent = (*rates.recent_fps, rates.fps)[-training.window :]
     mean = sum(recent) / len(recent)
     threshold = training.fast_above if rates.slow else training.slow_below
     slow = mean <= threshold * high_fps if rates.slow else mean < threshold * high_fps
-    longer_s = min(rates.interval_s + training.step_s, training.longest * training.shortest_s)
-    return replace(rates, slow=slow, recent_fps=recent, interval_s=longer_s if slow else training.shortest_s)
+    steps, stepped_s = _steps(rates, training, slow, now_s)
+    longer_s = min(rates.interval_s + steps * training.step_s, training.longest * training.shortest_s)
+    after = replace(rates, slow=slow, recent_fps=recent, stepped_s=stepped_s)
+    return replace(after, interval_s=longer_s if slow else training.shortest_s)
+
+
+def _steps(rates: Rates, training: TrainingControl, slow: bool, now_s: float) -> tuple[int, float]:
+    """Count the steps that lengthen the interval since the rate was set last, and tell when the last step was.
+
+    Until now the scene was as slow as the rate before said; a step that falls on now goes by the new one.
+    """
+    if training.every_s is None:
+        return 1, rates.stepped_s
+    passed = math.floor((now_s - rates.stepped_s) / training.every_s + 1e-9)
+    stepped_s = rates.stepped_s + passed * training.every_s
+    falls_on_now = passed > 0 and math.isclose(stepped_s, now_s, rel_tol=0, abs_tol=1e-6)
+    earlier = passed - falls_on_now
+    return (earlier if rates.slow else 0) + (falls_on_now if slow else 0), stepped_s

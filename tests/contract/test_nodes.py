@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -24,6 +23,7 @@ from driftlab.platform.lab.inline import NODE_CLASSES
 from driftlab.platform.models.account import account
 from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
@@ -113,7 +113,7 @@ def scripts(folder: Path) -> list[Script]:
     first, second = updates()
     moved, lost, whole = updates_of_buffers()
     family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
-    labels = zlib.compress(frames(1, 2).labels[0].tobytes())
+    labels = SEGMENTATION.pack(frames(1, 2).labels[0])
     return [
         Script(
             "device",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
 
 from driftlab.errors import RequestError, WireError
+from driftlab.platform.core.wire import CHECKSUM, seal
 from driftlab.platform.streaming import h264
-from driftlab.platform.streaming.codec import CODECS, NUMBER, codec_of, pack, unpack
+from driftlab.platform.streaming.codec import CODECS, codec_of, pack, unpack
 from driftlab.platform.world.damage import Damage
 
 
@@ -60,11 +59,11 @@ class TestEveryCodec:
     def test_garbage_with_a_true_checksum_is_refused_or_makes_frames(self, codec):
         """A checksum keeps out accidents; whoever forges one gets a refusal or frames of the right size."""
         images = clip(2)
-        body = pack(images, codec).payload[: -NUMBER.size]
+        body = pack(images, codec).payload[: -CHECKSUM.size]
         for seed in range(60):
             bent = Damage("bits" if seed % 3 else "cut", seed).of(body)
             try:
-                frames = unpack(bent + NUMBER.pack(zlib.crc32(bent)), images.shape, codec)
+                frames = unpack(seal(bent), images.shape, codec)
             except WireError:
                 continue
             assert (frames.shape, frames.dtype) == (images.shape, np.uint8)

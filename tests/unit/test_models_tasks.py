@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.datasets.frames import IGNORE, Frames
-from driftlab.errors import RequestError
+from driftlab.datasets.frames import NO_CLASS, Frames
+from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.metrics import f1_boxes
 from driftlab.platform.models import boxes, flow, tasks
 from driftlab.platform.models.predict import to_input
@@ -32,7 +31,7 @@ def answers(task, seed=0, n=4):
     if task is SEGMENTATION:
         return rng.integers(0, CLASSES, (n, HEIGHT, WIDTH), dtype=np.uint8)
     if task is CLASSIFICATION:
-        return rng.integers(0, CLASSES, n).astype(np.uint8)
+        return rng.integers(0, CLASSES, n)
     return boxes.stacked([draw_boxes(rng, int(rng.integers(0, 5))) for _ in range(n)])
 
 
@@ -53,7 +52,7 @@ def shown(answers_, task):
     n = len(answers_)
     truths = {"labels": None, "classes": None, "boxes": None}
     truths[{"segmentation": "labels", "classification": "classes", "detection": "boxes"}[task.name]] = (
-        tuple(answers_) if task is DETECTION else answers_.astype(np.int64 if task is CLASSIFICATION else np.uint8)
+        tuple(answers_) if task is DETECTION else answers_
     )
     return Frames(np.arange(n) / 2, np.zeros((n, HEIGHT, WIDTH, 3), np.uint8), np.zeros(n, np.int32), **truths)
 
@@ -91,7 +90,7 @@ class TestEveryTask:
         for answer in answers(task):
             packed = task.pack(answer)
             assert np.array_equal(task.unpack(packed, HEIGHT, WIDTH), answer)
-            with pytest.raises((ValueError, zlib.error)):
+            with pytest.raises(WireError):
                 task.unpack(packed[:-3], HEIGHT, WIDTH)
 
     def test_mirroring_twice_changes_nothing(self, task):
@@ -151,7 +150,7 @@ def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task
     truth = answers(task, n=6)
     output = torch.randn(6, CLASSES, *truth.shape[1:], generator=torch.Generator().manual_seed(0))
     before = float(task.loss(output[:3], truth[:3]))
-    truth[3:5], truth[5:] = CLASSES, IGNORE
+    truth[3:5], truth[5:] = CLASSES, task.ignored
     assert float(task.loss(output, truth)) == pytest.approx(before)
     assert task.counts(truth % CLASSES, truth, CLASSES)[3:].sum() == 0
     assert task.usable(truth, CLASSES).tolist() == [True] * 3 + [False] * 3
@@ -170,8 +169,8 @@ def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_a
 
 
 def test_a_class_is_held_until_another_one_is_known():
-    assert CLASSIFICATION.carried(np.uint8(3), flow.identity(4, 4), np.uint8(5)) == 3
-    assert CLASSIFICATION.carried(np.uint8(IGNORE), flow.identity(4, 4), np.uint8(5)) == 5
+    assert CLASSIFICATION.carried(np.int64(3), flow.identity(4, 4), np.int64(5)) == 3
+    assert CLASSIFICATION.carried(np.int64(NO_CLASS), flow.identity(4, 4), np.int64(5)) == 5
 
 
 @settings(max_examples=30, deadline=None)

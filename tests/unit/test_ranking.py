@@ -55,6 +55,24 @@ def test_a_constant_changes_nothing_and_a_factor_counts_squared(seed):
     assert torch.allclose(residual(-2.5 * maps, labels), 6.25 * plain, rtol=1e-10)
 
 
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_an_offset_of_all_maps_costs_no_digits(offset):
+    """Counted from 0, the squares of an offset of a million spreads leave none of the sixteen digits of a float."""
+    maps, labels = maps_of(0)
+    maps = (maps * 1e-3 + offset).double()
+    exact = by_hand(maps - offset, labels)
+    assert torch.allclose(residual(maps, labels), exact, rtol=1e-4, atol=0)
+    parts = sums_of(maps[:11], labels[:11], 3) + sums_of(maps[11:], labels[11:], 3)
+    assert torch.allclose(triplet_response_residual(parts), exact, rtol=1e-4, atol=0)
+
+
+def test_sums_of_no_known_sample_add_nothing():
+    maps, labels = maps_of(0)
+    none = sums_of(maps[:5], np.full(5, -1), 3)
+    both = (none + sums_of(maps, labels, 3), sums_of(maps, labels, 3) + none)
+    assert all(torch.equal(triplet_response_residual(sums), residual(maps, labels)) for sums in both)
+
+
 def test_batches_add_up():
     maps, labels = maps_of(0)
     parts = sums_of(maps[:11], labels[:11], 3) + sums_of(maps[11:], labels[11:], 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,34 @@ def test_training_slows_down_and_comes_back_with_hysteresis():
         rates = trained_every(Rates(fps, rates.interval_s, rates.slow, rates.recent_fps), training, 1.0)
         trace.append(rates.interval_s)
     assert trace == [10, 12, 14, 10]
+
+
+def test_training_slows_down_by_a_clock_of_its_own_between_visits():
+    """By hand: steps every 10 s; a visit when each interval ends; the rate falls at 10 s and rises at 96 s."""
+    training, rates, now_s, trace = TrainingControl(window=1, every_s=10.0), Rates(1.0, 10.0), 0.0, []
+    for fps in (0.2, 0.2, 0.3, 0.3, 0.2, 0.4):
+        now_s += rates.interval_s
+        rates = trained_every(replace(rates, fps=fps), training, 1.0, now_s)
+        trace.append((now_s, rates.interval_s, rates.stepped_s))
+    assert trace == [
+        (10, 12, 10),  # the step at 10 s finds the slow rate
+        (22, 14, 20),  # one at 20 s
+        (36, 16, 30),  # one at 30 s
+        (52, 20, 50),  # two, at 40 and 50 s
+        (72, 24, 70),  # two, at 60 and 70 s
+        (96, 10, 90),  # two as well, and then the rate has risen
+    ]
+
+
+def test_a_step_goes_by_the_rate_of_its_time():
+    training = TrainingControl(window=1, every_s=10.0)
+    fell_late = trained_every(Rates(0.2, 10.0), training, 1.0, 39.0)  # three steps passed while all was fast
+    assert (fell_late.interval_s, fell_late.stepped_s) == (10.0, 30.0)
+    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 39.5).interval_s == 10.0  # none since
+    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 40.0).interval_s == 12.0
+    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 1e4).interval_s == 60.0
+    often = trained_every(Rates(0.2, 10.0), replace(training, every_s=0.1), 1.0, 0.3)
+    assert (often.interval_s, often.stepped_s) == (12.0, pytest.approx(0.3))
 
 
 def test_a_static_scene_ends_at_the_longest_interval():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +127,23 @@ class TestAms:
             member("ams", first_fps=2.0, patience=0.0)
         with pytest.raises(RequestError, match="none, as with control = fixed"):
             member("ams", control="fixed", patience=0.6)
+
+    def test_the_interval_may_grow_by_a_clock_of_its_own(self):
+        clocked, still = member("ams", atr_step_s=10.0), replace(STORED, phis=(0.0,))
+        state, now_s, visits = clocked.start(SESSION), 0.0, []
+        for _ in range(16):
+            now_s += state.interval_s
+            state = clocked.plan_downlink(state, SESSION, still, now_s).state
+            visits.append((now_s, state.interval_s))
+        slow = [visit for visit in visits if visit[1] > 10.0]
+        assert len(slow) >= 5 and slow[0][1] == 12.0
+        for (before_s, shorter_s), (then_s, longer_s) in itertools.pairwise(slow):
+            assert longer_s - shorter_s == 2.0 * (then_s // 10 - before_s // 10)
+
+    @pytest.mark.parametrize("params", [{"atr_step_s": 0.0}, {"slowdown": False}, {"control": "fixed"}])
+    def test_a_clock_without_an_interval_that_grows_is_refused(self, params):
+        with pytest.raises(RequestError, match=r"'atr_step_s' is .*above 0, or none"):
+            member("ams", **{"atr_step_s": 10.0, **params})
 
     @pytest.mark.parametrize(("now_s", "phase"), [(99.9, None), (100.0, Phase())])
     def test_it_may_wait_before_it_trains_for_the_first_time(self, now_s, phase):

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from surgery_factory import IMAGE, Net, conv
 from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
 from driftlab.platform.models import vector
 from driftlab.platform.models.surgery import coordinates, cut, expand, groups, lift, mask, permute, restrict
-
-IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-
-
-class Net(nn.Module):
-    """Layers by name, and how they are put together."""
-
-    def __init__(self, forward, **layers: nn.Module) -> None:
-        super().__init__()
-        self.put_together = forward
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-        torch.manual_seed(1)
-        for tensor in (*self.parameters(), *self.buffers()):
-            if tensor.is_floating_point():
-                tensor.data.uniform_(0.1, 1)
-        self.eval()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.put_together(self, x)
-
-
-def conv(inputs: int, outputs: int, **options) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
 
 
 def plain() -> Net:
@@ -210,7 +187,7 @@ def test_attention_over_channels_is_refused_and_says_where():
     ("forward", "reason"),
     [
         (lambda x: F.group_norm(x, 2), "calls group_norm"),
-        (lambda x: x.softmax(1), "calls softmax"),
+        (lambda x: x.softmax(1), "takes the softmax over channels"),
         (lambda x: torch.cat(x.chunk(2, dim=1)[::-1], dim=1), r"divides its channels by position \(chunk\)"),
         (lambda x: x.view(2 if len(x) > 1 else 1, 2, 3, 8, 8).transpose(1, 2).flatten(1, 2), r"by position \(view\)"),
         (lambda x: x[:, [1, 0, 2, 3, 4, 5]], r"by position \(getitem\)"),

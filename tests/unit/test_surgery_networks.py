@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ from driftlab.platform.models.zoo import ZOO, build
 
 SAME = 1e-9  # relative; float64 leaves about 1e-15
 SEEDS = range(20)
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "channel-surgery.md"
 
 Keep = dict[str, torch.Tensor]
 
@@ -247,9 +252,48 @@ def test_a_residual_stage_is_one_group():
 
 
 def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture):
-    page = Path(__file__).resolve().parents[2] / "docs" / "channel-surgery.md"
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    exec(compile(code, str(page), "exec"), {})
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})
     sizes, fixed = capsys.readouterr().out.splitlines()
     assert sizes.startswith("{'first.0': 16, 'deep.0.0': 32, ")
     assert fixed == "{'head': 'they are what the model returns'}"
+
+
+def load_coverage() -> ModuleType:
+    """Import the benchmark that writes the page's table."""
+    file = ROOT / "benchmarks" / "surgery_coverage.py"
+    spec = importlib.util.spec_from_file_location("surgery_coverage", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def page_rows() -> dict[str, list[str]]:
+    (block,) = re.findall(r"<!-- surgery coverage -->\n(.*?)<!-- end of", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.strip().splitlines()[2:]]
+    return {network: cells for network, *cells in rows}
+
+
+def test_on_the_page_every_cut_is_exact_and_trains_and_what_is_not_reached_is_said():
+    rows = page_rows()
+    assert {"googlenet", "inception_v3", "resnet50", "swin_t", "vit_b_16"} <= rows.keys()
+    for network, (groups_, theirs, off, their_off, trains, _, note) in rows.items():
+        assert float(off) < 1e-4 and trains == "yes", network
+        fewer = theirs.isdigit() and int(theirs) > int(groups_)
+        exact = fewer and their_off != "nan" and float(their_off) < 1e-3
+        assert note == ("not reached" if exact else "theirs is another network" if fewer else ""), network
+    grouped = ("regnet", "resnext")  # whose blocks go as one here
+    assert all(network.startswith(grouped) for network, cells in rows.items() if cells[-1] == "not reached")
+
+
+@pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1"])
+def test_the_page_says_what_the_benchmark_measures(name: str):
+    coverage = load_coverage()
+    row = coverage.measure(name, compare=False)
+    now = [cell for pair in zip(coverage.cells(row.ours), ("–",) * 3, strict=True) for cell in pair]
+    page = page_rows()[name]
+    assert (now[0], now[4]) == (page[0], page[4])
+    assert row.ours.difference < 1e-5
+    assert coverage.table([row]).count("\n") == 3

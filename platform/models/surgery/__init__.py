@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from driftlab.platform.models.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.models.surgery.grouping import Group, Groups, groups
+from driftlab.platform.models.surgery.rules import Call, Lost, Rule
 
 __all__ = [
+    "Call",
     "Group",
     "Groups",
+    "Lost",
+    "Rule",
     "coordinates",
     "cut",
     "expand",

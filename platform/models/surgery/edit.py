@@ -33,7 +33,7 @@ def cut(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
 
     Groups that are not named keep everything. What stays keeps its order, in whichever order it is listed.
     """
-    return _rebuilt(model, groups, lambda state: restrict(state, groups, keep))
+    return rebuild(model, groups, lambda state: restrict(state, groups, keep))
 
 
 def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
@@ -43,12 +43,12 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
         return tensor.index_select(dim, _source(ids, new).to(tensor.device))
 
-    return _rebuilt(model, groups, lambda state: _along_axes(state, groups, take))
+    return rebuild(model, groups, lambda state: _along_axes(state, groups, take))
 
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
     """Make the model of full size in which nothing that is kept reads what is not; the rest stays for growing back."""
-    return _rebuilt(model, groups, lambda state: silence(state, groups, keep))
+    return rebuild(model, groups, lambda state: silence(state, groups, keep))
 
 
 def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
@@ -60,7 +60,7 @@ def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> 
     def overlay(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.where(there[name], lifted[name], tensor) for name, tensor in state.items()}
 
-    return _rebuilt(big, groups, overlay)
+    return rebuild(big, groups, overlay)
 
 
 def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
@@ -172,7 +172,7 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensors[0].detach() for name, tensors in stored(model).items()}
 
 
-def _rebuilt(
+def rebuild(
     model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 ) -> nn.Module:
     """Copy a model with other tensors; those that are shared are shared again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.models.surgery import edit
-from driftlab.platform.models.surgery.trace import Place, Trace, run
+from driftlab.platform.models.surgery.compare import differing
+from driftlab.platform.models.surgery.trace import Branch, Leaves, Pass, Place, Trace, call_model, run
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -68,30 +69,54 @@ class Groups:
         return next((group.name for group in self.members.values() if layer in group.layers), None)
 
 
-def groups(model: nn.Module, example: Tensor) -> Groups:
-    """Find the channel groups of a model by running it twice on the first image of an example.
+def groups(
+    model: nn.Module, example: Tensor, *, leaves: Leaves | None = None, branches: Sequence[Branch] = (call_model,)
+) -> Groups:
+    """Find the channel groups of a model by running it on one image of an example, as it answers and as it trains.
 
-    The second run is on a trial: the model with a third of every group cut away. Where the code insists on a number of
-    channels, those channels count as fixed. A layer that does not run in evaluation mode keeps its shape.
+    A model that can be called in several ways has a branch for each. How it trains is left out where it needs more than
+    images for that, or does not train the same way twice. A module of a type among `leaves` is one function, with that
+    rule. Then all runs again on a trial: the model with a third of every group cut away. Where the code insists on a
+    number of channels, or computes with it so that the trial's results are others than those of the masked model, those
+    channels count as fixed. A layer that never runs keeps its shape.
     """
-    trace, error = run(model, example)
-    if error is not None:
-        raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
+    trace, passes = _first(
+        model, example, [Pass(branch, mode) for mode in (False, True) for branch in branches], leaves
+    )
     ran = trace.labels
     while True:
         found, numbers = _collect(trace)
         keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
-        trial, error = run(edit.cut(model, found, keep), example)
+        trial, error = run(edit.cut(model, found, keep), example, passes, leaves)
         remaining = np.flatnonzero(edit.chosen(found, keep).numpy()[numbers[:ran]])
         layer, labels = _clash(trace, trial, remaining)
         clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
-        if not clashing:
-            if error is None and trial.labels == len(remaining):
-                return found
+        if not clashing and (error is not None or trial.labels != len(remaining)):
+            if any(each.training for each in passes):  # such as one that leaves out layers at random
+                trace, passes = _first(model, example, [each for each in passes if not each.training], leaves)
+                ran = trace.labels
+                continue
             raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
-        insists = trace.pin(f"{layer} insists on their number")
+        reason = f"{layer} insists on their number"
+        if not clashing:
+            clashing = [found.members[name] for name in differing(model, example, found, branches)]
+            reason = "with fewer of them the model computes something else"
+        if not clashing:
+            return found
+        insists = trace.pin(reason)
         for group in clashing:
             trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers))), insists)
+
+
+def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None) -> tuple[Trace, list[Pass]]:
+    """Run the model as it is, and tell which passes it takes: it must answer, and may not train on images alone."""
+    while True:
+        trace, error = run(model, example, passes, leaves)
+        if error is None:
+            return trace, passes
+        if trace.at_work is None or not trace.at_work.training:
+            raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
+        passes = [each for each in passes if each != trace.at_work]
 
 
 def _collect(trace: Trace) -> tuple[Groups, Ids]:

@@ -36,8 +36,15 @@ class Call:
     @property
     def name(self) -> str:
         """The function's name: `add` for add, add_ and +=; `T` for the attribute."""
-        owner = self.func.__self__ if self.func.__name__ == "__get__" else self.func  # type: ignore[attr-defined]
-        return str(owner.__name__).strip("_")
+        owner: Any = self.func
+        if getattr(owner, "__name__", "") == "__get__":
+            owner = owner.__self__
+        return str(getattr(owner, "__name__", type(owner).__name__)).strip("_")
+
+    @property
+    def main(self) -> Followed:
+        """The first argument that carries labels."""
+        return next(tensor for tensor in tensors_in((self.args, self.kwargs)) if follows(tensor))
 
     def given(self, position: int, name: str, default: Any = None) -> Any:
         """Look up an argument, wherever it was given."""
@@ -106,17 +113,17 @@ def project(call: Call) -> list[Tensor]:
 
 def normalise(call: Call) -> list[Tensor]:
     """Treat each channel by itself with numbers of its own (batch norm, instance norm, PReLU)."""
-    x = call.args[0]
+    x = call.main
     labels = along(x.labels, min(1, x.dim() - 1))
-    for tensor in (*call.args[1:], *call.kwargs.values()):
-        if isinstance(tensor, Tensor) and tensor.numel() > 1:
+    for tensor in (*call.args, *call.kwargs.values()):
+        if isinstance(tensor, Tensor) and tensor is not x and tensor.numel() > 1:
             call.trace.bind(tensor, 0, labels)
     return [x.labels]
 
 
 def keep(call: Call) -> list[Tensor]:
     """Leave the channels where they are, whatever else was given."""
-    return [call.args[0].labels for _ in call.made]
+    return [call.main.labels for _ in call.made]
 
 
 def combine(call: Call) -> list[Tensor]:
@@ -148,7 +155,7 @@ def _alike(some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
 
 def resample(call: Call) -> list[Tensor]:
     """Change only the extent of the picture (pooling, resizing, padding)."""
-    x, shape = call.args[0], call.made[0].shape
+    x, shape = call.main, call.made[0].shape
     if max(varying(x.labels), default=0) > 1 or shape[:2] != x.shape[:2] or len(call.made) > 1:
         raise Lost(f"applies {call.name} across channels")
     first = (slice(None), slice(None)) + (slice(0, 1),) * len(shape[2:])
@@ -157,14 +164,29 @@ def resample(call: Call) -> list[Tensor]:
 
 def reduce(call: Call) -> list[Tensor]:
     """Take a sum, a mean or a maximum over dimensions without channels."""
-    x, dims = call.args[0], call.given(1, "dim")
+    x, dims = call.main, call.given(1, "dim")
     if isinstance(dims, Tensor):
         return combine(call)  # max and min of two tensors
-    dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
-    dims = [dim % x.dim() for dim in dims]
-    if set(varying(x.labels)) & set(dims):
-        raise Lost(f"takes the {call.name.replace('_', ' and ')} over channels, which fewer channels would change")
+    if dims is None or isinstance(dims, bool):  # as std(False) asks for all of them
+        dims = list(range(x.dim()))
+    _stay_within(call, x, dims)
+    dims = [dim % max(1, x.dim()) for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
     return [x.labels.amax(dims, keepdim=made.dim() == x.dim()) for made in call.made]
+
+
+def normalise_within(call: Call) -> list[Tensor]:
+    """Bring what lies along dimensions without channels to one scale (layer norm, soft-max)."""
+    x = call.main
+    last = range(-len(call.given(1, "normalized_shape")), 0) if call.name == "layer_norm" else call.given(1, "dim")
+    _stay_within(call, x, list(range(x.dim())) if last is None else last)
+    return [x.labels]
+
+
+def _stay_within(call: Call, x: Followed, dims: Any) -> None:
+    """Refuse to compute over dimensions along which channels lie."""
+    dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
+    if set(varying(x.labels)) & {dim % max(1, x.dim()) for dim in dims}:
+        raise Lost(f"takes the {call.name.replace('_', ' and ')} over channels, which fewer channels would change")
 
 
 def move(call: Call) -> list[Tensor]:
@@ -216,7 +238,7 @@ def _constant(call: Call, tensor: Tensor) -> Tensor:
     return call.trace.pin(f"{call.trace.layer} joins them to a constant").expand(tensor.shape)
 
 
-def _unknown(call: Call) -> list[Tensor]:
+def unknown(call: Call) -> list[Tensor]:
     raise Lost(f"calls {call.name}, through which channels cannot be followed")
 
 
@@ -225,8 +247,9 @@ NAMES: dict[Rule, str] = {
     project: "linear",
     normalise: "batch_norm instance_norm prelu",
     keep: (
-        "alpha_dropout clone contiguous data detach double dropout dropout1d dropout2d dropout3d "
-        "feature_alpha_dropout float half ones_like requires_grad to type_as zeros_like"
+        "alpha_dropout bernoulli bfloat16 clone contiguous cpu data detach double dropout dropout1d dropout2d "
+        "dropout3d empty_like feature_alpha_dropout float full_like half ones_like rand_like randn_like requires_grad "
+        "to type_as zeros_like"
     ),
     combine: (
         "abs add celu clamp clamp_max clamp_min cos div elu eq exp ge gelu gt hardsigmoid hardswish hardtanh iadd "
@@ -241,6 +264,7 @@ NAMES: dict[Rule, str] = {
         "max_pool3d pad upsample"
     ),
     reduce: "amax amin logsumexp max mean min std std_mean sum var var_mean",
+    normalise_within: "layer_norm log_softmax softmax softmin",
     move: (
         "T chunk expand expand_as flatten flip getitem mT moveaxis movedim narrow permute repeat reshape roll select "
         "split squeeze swapaxes t tile transpose unbind unflatten unsqueeze view view_as"
@@ -248,8 +272,3 @@ NAMES: dict[Rule, str] = {
     join: "cat concat concatenate stack",
 }
 RULES: dict[str, Rule] = {name: rule for rule, names in NAMES.items() for name in names.split()}
-
-
-def rule_of(name: str) -> Rule:
-    """Find the rule for a function of torch."""
-    return RULES.get(name, _unknown)
