@@ -360,7 +360,7 @@ bit by bit.
 
 Schema version {SCHEMA_VERSION}. Runs of every version {FIRST}.x open. In older runs a newer column is null, or holds
 what its meaning says, and a newer table is empty. Columns of a newer {FIRST}.x are left out. A newer major version is
-refused. A cell of another version counts as not finished: `driftlab run --resume` runs it again.
+refused. A cell of another version counts as not finished: `driftlab run --resume DIR` runs it again.
 `spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
 others. So a run can be read when members have changed.
 
