@@ -156,7 +156,7 @@ _UPDATES = table_of(
     "One row per round of learning from samples, and one per answer to a device that asked for every weight.",
     column("device", TEXT, "for which device"),
     column("app", TEXT, "for which application on it"),
-    column("place", TEXT, "where the learner stands: server or device", before="server"),
+    column("place", TEXT, "where the learner stands: server or device", null="not said", before="server"),
     column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     column("samples", COUNT, "samples they brought", "frames"),
