@@ -30,6 +30,7 @@ class Sight:
     version: int = 0  # in use when it was shown
     processed: bool = False
     latency_s: float = float("nan")
+    busy_s: float = 0.0  # that the model worked on it, and on the batch that it was the last of
     answer: Answer | None = None  # None: the one before it stands
     open: bool = False  # whether its answer or its latency is still to come
 
@@ -44,7 +45,7 @@ class Sights:
     waiting: list[Sight] = field(default_factory=list)
     told: int = 0  # how many have become rows
     last: Answer | None = None
-    busy_s: float = 0.0  # spent on stream lessons and single answers since the last time
+    busy_s: float = 0.0  # spent on lessons instead of answers since the last time
     joules: dict[str, float] = field(default_factory=dict)
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
     memory_bytes: int = 0  # the most that a lesson held
@@ -91,15 +92,14 @@ class Sights:
         return answers
 
     def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
-        latencies = [sight.latency_s for sight in settled if sight.processed]
-        lengths, counts = np.unique(latencies, return_counts=True)
+        lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
         joules, self.joules = self.joules, {}
         return Watched(
             frames=len(settled),
-            processed=len(latencies),
-            busy_s=busy_s or float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
+            processed=sum(sight.processed for sight in settled),
+            busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
             joules=joules,
             scored=int(known.sum()),
             frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
