@@ -80,8 +80,11 @@ class Following:
         self._domain, self._answering = before._domain, before._answering
         self._given_up, self._left_out = before._given_up, before._left_out
 
-    def break_off(self, now_s: float, told: Sights, pace: Pace, why: str) -> None:
-        """End the lesson that is being learned, if there is one, without using it; what it drew until now is paid."""
+    def break_off(self, now_s: float, told: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
+        """End the lesson that is being learned, if there is one, without using it; what it drew until now is paid.
+
+        At the end of the session nothing ends it: then it has no end.
+        """
         lesson = self._lesson
         if lesson is None:
             return
@@ -91,7 +94,7 @@ class Following:
             told.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
         self._lesson = None
         pace.end_lesson(now_s)
-        end_s = None if lesson.start_s is None else now_s
+        end_s = now_s if ended and lesson.start_s is not None else None
         self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, told, why)
 
     def follow(self, sights: Sequence[Sight], told: Sights, pace: Pace) -> None:
@@ -119,7 +122,7 @@ class Following:
             self._answering = None
         for sight in self._pool:
             sight.open = False
-        self.break_off(pace.until_s, told, pace, "the session ended before it was done")
+        self.break_off(pace.until_s, told, pace, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float, pace: Pace) -> bool:
         """Tell whether the model is still at work when a frame is shown."""

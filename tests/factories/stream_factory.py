@@ -16,6 +16,7 @@ from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batc
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
 from driftlab.platform.models import vector
+from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -93,6 +94,12 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     return Application(node_spec, made_from, pack)
 
 
+def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> Application:
+    """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
+    counted = account(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
+    return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
+
+
 @cache
 def stream(seconds: float = 20.0, fps: float = FPS, seed: int = 0) -> Frames:
     """Draw a coarse texture that moves; the scene changes every 8 s."""
@@ -103,7 +110,9 @@ def stream(seconds: float = 20.0, fps: float = FPS, seed: int = 0) -> Frames:
     noise = rng.integers(0, 20, images.shape, dtype=np.uint8)
     labels = rng.integers(0, CLASSES, (count, HEIGHT, WIDTH), dtype=np.uint8)
     times_s = np.arange(count) / fps
-    return Frames(times_s, np.minimum(images, 235) + noise, (times_s // 8).astype(np.int32), labels)
+    scenes = (times_s // 8).astype(np.int32)
+    boxes = tuple(np.array([[0, 2, 2, 14, 12]] * (k % 3), np.float32).reshape(-1, 5) for k in range(count))
+    return Frames(times_s, np.minimum(images, 235) + noise, scenes, labels, boxes, scenes.astype(np.int64))
 
 
 def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
