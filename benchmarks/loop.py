@@ -80,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     spec = parse(experiment(options.seconds))
     (cell,) = cells_of(spec)
-    setting = settings_of(spec, InlineBackend(), Progress())[key(cell.workload, cell.system.scaling)]
+    setting = settings_of(spec, InlineBackend(), Progress())[key(cell.workload, cell.system.scaling, cell.seed)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(options.runs + 1):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class TookTooLong(Exception):
-    """Raised inside a call that went on for longer than it may."""
+class TookTooLong(BaseException):
+    """Raised inside a call that went on for longer than it may; no `except Exception` in the call keeps it."""
 
 
 @contextmanager

@@ -64,6 +64,8 @@ class Application:
         self._use(newest)
         moved = state.moved(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
+        if self._following is not None:
+            self._following.break_off(self._pace.until_s, self._sights, self._pace, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have come along: what this network was built with is not known any more
             self._built = state.NO_BUFFERS
@@ -101,6 +103,7 @@ class Application:
         else:
             self._answer(sights)
         self._settle(until_s)
+        self._pace.forget(min(until_s, self._since_s()))
         return self._sights.tell()
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
@@ -147,14 +150,12 @@ class Application:
 
     def _follow_on(self, budget: Budget) -> None:
         """Prepare the adaptation with the source network, and go on with what was learned in another one."""
-        learned, before = state.read(self._model), self._following
-        if before is not None:
+        before = self._following
+        if before is None:
+            memory = self._adaptation.prepare(self._model, self._pack)
+        else:
             source = self._scaling.select(student.family_of(self._spec.student, self._weights), budget)
-            state.write(self._model, state.read(source))
-        go_on = None if before is None else before.memory
-        memory = self._adaptation.prepare(self._model, self._pack, go_on=go_on)
-        if before is not None:
-            state.write(self._model, learned)
+            memory = student.continued(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         if before is not None:
             self._following.go_on(before)
@@ -201,8 +202,7 @@ class Application:
             return False
         sight.processed = sight.open = True
         self._newest, self._work_s = sight, alone_s
-        sight.latency_s = self._pace.answer_s(sight.time_s, alone_s)
-        sight.open = sight.time_s + sight.latency_s > self._pace.until_s
+        self._settle(self._pace.until_s)
         return True
 
     def _settle(self, until_s: float) -> None:
@@ -210,11 +210,17 @@ class Application:
         newest = self._newest
         if newest is None or not newest.open or self._following is not None:
             return
-        newest.latency_s = self._pace.answer_s(newest.time_s, self._work_s)
+        newest.latency_s = newest.busy_s = self._pace.answer_s(newest.time_s, self._work_s)
         newest.open = newest.time_s + newest.latency_s > until_s
         if newest.open and until_s == float("inf"):  # its share never comes back
             newest.open = newest.processed = False
-            newest.latency_s, newest.answer = float("nan"), None
+            newest.latency_s, newest.busy_s, newest.answer = float("nan"), 0.0, None
+
+    def _since_s(self) -> float:
+        """Tell when the oldest work began that still goes on, lessons aside."""
+        if self._following is not None:
+            return self._following.since_s
+        return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:

@@ -7,7 +7,7 @@ the weights that it has, on the rest of its share. A lesson's weights are in use
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.models import state, zoo
 from driftlab.platform.models.predict import device_of, predict
 from driftlab.platform.models.state import State
-from driftlab.platform.nodes.lesson import ENDLESS, attempt
-from driftlab.platform.nodes.pace import Pace
+from driftlab.platform.nodes.lesson import ENDLESS, attempt, checked
+from driftlab.platform.nodes.pace import INFINITE_S, Pace
 from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.world.cost import need_of
@@ -67,11 +67,35 @@ class Following:
         self._lessons = self._version = 0
         self._domain: int | None = None
         self._given_up = False  # a lesson took longer on this machine than a member may
+        self._left_out = False  # the member failed at answering, and the network answers by itself
+
+    @property
+    def since_s(self) -> float:
+        """Tell when the answers began that are still being worked on."""
+        return INFINITE_S if self._answering is None else self._answering.start_s
 
     def go_on(self, before: Following) -> None:
-        """Continue with another network of the family; a lesson in the one before it is broken off."""
+        """Continue with another network of the family, once `break_off` has ended the lesson in the one before it."""
         self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
-        self._domain, self._given_up, self._answering = before._domain, before._given_up, before._answering
+        self._domain, self._answering = before._domain, before._answering
+        self._given_up, self._left_out = before._given_up, before._left_out
+
+    def break_off(self, now_s: float, told: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
+        """End the lesson that is being learned, if there is one, without using it; what it drew until now is paid.
+
+        At the end of the session nothing ends it: then it has no end.
+        """
+        lesson = self._lesson
+        if lesson is None:
+            return
+        part = 0.0
+        if lesson.start_s is not None:
+            part = pace.lesson_part(now_s)
+            told.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
+        self._lesson = None
+        pace.end_lesson(now_s)
+        end_s = now_s if ended and lesson.start_s is not None else None
+        self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, told, why)
 
     def follow(self, sights: Sequence[Sight], told: Sights, pace: Pace) -> None:
         """Take frames one by one."""
@@ -95,10 +119,10 @@ class Following:
         self._settle(pace.until_s, told, pace)
         if self._answering is not None:
             self._ready(self._answering, pace)
+            self._answering = None
         for sight in self._pool:
             sight.open = False
-        if self._lesson is not None:
-            self._write(self._lesson, None, told, "the session ended before it was done")
+        self.break_off(pace.until_s, told, pace, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float, pace: Pace) -> bool:
         """Tell whether the model is still at work when a frame is shown."""
@@ -111,9 +135,7 @@ class Following:
         domain = sight.scene if self._spec.told else None
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
-            if self._lesson is not None:
-                self._write(self._lesson, sight.time_s, told, "broken off: another domain has begun")
-            self._lesson = pace.lesson = None
+            self.break_off(sight.time_s, told, pace, "broken off: another domain has begun")
             for pooled in self._pool:
                 pooled.open = pooled.processed and pooled.open
             self._pool = []
@@ -123,40 +145,40 @@ class Following:
         """Let answers be ready and lessons end whose time has come."""
         if self._answering is not None:
             ready_s = self._answering.ready_s(pace)
-            if self._lesson is not None and self._lesson.start_s is None and ready_s <= now_s + 1e-9:
-                self._start(self._lesson, ready_s, pace)
             if ready_s <= now_s + 1e-9:
                 self._ready(self._answering, pace)
-                told.busy_s += ready_s - self._answering.start_s
                 self._answering = None
+                if self._lesson is not None and self._lesson.start_s is None:
+                    self._lesson.start_s = ready_s
+                    pace.begin_lesson(ready_s, self._lesson.need.alone_s)
         if self._lesson is not None and self._lesson.start_s is not None:
             end_s = pace.lesson_end_s()
             if end_s <= now_s + 1e-9:
                 self._end(self._lesson, end_s, told, pace)
 
-    def _start(self, lesson: Lesson, start_s: float, pace: Pace) -> None:
-        lesson.start_s, pace.lesson = start_s, (start_s, lesson.need.alone_s)
-
     def _ready(self, answering: Answering, pace: Pace) -> None:
         """Settle what was answered; of a share that never comes back, nothing was."""
         took_s = answering.took_s(pace)
+        answering.sights[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
         for sight in answering.sights:
-            sight.open, sight.processed = False, took_s < float("inf")
+            sight.open, sight.processed = False, took_s < INFINITE_S
             sight.latency_s = answering.start_s - sight.time_s + took_s if sight.processed else float("nan")
             sight.answer = sight.answer if sight.processed else None
 
     def _answer(self, sights: list[Sight], now_s: float, told: Sights) -> None:
         """Answer frames; a member that fails at it is left out, and the network answers by itself."""
-        batch = self._batch(sights)
+        batch, answered = self._batch(sights), None
         try:
-            with time_limit(self._spec.member_limit_s):
-                answered = self._member.answer(self._model, self.memory, batch)
+            if not self._left_out:
+                with time_limit(self._spec.member_limit_s):
+                    answered = checked(self._member.answer(self._model, self.memory, batch), batch)
         except (Exception, TookTooLong) as error:
+            self._left_out = True
+            why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+            self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, told)
+        if answered is None:
             plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
             answered = Answered(plain, self.memory)
-            if not self._given_up:
-                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
-                self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, told)
         self.memory = answered.state
         need = self._need(answered.work or Passes(forward=(len(sights),)))
         self._begin(sights, answered.answers, now_s, need, told)
@@ -206,14 +228,14 @@ class Following:
         limit_s, need = self._spec.learn_limit_s, lesson.need
         if need.alone_s <= limit_s:
             return lesson
-        part = limit_s / need.alone_s
         why = f"learning was broken off: it takes {need.alone_s:g} s alone on the device, {limit_s:g} s are allowed"
-        cut = Need({"accelerator": limit_s}, need.memory_bytes, part * need.joules)
+        cut = _part_of(need, limit_s / need.alone_s)
         return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
 
     def _end(self, lesson: Lesson, end_s: float, told: Sights, pace: Pace) -> None:
         """Use what was learned from now on."""
-        self._lesson, pace.lesson = None, None
+        self._lesson = None
+        pace.end_lesson(end_s)
         if lesson.learned is not None:
             state.write(self._model, lesson.learned)
             self._version += 1
@@ -249,3 +271,9 @@ class Following:
 
     def _need(self, work: Passes) -> Need:
         return need_of(self._cost, self._spec.hardware, work)
+
+
+def _part_of(need: Need, part: float) -> Need:
+    """Count what a part of a need takes; its memory is held whole."""
+    seconds = {engine: part * seconds for engine, seconds in need.seconds.items()}
+    return Need(seconds, need.memory_bytes, part * need.joules)

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from driftlab.platform.models.predict import predict
 from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.lesson import attempt
-from driftlab.platform.nodes.receiving import receive
+from driftlab.platform.nodes.receiving import UNTOLD, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
@@ -44,10 +43,11 @@ class Learner:
         self._limit_s, self._told, self._pack_of_source = limit_s, told, pack
         self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
         self._family = student.family_of(spec, weights)
-        self._state: Any = None  # of the adaptation
         self._domain: int | None = None  # of the newest sample
-        self._run(Budget())
         self._moved = False  # whether an adaptation ever moved a buffer, of whichever network
+        self._run(Budget())
+        self._state = self._adaptation.prepare(self._model, pack)
+        self._follow_weights()
         self._alone = False  # whether the next update must build on no other
         self._version = 0
         self._phases = 0
@@ -64,7 +64,11 @@ class Learner:
         """
         self._read()
         self._family = self._scaling.absorb(self._family, self._model)
-        self._run(Budget(variant=variant))
+        budget = Budget(variant=variant)
+        self._run(budget)
+        source = self._scaling.select(student.family_of(self._spec, self._weights), budget)
+        self._state = student.continued(self._adaptation, self._model, self._pack_of_source, source, self._state)
+        self._follow_weights()
         self._alone = True
         return Reply()
 
@@ -88,7 +92,7 @@ class Learner:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        if self._told:
+        if self._told and frames.scenes[-1] != UNTOLD:
             self._meet(int(frames.scenes[-1]))
         return Reply(
             Stored(
@@ -133,7 +137,7 @@ class Learner:
 
     def finish(self) -> Reply:
         """Tell the adaptation's state by a digest."""
-        return Reply(state.digest_of(state.read(self._model), self._buffers, self._state))
+        return Reply(state.digest_of(state.read(self._model), self._built, self._state))
 
     def train(self, answer: DownlinkPlan) -> Reply:
         """Train one phase over what the buffer still holds, and pack the change for the device."""
@@ -178,10 +182,13 @@ class Learner:
         return Reply(facts, payload=update.data)
 
     def _run(self, budget: Budget) -> None:
-        """Take a network of the family; what was known of the path of another one's weights is forgotten."""
+        """Take a network of the family."""
         self._model = self._scaling.select(self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as the device has them; `prepare` may move them
-        self._state = self._adaptation.prepare(self._model, self._pack_of_source)
+        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
+
+    def _follow_weights(self) -> None:
+        """Begin to note the path of the weights; what was known of another network's is forgotten."""
         self._layout = vector.layout_of(self._model)
         self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
         self._lost: vector.Vector | None = None  # by the codec of the last update

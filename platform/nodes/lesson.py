@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.errors import RunError
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
 from driftlab.platform.models import state
@@ -26,7 +27,7 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     try:
         with time_limit(limit_s):
             done = member.adapt(model, memory, batch, phase)
-        fault = _fault(done, model)
+        fault = _fault(done, model, batch)
     except TookTooLong:
         fault = f"{ENDLESS} within {limit_s:g} s of this machine's time"
     except Exception as error:  # whatever goes wrong in a member of one's own is told in its row
@@ -39,12 +40,21 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     return done
 
 
-def _fault(done: Any, model: nn.Module) -> str:
+def checked(answered: Answered, batch: Batch) -> Answered:
+    """Refuse answers that are not one for each frame."""
+    if len(answered.answers) != len(batch.images):
+        raise RunError(f"it gave {len(answered.answers)} answers to {len(batch.images)} frames; give one for each")
+    return answered
+
+
+def _fault(done: Any, model: nn.Module, batch: Batch) -> str:
     """Say what is wrong with what a member returned; nothing: it can be used."""
     if not isinstance(done, Adapted):
         return f"learning failed: it returned {type(done).__name__}, expected Adapted"
-    if done.work is None:
+    if done.work is None and not done.skipped:
         return "learning failed: it does not say what it computed (work is None)"
+    if done.answers is not None and len(done.answers) != len(batch.images):
+        return f"learning failed: it gave {len(done.answers)} answers to {len(batch.images)} frames"
     if not all(math.isfinite(loss) for loss in done.losses):
         return f"learning failed: a loss is not finite ({', '.join(f'{loss:g}' for loss in done.losses[-3:])})"
     held = state.read(model)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from dataclasses import dataclass
 
 from driftlab.platform.world.machine import Course, taken_s
+
+INFINITE_S = float("inf")
 
 
 @dataclass
@@ -14,7 +17,8 @@ class Pace:
     answer: Course = ()
     beside: Course = ()  # of what it learns beside answering; empty: nothing
     until_s: float = 0.0  # so far courses are known
-    lesson: tuple[float, float] | None = field(default=None)  # when it began, and its seconds alone on the machine
+    lesson: tuple[float, float] | None = None  # when it began, and its seconds alone on the machine
+    learned: tuple[float, float] | None = None  # when the lesson before it began and ended
 
     def extend(self, until_s: float, answer: Course, beside: Course = ()) -> None:
         """Take in what the shares were since the last time."""
@@ -22,12 +26,18 @@ class Pace:
         self.until_s = until_s
 
     def forget(self, before_s: float) -> None:
-        """Drop the shares that no work which is still going on depends on."""
+        """Drop the shares from before a time, as far as the lesson does not depend on them."""
+        if self.lesson is not None:
+            before_s = min(before_s, self.lesson[0])
         self.answer, self.beside = _since(self.answer, before_s), _since(self.beside, before_s)
 
     def answer_s(self, start_s: float, alone_s: float) -> float:
         """Tell how long an answer takes; a share for learning serves answers while nothing is learned."""
         return taken_s(start_s, alone_s, self._answering() if self.beside else self.answer)
+
+    def begin_lesson(self, start_s: float, alone_s: float) -> None:
+        """Learn from a time on; the answers before it are ready."""
+        self.lesson = start_s, alone_s
 
     def lesson_end_s(self) -> float:
         """Tell when the lesson is learned: on the share beside, or on all of the application's."""
@@ -35,16 +45,36 @@ class Pace:
         start_s, alone_s = self.lesson
         return start_s + taken_s(start_s, alone_s, self.beside or self.answer)
 
+    def lesson_part(self, now_s: float) -> float:
+        """Tell which part of the lesson is learned by a time."""
+        assert self.lesson is not None
+        start_s, alone_s = self.lesson
+        course = self.beside or self.answer
+        stops = (*(time_s for time_s, _ in course[1:]), INFINITE_S)
+        worked_s = sum(
+            share * max(0.0, min(stop_s, now_s) - max(from_s, start_s))
+            for (from_s, share), stop_s in zip(course, stops, strict=True)
+        )
+        return min(1.0, worked_s / alone_s) if alone_s else 1.0
+
+    def end_lesson(self, end_s: float) -> None:
+        """End the lesson; an answer that began while it lasted went without the share beside until now."""
+        if self.lesson is not None:
+            self.lesson, self.learned = None, (self.lesson[0], end_s)
+
     def _answering(self) -> Course:
         """Add the share beside to that of answering wherever no lesson is being learned."""
-        busy = (float("inf"), float("inf")) if self.lesson is None else (self.lesson[0], self.lesson_end_s())
+        lessons = [] if self.learned is None else [self.learned]
+        lessons += [] if self.lesson is None else [(self.lesson[0], self.lesson_end_s())]
         first_s = max(self.answer[0][0], self.beside[0][0])
-        edges = sorted({first_s, *busy, *(time_s for time_s, _ in (*self.answer, *self.beside))})
+        steps_s = (time_s for time_s, _ in (*self.answer, *self.beside))
+        edges = sorted({first_s, *itertools.chain.from_iterable(lessons), *steps_s})
 
         def share(time_s: float) -> float:
-            return _at(self.answer, time_s) + (0.0 if busy[0] <= time_s < busy[1] else _at(self.beside, time_s))
+            learning = any(start_s <= time_s < end_s for start_s, end_s in lessons)
+            return _at(self.answer, time_s) + (0.0 if learning else _at(self.beside, time_s))
 
-        return tuple((time_s, share(time_s)) for time_s in edges if first_s <= time_s < float("inf"))
+        return tuple((time_s, share(time_s)) for time_s in edges if first_s <= time_s < INFINITE_S)
 
 
 def _at(course: Course, time_s: float) -> float:
@@ -62,4 +92,4 @@ def _joined(before: Course, after: Course) -> Course:
 
 def _since(course: Course, time_s: float) -> Course:
     later = tuple(step for step in course if step[0] > time_s)
-    return ((time_s, _at(course, time_s)), *later) if len(later) < len(course) else course
+    return ((time_s, _at(course, time_s)), *later) if len(later) + 1 < len(course) else course

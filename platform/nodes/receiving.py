@@ -11,6 +11,8 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import Images, unpack
 from driftlab.platform.world.damage import Damage, received
 
+UNTOLD = -1  # the scene of a frame that came over the link
+
 
 def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
     """Decode a payload; what was sent larger than the student sees it is made smaller. Truth does not come this way."""
@@ -21,7 +23,7 @@ def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: D
         images = unpack(received(payload, damage), shape, sampling.codec)
     except WireError as error:
         return Reply(Received(0, str(error)))
-    scenes = np.zeros(len(times_s), dtype=np.int32)
+    scenes = np.full(len(times_s), UNTOLD, dtype=np.int32)
     return Reply(Received(len(times_s)), payload=Frames(times_s, _shrunk(images, sampling.scale), scenes))
 
 

@@ -30,6 +30,7 @@ class Sight:
     version: int = 0  # in use when it was shown
     processed: bool = False
     latency_s: float = float("nan")
+    busy_s: float = 0.0  # that the model worked on it, and on the batch that it was the last of
     answer: Answer | None = None  # None: the one before it stands
     open: bool = False  # whether its answer or its latency is still to come
 
@@ -44,7 +45,7 @@ class Sights:
     waiting: list[Sight] = field(default_factory=list)
     told: int = 0  # how many have become rows
     last: Answer | None = None
-    busy_s: float = 0.0  # spent on stream lessons and single answers since the last time
+    busy_s: float = 0.0  # spent on lessons instead of answers since the last time
     joules: dict[str, float] = field(default_factory=dict)
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
     memory_bytes: int = 0  # the most that a lesson held
@@ -65,24 +66,27 @@ class Sights:
         stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
-        scores, lessons = None, self.lessons
+        shown, lessons = self._shown(settled), self.lessons
+        predicted = self._answers(shown)
+        scores = self._scores(shown, predicted)
         if settled:
-            predicted = self._answers(settled)
-            truth = None if settled[0].truth is None else np.stack([sight.truth for sight in settled])  # type: ignore[misc]
-            times_s = np.array([sight.time_s for sight in settled])
-            scores = None if truth is None else self.scorer.score(times_s, predicted, truth)
-            rows["frames"].append(self._rows(settled, times_s, scores))
-            rows["pictures"] += self._pictures(settled, times_s, predicted)
+            rows["frames"].append(self._rows(settled, scores))
+            rows["pictures"] += self._pictures(shown, predicted)
         if lessons:
             rows["adaptations"], self.lessons = lessons, []
         self.told += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
-    def _answers(self, settled: Sequence[Sight]) -> Answers:
+    def _shown(self, settled: list[Sight]) -> list[Sight]:
+        """Leave out the frames before the first answer of all: they show none, and none can be scored."""
+        if self.last is not None:
+            return settled
+        return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
+
+    def _answers(self, shown: Sequence[Sight]) -> Answers:
         """Stack the answers; a frame without one shows the one before it."""
-        height, width = settled[0].image.shape[:2]
-        answers = self.task.blank(len(settled), height, width)
-        for index, sight in enumerate(settled):
+        answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
+        for index, sight in enumerate(shown):
             if sight.answer is not None:
                 answers[index] = sight.answer
             elif self.last is not None:
@@ -90,16 +94,24 @@ class Sights:
             self.last = answers[index]
         return answers
 
+    def _scores(self, shown: Sequence[Sight], predicted: Answers) -> Scores | None:
+        """Compare answers with the truth, where it is known."""
+        if not shown or shown[0].truth is None:
+            return None
+        truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
+        for index, sight in enumerate(shown):
+            truth[index] = sight.truth
+        return self.scorer.score(np.array([sight.time_s for sight in shown]), predicted, truth)
+
     def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
-        latencies = [sight.latency_s for sight in settled if sight.processed]
-        lengths, counts = np.unique(latencies, return_counts=True)
+        lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
         joules, self.joules = self.joules, {}
         return Watched(
             frames=len(settled),
-            processed=len(latencies),
-            busy_s=busy_s or float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
+            processed=sum(sight.processed for sight in settled),
+            busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
             joules=joules,
             scored=int(known.sum()),
             frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
@@ -108,25 +120,27 @@ class Sights:
             memory_bytes=self.memory_bytes,
         )
 
-    def _rows(self, settled: Sequence[Sight], times_s: npt.NDArray[np.float64], scores: Scores | None) -> Columns:
+    def _rows(self, settled: Sequence[Sight], scores: Scores | None) -> Columns:
+        def score(found: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
+            return None if found is None else np.concatenate([np.full(len(settled) - len(found), np.nan), found])
+
         return {
             "device": self.spec.device,
             "app": self.spec.app,
             "frame": np.arange(self.told, self.told + len(settled), dtype=np.int32),
-            "time_s": times_s,
+            "time_s": np.array([sight.time_s for sight in settled]),
             "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
             "version": np.array([sight.version for sight in settled], dtype=np.int32),
             "processed": np.array([sight.processed for sight in settled]),
             "latency_ms": np.array([sight.latency_s for sight in settled]) * 1e3,
-            "score_frame": None if scores is None else scores.frame,
-            "score_window": None if scores is None else scores.window,
-            "pixel_accuracy": None if scores is None else scores.pixel_accuracy,
+            "score_frame": None if scores is None else score(scores.frame),
+            "score_window": None if scores is None else score(scores.window),
+            "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 
-    def _pictures(
-        self, settled: Sequence[Sight], times_s: npt.NDArray[np.float64], predicted: Answers
-    ) -> list[Mapping[str, Any]]:
+    def _pictures(self, shown: Sequence[Sight], predicted: Answers) -> list[Mapping[str, Any]]:
         """Keep the frames that the report will show."""
+        times_s = np.array([sight.time_s for sight in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
         return [
             {
@@ -139,7 +153,7 @@ class Sights:
                 "truth": [None if sight.truth is None else _png(self.task.drawn(sight.truth, sight.image))],
                 "prediction": [_png(self.task.drawn(predicted[index], sight.image))],
             }
-            for index, sight in enumerate(settled)
+            for index, sight in enumerate(shown)
             if wanted[index].any()
         ]
 

@@ -26,7 +26,7 @@ class Seen:
 
     frames: int = 0  # that the application answered
     entropy: float | None = None  # of these answers at the mean, as a share of the largest there can be
-    distance: float | None = None  # of their features from those of the pictures that the network was built on
+    distance: float | None = None  # of their features from those of the frames after the network last learned
     domain: int | None = None  # of the newest frame, where the experiment tells domains
 
 

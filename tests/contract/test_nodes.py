@@ -25,6 +25,7 @@ from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.device import Device
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling
@@ -36,6 +37,7 @@ STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
 STUDENT = StudentSpec(
     "half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5
 )
+TENT = Member("adaptation", "tent", (("stream_batch", 3), ("learns", "beside")))
 WATCHER = AppNodeSpec(
     "device-0",
     "segmentation",
@@ -108,24 +110,36 @@ def scripts(folder: Path) -> list[Script]:
         return "store", (frames(start_s, start_s + 2), frames(start_s, start_s + 2).labels)
 
     def watched(start_s: float, truth: Any = None) -> tuple[str, tuple[Any, ...]]:
-        return "watch", (frames(start_s, start_s + 2), truth, 1.0)
+        return "watch", (frames(start_s, start_s + 2), truth, start_s + 2, ((start_s, 1.0),))
+
+    def followed(start_s: float) -> tuple[str, tuple[Any, ...]]:
+        """Half of the machine answers, half learns beside it."""
+        return "watch", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
 
     first, second = updates()
     moved, lost, whole = updates_of_buffers()
     family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
     labels = SEGMENTATION.pack(frames(1, 2).labels[0])
+    sampling = Sampling((0.25, 1.0), 1.0)
+    sent = Device(STREAM).upload(sampling).payload
+    size = (HEIGHT, WIDTH)
     return [
         Script(
             "device",
             (STREAM,),
             (
                 ("capture", (0.0, 1.5)),
-                ("upload", (Sampling((0.25, 1.0), 1.0),)),
-                ("upload", (Sampling((1.25,), 1.5), Damage("cut", 1))),
+                ("upload", (sampling,)),
+                ("sample", (Sampling((1.25,), 1.5),)),
                 ("capture", (1.5, 3.0)),
+                ("reveal", ((0.25, 1.0),)),
             ),
         ),
-        Script("teacher", (TeacherSpec(border_noise=0.5),), (("label", (frames(0, 2),)), ("label", (frames(2, 4),)))),
+        Script(
+            "teacher",
+            (TeacherSpec(border_noise=0.5),),
+            (("label", (frames(0, 2),)), ("receive", (sent, sampling, size)), ("label", (frames(2, 4),))),
+        ),
         Script(
             "teacher",
             (TeacherSpec(kind="network", network="tiny"), weights("tiny")),
@@ -135,22 +149,28 @@ def scripts(folder: Path) -> list[Script]:
             "learner",
             (STUDENT, weights()),
             (
+                ("receive", (sent, sampling, size)),
+                ("receive", (sent, sampling, size, Damage("cut", 1))),
                 stored(0),
                 ("train", (DownlinkPlan(None, Phase(3)),)),
                 stored(2),
+                ("try_out", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
+                ("forget", (0.5,)),
                 ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
                 ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),
                 ("switch", (0,)),
                 ("train", (DownlinkPlan(None, Phase(2)),)),
                 ("train", (DownlinkPlan(None, Phase(2), oldest_s=99.0),)),
                 ("resend", ()),
+                ("finish", ()),
             ),
         ),
         Script(
             "application",
-            (WATCHER, weights()),
+            (replace(WATCHER, notices=True), weights()),
             (
                 watched(0),
+                ("notice", ()),
                 ("apply", (first, 2.6)),
                 watched(2),
                 ("apply", (first, 4.1)),
@@ -196,6 +216,11 @@ def scripts(folder: Path) -> list[Script]:
             "application",
             (replace(WATCHER, student=replace(STUDENT, adaptation=DEVICE)), weights()),
             (watched(0), ("finish", ()), watched(2), ("switch", (0,)), ("finish", ())),
+        ),
+        Script(
+            "application",
+            (replace(WATCHER, student=replace(STUDENT, adaptation=TENT)), weights()),
+            (followed(0), followed(2), ("switch", (0,)), followed(4), ("finish", ())),
         ),
         Script(
             "builder",
@@ -249,11 +274,11 @@ def test_every_verb_is_called(all_scripts):
         assert methods == verbs[kind], kind
 
 
-@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("number", range(12))
 class TestEveryNode:
     @pytest.fixture
     def script(self, all_scripts, number) -> Script:
-        assert len(all_scripts) == 11
+        assert len(all_scripts) == 12
         return all_scripts[number]
 
     def test_its_answers_are_replies(self, script):

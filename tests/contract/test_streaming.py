@@ -16,7 +16,7 @@ import pytest
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, StreamFacts, Streaming
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import pack
 
 SESSIONS = [
@@ -27,6 +27,7 @@ SESSIONS = [
     StreamFacts(fps=4.0, duration_s=0.2),
 ]
 LATEST = 2000  # plans of one session; more would mean that time stands still
+SEEN = (Seen(), Seen(4, 0.9, 2.0, 1), Seen(4, 0.01, 0.0, 1), Seen(2, None, None, None))
 PHIS = ((0.0, 0.1), (0.9,), (), (0.4, 0.5, 1.0))
 
 
@@ -47,7 +48,7 @@ def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
     """Play a session whose server answers at once."""
     state, now_s, steps = member.start(session), 0.0, []
     while now_s < session.duration_s and len(steps) < LATEST:
-        sampling = member.plan_uplink(state, session, now_s)
+        sampling = member.plan_uplink(state, session, now_s, SEEN[len(steps) % len(SEEN)])
         if sampling is None or sampling.send_s >= session.duration_s:
             break
         count = len(sampling.times_s)
@@ -91,6 +92,11 @@ class TestEveryStreaming:
         assert isinstance(member.feeds_learner, bool)
         assert isinstance(member.free, bool)
         assert member.returns in ("weights", "labels")
+        assert member.place in ("server", "device")
+        assert member.learns in ("instead", "beside")
+        for answer in (member.needs_labels, member.notices, member.chained):
+            assert isinstance(answer, bool)
+        assert not member.needs_labels or member.place == "server"  # no teacher stands on a device
 
     def test_it_says_in_one_line_what_it_does(self, name):
         cls = member_class("streaming", name)
@@ -110,7 +116,7 @@ class TestEveryStreaming:
         state = member.start(session)
         for number in range(5):
             kept = pickle.dumps(state)
-            member.plan_uplink(state, session, 0.0)
+            member.plan_uplink(state, session, 0.0, SEEN[number % len(SEEN)])
             stored = Stored(3, 3, 0.0, 0.0, PHIS[number % len(PHIS)])
             answer = member.plan_downlink(state, session, stored, 1.0)
             after = member.learn(answer.state, trained(0.5))

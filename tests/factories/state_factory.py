@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.models.predict import to_input
 
 
@@ -17,9 +18,9 @@ from driftlab.platform.models.predict import to_input
 class OnTheServer(Adaptation):
     """Measure the statistics of every batch norm on the batch."""
 
-    needs_labels = True
+    labels = "teacher"
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> None:
         model.eval()
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
@@ -27,7 +28,7 @@ class OnTheServer(Adaptation):
         with torch.no_grad():
             model(to_input(batch.images))
         model.eval()
-        return Adapted(state, iterations=1)
+        return Adapted(state, iterations=1, work=Passes((len(batch.images),)))
 
     def reset(self, model: nn.Module, state: Any) -> Any:
         return state
@@ -35,9 +36,11 @@ class OnTheServer(Adaptation):
 
 @dataclass(frozen=True)
 class OnTheDevice(OnTheServer):
-    """The same, without a server."""
+    """The same, without a server, from every three frames."""
 
-    needs_labels = False
+    stream_batch: int = 3
+
+    labels = "none"
 
 
 SERVER, DEVICE = (Member("adaptation", f"state_factory:{name}") for name in ("OnTheServer", "OnTheDevice"))

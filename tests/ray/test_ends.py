@@ -44,7 +44,7 @@ class Held(Ams):
     def plan_uplink(self, state, session, now_s, seen):
         while Path(self.while_there).exists():
             time.sleep(0.01)
-        return super().plan_uplink(state, session, now_s)
+        return super().plan_uplink(state, session, now_s, seen)
 """
 
 

@@ -53,6 +53,11 @@ def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] =
     return Application(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
 
 
+def watch(node: Application, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
+    """Let an application see frames at one share of its machine, and wait until every answer is there."""
+    return node.watch(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
+
+
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
     """Make an update that stands alone, and the weights that it brings."""
     model = build("half", CLASSES, seed=seed)
@@ -95,7 +100,7 @@ class TestVersions:
                 number, arrive_s = todo.pop(0)
                 update, vectors[number] = whole(number, seed=number)
                 assert node.apply(update, arrive_s).facts.accepted
-            replies.append(node.watch(frames(start_s, start_s + 2), None, 1.0))
+            replies.append(watch(node, frames(start_s, start_s + 2)))
         wanted = [sum(arrive_s <= time_s for arrive_s in self.ARRIVALS_S) for time_s in times_s]
         assert [number for reply in replies for number in column(reply, "version")] == wanted
         assert set(wanted) == {0, 1, 2, 3, 5}
@@ -110,7 +115,7 @@ class TestVersions:
         node = application()
         for number in range(1, 6):
             node.apply(whole(number, seed=number)[0], number - 0.5)
-            node.watch(frames(number, number + 1), None, 1.0)
+            watch(node, frames(number, number + 1))
             assert len(node._versions) == 1
 
     @pytest.mark.parametrize(
@@ -118,11 +123,11 @@ class TestVersions:
     )
     def test_a_torn_update_is_refused_and_changes_nothing(self, spoil):
         node = application()
-        before = node.finish().facts
+        before = node.finish().facts.digest
         applied = node.apply(spoil(whole(1, seed=1)[0]), 1.0).facts
         assert (applied.accepted, applied.version) == (False, 0)
         assert applied.reason.startswith("torn")
-        assert node.finish().facts == before
+        assert node.finish().facts.digest == before
 
     def test_an_update_twice_or_out_of_order_is_refused(self):
         node = application()
@@ -155,7 +160,7 @@ class TestTwoCopies:
             assert (applied.accepted, applied.version) == (True, number + 1)
             assert node._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
             assert vector.read(learner._model).tobytes() == learner._vector.tobytes()
-            digests.add(node.finish().facts)
+            digests.add(node.finish().facts.digest)
         assert len(digests) == 5
 
     def test_and_so_they_predict_the_same(self):
@@ -164,7 +169,7 @@ class TestTwoCopies:
         node = application(pictures=tuple(seen.times_s))
         learner.store(seen, seen.labels)
         node.apply(learner.train(DownlinkPlan(None, Phase(10))).payload, 0.0)
-        assert np.array_equal(shown(node.watch(seen, None, 1.0)), predict(learner._model, seen.images))
+        assert np.array_equal(shown(watch(node, seen)), predict(learner._model, seen.images))
 
 
 class TestBusy:
@@ -177,9 +182,7 @@ class TestBusy:
     def test_a_frame_that_comes_while_it_is_busy_is_skipped(self, latency_s):
         node = application(self.slow(latency_s))
         found = [
-            flag
-            for start_s in (0.0, 2.0)
-            for flag in column(node.watch(frames(start_s, start_s + 2), None, 1.0), "processed")
+            flag for start_s in (0.0, 2.0) for flag in column(watch(node, frames(start_s, start_s + 2)), "processed")
         ]
         wanted, free_s = [], 0.0
         for time_s in np.arange(0, 16) / FPS:
@@ -189,7 +192,7 @@ class TestBusy:
 
     def test_half_the_machine_takes_twice_as_long(self):
         node = application(self.slow(0.2))
-        reply = node.watch(frames(0, 2), None, 0.5)
+        reply = watch(node, frames(0, 2), share=0.5)
         assert column(reply, "processed") == [True, False] * 4
         assert column(reply, "latency_ms")[::2] == pytest.approx([400.0] * 4)
         assert np.isnan(column(reply, "latency_ms")[1::2]).all()
@@ -197,9 +200,9 @@ class TestBusy:
     def test_the_last_prediction_stands_across_windows_and_updates(self):
         node = application(self.slow(1.3), pictures=tuple(np.arange(0, 16) / FPS))
         model = build("half", CLASSES, seed=0)
-        first = node.watch(frames(0, 2), None, 1.0)
+        first = watch(node, frames(0, 2))
         node.apply(whole(1, seed=1)[0], 2.0)
-        second = node.watch(frames(2, 4), None, 1.0)
+        second = watch(node, frames(2, 4))
         processed = column(first, "processed") + column(second, "processed")
         images = np.concatenate([frames(0, 2).images, frames(2, 4).images])
         versions = [0] * 8 + [1] * 8
@@ -214,11 +217,11 @@ class TestBusy:
 
     def test_work_is_counted_by_the_frames_that_were_processed(self):
         machine = self.slow(0.6)
-        facts = application(machine).watch(frames(0, 2), None, 1.0).facts
+        facts = watch(application(machine), frames(0, 2)).facts
         cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
         assert (facts.frames, facts.processed) == (8, 3)
         assert facts.busy_s == pytest.approx(3 * inference_s(cost, machine)) == pytest.approx(1.8)
-        assert facts.energy_j == pytest.approx(3 * inference_j(cost, machine))
+        assert facts.joules["answering"] == pytest.approx(3 * inference_j(cost, machine))
 
 
 class TestScores:
@@ -226,7 +229,7 @@ class TestScores:
         edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
         seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
         node = application(pictures=tuple(np.arange(0, 96) / FPS))
-        replies = [node.watch(part, None, 1.0) for part in seen]
+        replies = [watch(node, part) for part in seen]
         predicted = np.array([labels for reply in replies for labels in shown(reply)])
         truth = np.concatenate([part.labels for part in seen])
         times_s = np.concatenate([part.times_s for part in seen])
@@ -241,7 +244,7 @@ class TestScores:
         assert sum(reply.facts.counts for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
 
     def test_facts_sum_the_rows(self):
-        reply = application().watch(frames(0, 3), None, 1.0)
+        reply = watch(application(), frames(0, 3))
         assert reply.facts.scored == 12
         assert reply.facts.frame_score_sum == pytest.approx(sum(column(reply, "score_frame")))
         assert reply.facts.window_score_sum == pytest.approx(sum(column(reply, "score_window")))
@@ -250,50 +253,48 @@ class TestScores:
         """One of them made the score of a whole run NaN."""
         seen = frames(0, 2)
         seen.labels[3] = IGNORE
-        reply = application().watch(seen, None, 1.0)
+        reply = watch(application(), seen)
         assert reply.facts.scored == 7
         assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "score_frame")))
         assert np.isfinite(reply.facts.window_score_sum)
 
     def test_without_truth_nothing_is_scored(self):
-        reply = application().watch(replace(frames(0, 2), labels=None), None, 1.0)
+        reply = watch(application(), replace(frames(0, 2), labels=None))
         assert (reply.facts.scored, reply.facts.counts) == (0, None)
         assert reply.rows["frames"][0]["score_window"] is None
 
     def test_labels_that_are_given_stand_for_the_truth(self):
         seen = frames(0, 2)
         given, own = (
-            application().watch(part, labels, 1.0)
+            watch(application(), part, labels)
             for part, labels in ((replace(seen, labels=None), seen.labels), (seen, None))
         )
         assert column(given, "score_window") == column(own, "score_window")
 
     def test_frames_are_numbered_through(self):
         node = application()
-        numbers = [
-            n for start_s in (0, 1, 2) for n in column(node.watch(frames(start_s, start_s + 1), None, 1.0), "frame")
-        ]
+        numbers = [n for start_s in (0, 1, 2) for n in column(watch(node, frames(start_s, start_s + 1)), "frame")]
         assert numbers == list(range(12))
 
 
 class TestPictures:
     def test_only_the_wanted_frames_are_kept(self):
-        reply = application(pictures=(0.5, 1.75, 9.0)).watch(frames(0, 2), None, 1.0)
+        reply = watch(application(pictures=(0.5, 1.75, 9.0)), frames(0, 2))
         assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[0.5], [1.75]]
 
     def test_late_in_a_stream_too(self):
         seen = replace(frames(0, 2), times_s=1e5 + np.arange(8) / FPS)
-        reply = application(pictures=(1e5 + 0.5,)).watch(seen, None, 1.0)
+        reply = watch(application(pictures=(1e5 + 0.5,)), seen)
         assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[1e5 + 0.5]]
 
     def test_they_show_frame_and_truth(self):
         seen = frames(0, 1)
-        (picture,) = application(pictures=(0.5,)).watch(seen, None, 1.0).rows["pictures"]
+        (picture,) = watch(application(pictures=(0.5,)), seen).rows["pictures"]
         image = cv2.imdecode(np.frombuffer(picture["image"][0], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
         assert np.array_equal(image, seen.images[2])
         assert np.array_equal(to_labels(picture["truth"][0]), seen.labels[2])
         assert (picture["height"], picture["width"], picture["scene"]) == (HEIGHT, WIDTH, [2])
 
     def test_a_truth_that_is_not_there_is_not_drawn(self):
-        (picture,) = application(pictures=(0.5,)).watch(replace(frames(0, 1), labels=None), None, 1.0).rows["pictures"]
+        (picture,) = watch(application(pictures=(0.5,)), replace(frames(0, 1), labels=None)).rows["pictures"]
         assert picture["truth"] == [None]

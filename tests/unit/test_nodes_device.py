@@ -10,11 +10,14 @@ import pytest
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.nodes.device import Device
+from driftlab.platform.nodes.receiving import receive
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.codec import CODECS
 from driftlab.platform.world.damage import Damage
 
 SPEC = StreamSpec("streets/running", 3, 32, 48, 2.5, 10.0, (("noise", 0.5),))
+SIZE = 32, 48
 
 
 def stream():
@@ -38,17 +41,37 @@ def test_a_window_between_two_frames_is_empty():
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg"])
-def test_an_upload_holds_what_the_codec_leaves_and_the_truth(codec):
+def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
     times_s = (0.4, 2.0, 7.6)
-    reply = Device(SPEC).upload(Sampling(times_s, 8.0, codec=codec))
-    seen = stream().at(times_s)
-    lost = np.abs(reply.payload.images.astype(int) - seen.images).mean()
+    sampling = Sampling(times_s, 8.0, codec=codec)
+    reply = Device(SPEC).upload(sampling)
+    found, seen = receive(reply.payload, sampling, SIZE), stream().at(times_s)
+    lost = np.abs(found.payload.images.astype(int) - seen.images).mean()
     assert lost == 0 if codec == "png" else 0 < lost < 20
-    assert np.array_equal(reply.payload.labels, seen.labels)
-    assert reply.payload.times_s.tolist() == list(times_s)
+    assert found.payload.labels is None
+    assert found.payload.times_s.tolist() == list(times_s)
+    assert (found.facts.frames, found.facts.refused) == (3, "")
     facts = reply.facts
     assert (facts.frames, facts.newest_s) == (3, 7.6)
-    assert 0 < facts.bytes < reply.payload.images.nbytes
+    assert 0 < facts.bytes < found.payload.images.nbytes
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_the_payload_is_what_the_link_carries_to_the_byte(codec, scale):
+    reply = Device(SPEC).upload(Sampling((0.4, 2.0, 7.6), 8.0, codec=codec, scale=scale))
+    assert isinstance(reply.payload, bytes)
+    assert reply.facts.bytes == len(reply.payload) <= reply.facts.gross_bytes
+
+
+def test_samples_that_stay_on_the_device_are_whole_but_for_their_truth():
+    times_s = (0.4, 2.0, 7.6)
+    reply, seen = Device(SPEC).sample(Sampling(times_s, 8.0)), stream().at(times_s)
+    assert (reply.facts.frames, reply.facts.bytes, reply.facts.newest_s) == (3, 0, 7.6)
+    assert np.array_equal(reply.payload.images, seen.images)
+    assert np.array_equal(reply.payload.scenes, seen.scenes)
+    assert reply.payload.labels is None
+    assert np.array_equal(Device(SPEC).reveal(times_s).payload.labels, seen.labels)
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
@@ -57,29 +80,30 @@ def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
     device, sampling = Device(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
     whole = device.upload(sampling)
     for seed in range(8):
-        torn = device.upload(sampling, Damage(kind, seed))
+        torn = receive(whole.payload, sampling, SIZE, Damage(kind, seed))
         assert torn.payload is None
+        assert torn.facts.frames == 0
         assert torn.facts.refused.startswith("torn")
-        assert (torn.facts.bytes, torn.facts.frames) == (whole.facts.bytes, whole.facts.frames)
 
 
 def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the_student_s_size():
     times_s = (0.4, 2.0, 7.6)
-    small, large = (Device(SPEC).upload(Sampling(times_s, 8.0, codec="png", scale=scale)) for scale in (1, 2))
-    seen = stream().at(times_s)
-    assert large.payload.images.shape == seen.images.shape
-    assert np.array_equal(large.payload.labels, seen.labels)
+    samplings = [Sampling(times_s, 8.0, codec="png", scale=scale) for scale in (1, 2)]
+    small, large = (Device(SPEC).upload(sampling) for sampling in samplings)
+    seen, images = stream().at(times_s), receive(large.payload, samplings[1], SIZE).payload.images
+    assert images.shape == seen.images.shape
     assert large.facts.bytes > 2 * small.facts.bytes
-    apart = np.abs(large.payload.images.astype(int) - seen.images).mean()
-    others = np.abs(large.payload.images[::-1].astype(int) - seen.images).mean()
+    apart = np.abs(images.astype(int) - seen.images).mean()
+    others = np.abs(images[::-1].astype(int) - seen.images).mean()
     assert apart < others / 2
     wide = open_stream("streets/running", seed=3, height=64, width=96, fps=2.5, duration_s=10.0, noise=0.5).at(times_s)
     by_hand = [wide.images[i][:2, :2].reshape(4, 3).mean(axis=0) for i in range(3)]
-    assert np.abs(large.payload.images[:, 0, 0] - np.array(by_hand)).max() <= 0.5
+    assert np.abs(images[:, 0, 0] - np.array(by_hand)).max() <= 0.5
 
 
 def test_a_larger_upload_may_be_torn_as_well():
-    torn = Device(SPEC).upload(Sampling((0.4,), 8.0, codec="jpeg", scale=2), Damage("cut", 1))
+    sampling = Sampling((0.4,), 8.0, codec="jpeg", scale=2)
+    torn = receive(Device(SPEC).upload(sampling).payload, sampling, SIZE, Damage("cut", 1))
     assert torn.facts.refused.startswith("torn")
 
 

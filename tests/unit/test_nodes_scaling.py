@@ -135,7 +135,7 @@ def test_an_application_runs_the_network_that_it_is_told_to():
     for number, which in enumerate((0, 1, 0)):
         application.switch(which)
         assert application._cost == costs[which]
-        facts: Any = application.watch(frames(10.0 * number), None, 1.0).facts
+        facts: Any = application.watch(frames(10.0 * number), None, 10.0 * number + 5, ((10.0 * number, 1.0),)).facts
         assert facts.processed == 3
     with pytest.raises(RequestError, match="networks 0 to 1"):
         application.switch(2)

@@ -21,7 +21,7 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.experiment import load, parse
-from driftlab.platform.results import recorder, schema
+from driftlab.platform.results import columns, recorder, schema
 from driftlab.platform.results.diff import differences
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder, finished
@@ -149,7 +149,7 @@ def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
 
 
 def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
-    made = schema._column("place", pa.string(), "where it was made", before="server")
+    made = columns.column("place", pa.string(), "where it was made", before="server")
     table = schema.TABLES["updates"]
     newer = pa.schema([*table, made], metadata=table.metadata)
     monkeypatch.setattr(recorder, "TABLES", {**schema.TABLES, "updates": newer})

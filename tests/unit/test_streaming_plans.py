@@ -12,9 +12,10 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Stored, Trained
-from driftlab.platform.streaming.base import StreamFacts
+from driftlab.platform.streaming.base import Seen, StreamFacts
 
 SESSION = StreamFacts(fps=2.0, duration_s=25.0)
+SEEN = Seen()
 STORED = Stored(5, 5, 4.5, 4.5, (0.2,))
 
 
@@ -23,7 +24,7 @@ def member(name: str, **params: Any) -> Any:
 
 
 def test_local_sends_nothing():
-    assert member("local").plan_uplink(None, SESSION, 0.0) is None
+    assert member("local").plan_uplink(None, SESSION, 0.0, SEEN) is None
     assert member("local").plan_downlink(None, SESSION, STORED, 0.0).phase is None
 
 
@@ -31,12 +32,12 @@ class TestOneTime:
     def test_it_sends_the_beginning_when_it_has_been_seen_and_nothing_more(self):
         one_time = member("one_time", sample_s=4, rate_fps=0.5)
         state = one_time.start(SESSION)
-        plan = one_time.plan_uplink(state, SESSION, 0.0)
+        plan = one_time.plan_uplink(state, SESSION, 0.0, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((1.5, 3.5), 4.0, None)
-        assert one_time.plan_uplink(state, SESSION, 4.0) is None
+        assert one_time.plan_uplink(state, SESSION, 4.0, SEEN) is None
 
     def test_a_stream_that_is_shorter_is_sent_as_far_as_it_goes(self):
-        assert member("one_time").plan_uplink(False, SESSION, 0.0).send_s == 25.0
+        assert member("one_time").plan_uplink(False, SESSION, 0.0, SEEN).send_s == 25.0
 
     def test_every_weight_comes_back(self):
         answer = member("one_time", iterations=7).plan_downlink(False, SESSION, STORED, 5.0)
@@ -46,15 +47,15 @@ class TestOneTime:
 class TestForesight:
     def test_a_static_choice_knows_the_whole_stream_and_is_made_once(self):
         foresight = member("foresight", span="stream", rate_fps=0.2)
-        plan = foresight.plan_uplink(None, SESSION, 0.0)
+        plan = foresight.plan_uplink(None, SESSION, 0.0, SEEN)
         assert (plan.times_s, plan.send_s) == ((4.5, 9.5, 14.5, 19.5, 24.5), 0.0)
-        assert foresight.plan_uplink(None, SESSION, plan.next_s) is None
+        assert foresight.plan_uplink(None, SESSION, plan.next_s, SEEN) is None
 
     def test_an_oracle_knows_each_window_before_it_begins(self):
         foresight = member("foresight", window_s=10, rate_fps=0.2)
         plans, now_s = [], 0.0
         while now_s < 25.0:
-            plans.append(foresight.plan_uplink(None, SESSION, now_s))
+            plans.append(foresight.plan_uplink(None, SESSION, now_s, SEEN))
             now_s = plans[-1].next_s
         assert [plan.send_s for plan in plans] == [0.0, 10.0, 20.0]
         assert [plan.times_s for plan in plans] == [(4.5, 9.5), (14.5, 19.5), (24.5,)]
@@ -63,7 +64,7 @@ class TestForesight:
         assert member("foresight").plan_downlink(None, SESSION, STORED, 10.0).oldest_s == 10.0
 
     def test_pictures_are_not_spoilt_on_the_way(self):
-        assert member("foresight").plan_uplink(None, SESSION, 0.0).codec == "png"
+        assert member("foresight").plan_uplink(None, SESSION, 0.0, SEEN).codec == "png"
 
 
 class TestJustInTime:
@@ -71,11 +72,11 @@ class TestJustInTime:
         return Trained(1, 1, 1, 1, None, None, score, "", 0.0)
 
     def test_it_sends_the_newest_frame_now(self):
-        plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7)
+        plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((3.5,), 3.7, 5.7)
 
     def test_never_more_often_than_there_are_frames(self):
-        plan = member("just_in_time").plan_uplink(0.01, SESSION, 3.0)
+        plan = member("just_in_time").plan_uplink(0.01, SESSION, 3.0, SEEN)
         assert plan.next_s == 3.5
 
     @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ class TestJustInTime:
 class TestAms:
     def test_it_fills_a_buffer_and_sends_it_when_the_interval_is_over(self):
         ams = member("ams", interval_s=4, high_fps=0.5)
-        plan = ams.plan_uplink(ams.start(SESSION), SESSION, 8.0)
+        plan = ams.plan_uplink(ams.start(SESSION), SESSION, 8.0, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((9.5, 11.5), 12.0, None)
 
     def test_it_trains_on_the_horizon(self):
@@ -155,13 +156,13 @@ class TestAms:
     def test_plans_say_which_rate_is_in_force_and_what_comes_after_it(self):
         ams = member("ams")
         state = ams.start(SESSION)
-        assert ams.plan_uplink(state, SESSION, 0.0).rate_fps == 1.0
+        assert ams.plan_uplink(state, SESSION, 0.0, SEEN).rate_fps == 1.0
         answer = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0)
         assert (answer.rate_fps, answer.interval_s) == (answer.state.fps, answer.state.interval_s)
         assert answer.rate_fps == pytest.approx(0.8, abs=1e-3)
 
     def test_samples_go_as_they_are_asked_for(self):
-        plan = member("ams", scale=2, stamp="receipt").plan_uplink(member("ams").start(SESSION), SESSION, 0.0)
+        plan = member("ams", scale=2, stamp="receipt").plan_uplink(member("ams").start(SESSION), SESSION, 0.0, SEEN)
         assert (plan.scale, plan.stamp) == (2, "receipt")
 
     def test_fixed_rates_stay(self):
@@ -172,7 +173,7 @@ class TestAms:
 
 def test_remote_tracking_sends_the_newest_frame_every_so_often():
     tracking = member("remote_tracking", every_s=1.5)
-    plan = tracking.plan_uplink(None, SESSION, 3.7)
+    plan = tracking.plan_uplink(None, SESSION, 3.7, SEEN)
     assert (plan.times_s, plan.send_s) == ((3.5,), 3.7)
     assert plan.next_s == pytest.approx(5.2)
     assert tracking.plan_downlink(None, SESSION, STORED, 5.0).phase is None

@@ -1,0 +1,56 @@
+"""Measure what packing a pixel takes, as multiply-accumulates of an x86 core; prints one JSON line per codec.
+
+Processor seconds of this process, with what its threads take, for a buffer of street frames; the median of some runs.
+The cost model goes by CODING_MACS of streaming/codec.py, which stands beside each measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.platform.streaming.codec import CODECS, CODING_MACS, pack
+
+FRAMES, HEIGHT, WIDTH, FPS = 10, 256, 512, 1.0
+MACS_PER_S = 20e9  # of one x86 core, as the profiles of world/hardware.py have it
+
+
+def clip() -> npt.NDArray[np.uint8]:
+    """Draw what a device samples in ten seconds."""
+    stream = open_stream("streets/driving_la", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=FRAMES / FPS)
+    return stream.at(np.arange(FRAMES) / FPS).images
+
+
+def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
+    """Tell how long packing takes, in processor seconds."""
+    pack(images, codec)  # warms up
+    times_s = []
+    for _ in range(repeats):
+        start_s = time.process_time()
+        pack(images, codec)
+        times_s.append(time.process_time() - start_s)
+    return statistics.median(times_s)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    images = clip()
+    for codec in CODECS:
+        macs = measure(images, codec, options.repeats) * MACS_PER_S / (FRAMES * HEIGHT * WIDTH)
+        line = {
+            "benchmark": "codecs",
+            "codec": codec,
+            "macs_per_pixel": round(macs),
+            "constant": CODING_MACS[codec],
+            "ratio": round(macs / CODING_MACS[codec], 2),
+        }
+        sys.stdout.write(json.dumps(line) + "\n")

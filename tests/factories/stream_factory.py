@@ -1,0 +1,158 @@
+"""An application that learns on the stream: on a machine that can be computed by hand, by members that are counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
+from driftlab.platform.models import vector
+from driftlab.platform.models.account import account
+from driftlab.platform.models.predict import state_of
+from driftlab.platform.models.zoo import build
+from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.world import hardware
+from driftlab.platform.world.machine import Course
+
+HEIGHT, WIDTH, CLASSES, FPS = 16, 24, 4, 2.0
+FIXED = Member("scaling", "fixed")
+LAYERS = (
+    LayerCost("a", "Conv", macs=3_000_000, parameters=10, input_bytes=100, output_bytes=200, weight_bytes=40),
+    LayerCost("b", "BatchNorm", macs=1_000_000, parameters=2, input_bytes=200, output_bytes=200, weight_bytes=8),
+)
+ENERGY = hardware.Energy(mac_pj=1e3, cache_pj_per_byte=0.0, dram_pj_per_byte=1e6, cached=0.0)
+WHOLE: Course = ((0.0, 1.0),)
+
+
+@dataclass(frozen=True)
+class Steps(Adaptation):
+    """Move the first weight by 1 with each step, over the whole batch, and keep 1000 bytes beside it."""
+
+    stream_batch: int = 4
+    learns: str = "instead"
+    answers: str = "now"
+    episodic: bool = False
+    steps: int = 1
+
+    labels = "none"
+
+    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> dict[str, Any]:
+        return {"start": vector.read(model), "lessons": 0 if go_on is None else go_on["lessons"]}
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        if not self.steps:
+            return Adapted(state, skipped="no steps", work=Passes())
+        with torch.no_grad():
+            next(iter(model.parameters())).view(-1)[0] += self.steps
+        frames = (len(batch.images),) * self.steps
+        work = Passes(frames, frames, trained=("b",), kept_bytes=1000)
+        return Adapted({**state, "lessons": state["lessons"] + 1}, self.steps, (0.5,) * self.steps, work=work)
+
+    def reset(self, model: nn.Module, state: Any) -> Any:
+        vector.write(model, state["start"])
+        return self.prepare(model)
+
+
+def steps(**params: Any) -> Member:
+    return Member("adaptation", "stream_factory:Steps", tuple(params.items()))
+
+
+@cache
+def weights(network: str = "half") -> Weights:
+    return state_of(build(network, CLASSES, seed=1))
+
+
+@cache
+def cost() -> ModelCost:
+    """Account for a network of two layers, with as many parameters as the one that runs has."""
+    parameters = vector.layout_of(build("half", CLASSES, seed=1)).size
+    return ModelCost(4_000_000, parameters, 48, 300, LAYERS)
+
+
+def machine(macs_per_s: float) -> hardware.Hardware:
+    """Describe a machine whose time is that of its arithmetic alone; a frame takes 4 million."""
+    found = hardware.find("server-h200")
+    return replace(found, macs_per_s=macs_per_s, bytes_per_s=1e30, overhead_s=0.0, energy=ENERGY)
+
+
+def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: str = "half", **spec: Any) -> Application:
+    """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
+    student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
+    made_from = spec.pop("weights", None) or weights(network)
+    pack = spec.pop("pack", NOTHING)
+    node_spec = AppNodeSpec("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
+    return Application(node_spec, made_from, pack)
+
+
+def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> Application:
+    """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
+    counted = account(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
+    return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
+
+
+@cache
+def stream(seconds: float = 20.0, fps: float = FPS, seed: int = 0) -> Frames:
+    """Draw a coarse texture that moves; the scene changes every 8 s."""
+    count = round(seconds * fps)
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 40, 3)).repeat(4, axis=0).repeat(4, axis=1).astype(np.uint8)
+    images = np.stack([coarse[:, k % 100 : k % 100 + WIDTH] for k in range(count)])
+    noise = rng.integers(0, 20, images.shape, dtype=np.uint8)
+    labels = rng.integers(0, CLASSES, (count, HEIGHT, WIDTH), dtype=np.uint8)
+    times_s = np.arange(count) / fps
+    scenes = (times_s // 8).astype(np.int32)
+    boxes = tuple(np.array([[0, 2, 2, 14, 12]] * (k % 3), np.float32).reshape(-1, 5) for k in range(count))
+    return Frames(times_s, np.minimum(images, 235) + noise, scenes, labels, boxes, scenes.astype(np.int64))
+
+
+def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
+    return frames[(frames.times_s >= start_s) & (frames.times_s < stop_s)]
+
+
+def piece(course: Course, start_s: float, stop_s: float) -> Course:
+    """Cut a course as a machine tells it."""
+    before = [share for time_s, share in course if time_s <= start_s][-1:] or [0.0]
+    return (start_s, before[0]), *((time_s, share) for time_s, share in course if start_s < time_s < stop_s)
+
+
+def watched(
+    node: Application, frames: Frames, cuts: Sequence[float], answer: Course = WHOLE, beside: Course = ()
+) -> dict[str, list[Any]]:
+    """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
+    replies = []
+    for start_s, stop_s in itertools.pairwise(cuts):
+        courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
+        replies.append(node.watch(between(frames, start_s, stop_s), None, stop_s, *courses))
+    ended = node.finish()
+    found = columns([*(reply.rows for reply in replies), ended.rows])
+    found["facts"] = [*(reply.facts for reply in replies), ended.facts.last]
+    found["digest"] = [ended.facts.digest]
+    return found
+
+
+def columns(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    """Put the chunks of frames and adaptations together, column by column; NaN becomes None."""
+    found: dict[str, list[Any]] = {}
+    for tables in rows:
+        for table in ("frames", "adaptations"):
+            for chunk in tables.get(table, ()):
+                for name, values in chunk.items():
+                    if not isinstance(values, str) and values is not None:
+                        plain = np.asarray(values).tolist()
+                        found.setdefault(f"{table}.{name}", []).extend(None if x != x else x for x in plain)
+    return found
+
+
+def spent(found: dict[str, list[Any]], purpose: str) -> float:
+    return float(sum(facts.joules.get(purpose, 0.0) for facts in found["facts"]))

@@ -1,0 +1,452 @@
+"""Learning on the stream: number by number, however calls are cut, and whatever the future or the labels hold."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_factory import (
+    HEIGHT,
+    WIDTH,
+    application,
+    between,
+    columns,
+    piece,
+    real,
+    spent,
+    steps,
+    stream,
+    watched,
+    weights,
+)
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import Answered
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.models import state, vector
+from driftlab.platform.models.tasks import SEGMENTATION
+from driftlab.platform.nodes.application import Application
+
+ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
+ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
+HALF = ((0.0, 0.5),)
+FROZEN = Member("adaptation", "frozen")
+NETWORKS = {"shot": "tiny_classifier"}  # it names whole frames
+
+
+def member(name: str, **params: Any) -> Member:
+    return Member("adaptation", name, tuple(params.items()))
+
+
+def missed(found: dict[str, list[Any]]) -> list[int]:
+    return [which for which, flag in enumerate(found["frames.processed"]) if not flag]
+
+
+def latencies_s(found: dict[str, list[Any]]) -> list[float]:
+    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
+
+
+class TestByHand:
+    """Batches of 4 at 2 frames per second; a lesson takes 1.3 periods of frames."""
+
+    def test_a_member_that_learns_instead_misses_what_comes_meanwhile(self):
+        found = watched(application(steps()), stream(10.0), (0.0, 10.0))
+        ends = [1.5 + 2.5 * number + ANSWER_S + LESSON_S for number in range(4)]
+        assert missed(found) == [4, 9, 14, 19]
+        assert found["frames.version"] == [number // 5 for number in range(20)]
+        assert latencies_s(found) == pytest.approx([ANSWER_S] * 16)
+        assert found["adaptations.start_s"] == pytest.approx([end - LESSON_S for end in ends])
+        assert found["adaptations.end_s"] == pytest.approx(ends)
+        assert found["adaptations.work_s"] == pytest.approx([LESSON_S] * 4)
+        assert found["adaptations.version"] == [1, 2, 3, 4]
+
+    def test_its_joules_its_seconds_and_what_it_keeps(self):
+        """It keeps four inputs of layer b, the gradients of its weights, and what the member says."""
+        found = watched(application(steps()), stream(10.0), (0.0, 3.0, 10.0))
+        assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4, rel=1e-12)
+        assert found["adaptations.memory_bytes"] == [4 * 200 + 8 + 1000] * 4
+        assert max(facts.memory_bytes for facts in found["facts"]) == 1808
+        assert spent(found, "answering") == pytest.approx(16 * ANSWER_J, rel=1e-12)
+        assert spent(found, "learning") == pytest.approx(4 * LESSON_J, rel=1e-12)
+        assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(16 * ANSWER_S + 4 * LESSON_S)
+
+    def test_a_member_that_learns_beside_misses_nothing_and_answers_on_the_rest(self):
+        found = watched(application(steps(learns="beside")), stream(10.0), (0.0, 10.0), HALF, HALF)
+        assert missed(found) == []
+        assert latencies_s(found) == pytest.approx(
+            [ANSWER_S] * 4 + [2 * ANSWER_S, 2 * ANSWER_S, ANSWER_S, ANSWER_S] * 4
+        )
+        starts = [1.5 + 2 * number + ANSWER_S for number in range(5)]
+        assert found["adaptations.start_s"] == pytest.approx(starts)
+        assert found["adaptations.end_s"][:4] == pytest.approx([start + 2 * LESSON_S for start in starts[:4]])
+        assert found["frames.version"] == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
+
+    def test_what_the_session_s_end_breaks_off_is_paid_as_far_as_it_came(self):
+        found = watched(application(steps(learns="beside")), stream(10.0), (0.0, 10.0), HALF, HALF)
+        part = (10.0 - 9.5 - ANSWER_S) / 2 / LESSON_S
+        assert found["adaptations.end_s"][4] is None
+        assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4 + [part * LESSON_J])
+        assert found["adaptations.work_s"] == pytest.approx([LESSON_S] * 4 + [part * LESSON_S])
+        assert spent(found, "learning") == pytest.approx((4 + part) * LESSON_J)
+
+    def test_answers_that_wait_for_their_batch(self):
+        """Four at once take four times as long here, and then they are learned from: two frames are missed."""
+        found = watched(application(steps(answers="batch")), stream(10.0), (0.0, 10.0))
+        assert missed(found) == [4, 5, 10, 11, 16, 17, 18, 19]
+        waits = [1.5, 1.0, 0.5, 0.0]
+        assert latencies_s(found) == pytest.approx([wait + 4 * ANSWER_S for wait in waits] * 3)
+        busy_s = sum(facts.busy_s for facts in found["facts"])
+        assert busy_s == pytest.approx(3 * (4 * ANSWER_S + LESSON_S))
+
+    def test_the_last_batch_of_a_session_is_busy_for_its_work_and_not_for_its_wait(self):
+        found = watched(application(steps(answers="batch")), stream(2.0), (0.0, 1.8))
+        assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(4 * ANSWER_S)
+
+    @pytest.mark.parametrize("cuts", [(0.0, 10.0), (0.0, 4.8, 10.0), (0.0, 4.6, 4.7, 4.8, 4.9, 10.0)])
+    def test_an_answer_that_goes_on_when_the_lesson_beside_it_ends(self, cuts):
+        """At 4.5 s half a machine has done half of it when the lesson ends at 4.75 s; the rest has the whole."""
+        found = watched(application(steps(learns="beside"), macs_per_s=16e6), stream(5.0), cuts, HALF, HALF)
+        assert found["adaptations.end_s"][0] == pytest.approx(4.75)
+        assert latencies_s(found)[4:10] == pytest.approx([0.5] * 5 + [0.375])
+
+    def test_an_episode_that_ends_during_a_lesson_beside_an_answer(self):
+        """The lesson lasts from 1.75 s to where the scene changes at 2.1 s; the answer of 2 s began on half a share."""
+        seen = stream(4.0)
+        seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
+        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, told=True)
+        before = node.finish().facts.digest
+        found = watched(node, between(seen, 0, 3.0), (0.0, 3.0), HALF, HALF)
+        assert found["adaptations.skipped"] == ["broken off: another domain has begun"]
+        assert found["adaptations.end_s"] == [2.5]
+        part = (2.5 - 1.75) / 2 / 1.5
+        assert found["adaptations.work_s"] == pytest.approx([part * 1.5])
+        assert latencies_s(found) == pytest.approx([0.25] * 4 + [0.5, 0.25])
+        assert found["digest"] == [before]
+
+    @pytest.mark.parametrize("learns", ["instead", "beside"])
+    def test_more_steps_never_cost_less(self, learns):
+        courses = (HALF, HALF) if learns == "beside" else (((0.0, 1.0),),)
+        runs = [
+            watched(application(steps(learns=learns, steps=count)), stream(10.0), (0.0, 10.0), *courses)
+            for count in (1, 2, 3, 5)
+        ]
+        for fewer, more in itertools.pairwise(runs):
+            for name in ("work_s", "energy_j", "memory_bytes"):
+                assert more[f"adaptations.{name}"][0] >= fewer[f"adaptations.{name}"][0]
+            assert more["adaptations.energy_j"][0] > fewer["adaptations.energy_j"][0]
+            assert len(missed(more)) >= len(missed(fewer))
+
+    def test_no_steps_cost_what_doing_nothing_costs(self):
+        """To the bit: shown, answered, counted."""
+        idle, skips = (watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0)))
+        assert skips["adaptations.skipped"] == ["no steps"] * 5
+        assert skips["adaptations.energy_j"] == skips["adaptations.work_s"] == [0.0] * 5
+        assert spent(skips, "learning") == 0.0
+        for name in (one for one in idle if one.startswith("frames.")):
+            assert skips[name] == idle[name], name
+
+    def test_a_lesson_that_is_too_long_for_the_device_is_broken_off(self):
+        found = watched(application(steps(), learn_limit_s=0.13), stream(2.5), (0.0, 2.5))
+        assert found["adaptations.work_s"] == pytest.approx([0.13])
+        assert found["adaptations.energy_j"] == pytest.approx([0.2 * LESSON_J])
+        assert found["frames.version"] == [0] * 5
+        assert "0.13 s are allowed" in found["adaptations.skipped"][0]
+
+
+COURSES = [
+    (((0.0, 1.0),), ()),
+    (((0.0, 0.6), (3.3, 0.2), (5.0, 0.0), (6.1, 1.0), (12.75, 0.4)), ()),
+    (((0.0, 0.5),), ((0.0, 0.5),)),
+    (((0.0, 0.3), (4.4, 0.6), (9.0, 0.1), (13.2, 0.5)), ((0.0, 0.2), (4.0, 0.0), (7.7, 0.4), (13.2, 0.5))),
+]
+FOLLOWING = {
+    f"{name} {answers} {learns}": member(name, stream_batch=3, answers=answers, learns=learns, **params)
+    for name, params in (("tent", {}), ("adabn", {}), ("onda", {}), ("shot", {}))
+    for answers in ("now", "batch")
+    for learns in ("instead", "beside")
+    if name == "tent" or (answers, learns) in (("now", "beside"), ("batch", "instead"))
+} | {
+    "steps": steps(stream_batch=3, learns="beside", episodic=True),
+    "frozen": FROZEN,
+    "tracking": FROZEN,
+}
+
+
+def made(name: str) -> Application:
+    params: dict[str, Any] = {"told": True, "tracks": name == "tracking"}
+    if name == "steps":
+        return application(FOLLOWING[name], **params)
+    return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)
+
+
+def cut(name: str, which: int, cuts: tuple[float, ...]) -> dict[str, list[Any]]:
+    """Run the stream from cut to cut; where labels come, each comes between two calls."""
+    node, (answer, beside), replies = made(name), COURSES[which], []
+    if FOLLOWING[name].name == "frozen" or dict(FOLLOWING[name].params).get("learns") != "beside":
+        beside = ()
+    frames, coming = stream(20.0), [(2.0, 3.1), (6.5, 8.0), (7.0, 13.0)] if name == "tracking" else []
+    for start_s, stop_s in itertools.pairwise(cuts):
+        while coming and coming[0][1] < stop_s:
+            captured_s, arrive_s = coming.pop(0)
+            labels = frames.labels[round(2 * captured_s)]
+            assert node.track(SEGMENTATION.pack(labels), captured_s, arrive_s).facts.accepted
+        courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
+        replies.append(node.watch(between(frames, start_s, stop_s), None, stop_s, *courses))
+    ended = node.finish()
+    found = columns([*(reply.rows for reply in replies), ended.rows])
+    facts = [*(reply.facts for reply in replies), ended.facts.last]
+    found["joules"] = [round(sum(sum(fact.joules.values()) for fact in facts), 12)]
+    found["busy_s"] = [round(sum(fact.busy_s for fact in facts), 9)]
+    found["digest"] = [ended.facts.digest]
+    return found
+
+
+@cache
+def uncut(name: str, which: int) -> dict[str, list[Any]]:
+    return cut(name, which, (0.0, 20.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLLOWING)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(places=st.sets(st.integers(1, 399), max_size=12), which=st.integers(0, len(COURSES) - 1))
+def test_it_does_not_matter_how_calls_are_cut(name, places, which):
+    cuts = (0.0, *(place / 20 for place in sorted(places)), 20.0)
+    wanted, found = uncut(name, which), cut(name, which, cuts)
+    assert len(wanted["frames.frame"]) == 40
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", [name for name in FOLLOWING if name != "tracking"])
+@pytest.mark.parametrize("known", [7, 16, 25])
+def test_what_comes_later_changes_nothing_before(name, known):
+    """Frames from one on are noise; answers that wait for their batch stand if the batch was full by then."""
+    seen = stream(16.0)
+    noise = np.random.default_rng(known).integers(0, 256, seen.images.shape, dtype=np.uint8)
+    later = np.arange(len(seen)) >= known
+    poisoned = replace(seen, images=np.where(later[:, None, None, None], noise, seen.images))
+    honest, other = (watched(made(name), frames, (0.0, 16.0)) for frames in (seen, poisoned))
+    if "batch" in name:
+        processed = [which for which in range(known) if honest["frames.processed"][which]]
+        stop = next((which for which in processed[len(processed) // 3 * 3 :]), known)
+    else:
+        stop = known
+    assert stop > 0
+    for column in (one for one in honest if one.startswith("frames.")):
+        assert other[column][:stop] == honest[column][:stop], column
+    assert other != honest
+
+
+def test_the_latency_of_a_batch_holds_the_wait_for_it():
+    found = watched(made("tent batch instead"), stream(8.0), (0.0, 8.0))
+    first = found["frames.latency_ms"][:3]
+    assert np.diff(first) == pytest.approx([-500.0, -500.0])
+    assert first[2] > 0
+
+
+@pytest.mark.parametrize("name", [name for name in FOLLOWING if name not in ("tracking", "frozen", "steps")])
+def test_labels_in_frames_reach_no_member_that_learns_without(name):
+    seen = stream(10.0)
+    spoilt = replace(seen, labels=np.full_like(seen.labels, 3))
+    honest, other = (watched(made(name), frames, (0.0, 10.0)) for frames in (seen, spoilt))
+    assert other["digest"] == honest["digest"]
+    for column in honest:
+        if not any(word in column for word in ("score", "accuracy", "facts")):
+            assert other[column] == honest[column], column
+
+
+class TestDigest:
+    def digest(self, node: Application) -> str:
+        return str(node.finish().facts.digest)
+
+    def node(self) -> Application:
+        return real(member("tent", stream_batch=3))
+
+    def test_weights_alone_move_it(self):
+        node = self.node()
+        before, held = self.digest(node), vector.read(node._model)
+        held[0] += 1
+        vector.write(node._model, held)
+        assert self.digest(node) != before
+
+    def test_buffers_alone_move_it(self):
+        node = self.node()
+        before = self.digest(node)
+        next(iter(node._model.buffers())).add_(1)
+        assert self.digest(node) != before
+
+    def test_the_state_of_an_optimiser_alone_moves_it(self):
+        node = self.node()
+        before = self.digest(node)
+        node._following.memory = replace(node._following.memory, steps=1)
+        assert self.digest(node) != before
+
+    def test_doing_nothing_does_not(self):
+        node, digests = application(steps(steps=0)), []
+        digests.append(self.digest(node))
+        watched(node, stream(10.0), (0.0, 10.0))
+        assert self.digest(node) == digests[0]
+        assert self.digest(pickle.loads(pickle.dumps(node))) == digests[0]
+
+    @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
+    def test_a_reset_at_a_told_boundary_returns_to_the_source(self, name):
+        """To the bit: at 8 s another scene begins, and no batch of it is full by 8.6 s."""
+        node = real(member(name, stream_batch=3, episodic=True), told=True, network=NETWORKS.get(name, "half"))
+        source, digest = state.read(node._model), self.digest(node)
+        found = watched(node, between(stream(), 0.0, 7.9), (0.0, 7.9))
+        assert max(found["frames.version"]) >= 1
+        assert self.digest(node) != digest
+        node.watch(between(stream(), 7.9, 8.6), None, 8.6, ((7.9, 1.0),))
+        held = state.read(node._model)
+        assert held.vector.tobytes() == source.vector.tobytes()
+        assert state.moved(source.buffers, held.buffers) == ()
+        assert self.digest(node) == digest
+
+    def test_what_is_not_told_resets_nothing(self):
+        node = real(member("tent", stream_batch=3, episodic=True))
+        digest = self.digest(node)
+        watched(node, between(stream(), 0.0, 8.6), (0.0, 8.6))
+        assert self.digest(node) != digest
+
+
+class TestSwitch:
+    def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
+        """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
+        node = application(steps(learns="beside"), macs_per_s=16e6)
+        node.watch(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
+        node.switch(0)
+        reply = node.watch(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
+        (row,) = reply.rows["adaptations"]
+        assert row["skipped"] == ["broken off: another network runs"]
+        assert (row["end_s"], row["work_s"]) == ([2.0], [pytest.approx(0.125)])
+        assert reply.facts.joules["learning"] == pytest.approx(row["energy_j"][0]) == pytest.approx(LESSON_J / 12)
+        assert columns([reply.rows])["frames.latency_ms"] == pytest.approx([250.0, 250.0])  # nothing beside any more
+
+    def test_the_state_stays_and_the_source_is_the_source(self):
+        node = real(member("tent", stream_batch=3))
+        source = {name: array.copy() for name, array in node._following.memory.source.items()}
+        watched(node, stream(6.0), (0.0, 6.0))
+        before, held = node._following.memory, state.read(node._model)
+        assert before.steps > 1
+        node.switch(0)
+        after = node._following.memory
+        assert after.steps == before.steps
+        for old, new in zip(before.moments, after.moments, strict=True):
+            assert {name: array.tobytes() for name, array in new.items()} == {
+                name: array.tobytes() for name, array in old.items()
+            }
+        assert {name: array.tobytes() for name, array in after.source.items()} == {
+            name: array.tobytes() for name, array in source.items()
+        }
+        assert state.read(node._model).vector.tobytes() == held.vector.tobytes()
+        assert state.moved(held.buffers, state.read(node._model).buffers) == ()
+
+
+class TestOddCases:
+    def test_a_network_without_batch_norms(self, monkeypatch):
+        monkeypatch.setattr("driftlab.platform.models.parts.batch_norms", lambda model: {})
+        found = watched(real(member("adabn", stream_batch=3)), stream(6.0), (0.0, 6.0))
+        assert set(found["adaptations.skipped"]) == {"the network has no batch norm"}
+        assert spent(found, "learning") == 0.0
+        assert missed(found) == []
+
+    @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
+    def test_a_network_that_gives_no_numbers(self, name):
+        """Every answer is there, and the reason is told."""
+        network = NETWORKS.get(name, "half")
+        spoilt = dict(weights(network))
+        first = next(one for one in spoilt if spoilt[one].ndim == 4)
+        spoilt[first] = np.full_like(spoilt[first], np.nan)
+        found = watched(real(member(name, stream_batch=3), network=network, weights=spoilt), stream(5.0), (0.0, 5.0))
+        assert found["frames.frame"] == list(range(10))
+        assert all("finite" in why for why in found["adaptations.skipped"])
+        assert set(found["frames.version"]) == {0}
+
+    @pytest.mark.parametrize("name", FOLLOWING)
+    def test_one_frame(self, name):
+        found = watched(made(name), stream(0.5), (0.0, 20.0))
+        assert found["frames.processed"] == ["batch" not in name]
+        assert "adaptations.skipped" not in found
+
+    @pytest.mark.parametrize("answers", ["now", "batch"])
+    def test_a_batch_larger_than_the_session(self, answers):
+        found = watched(real(member("tent", stream_batch=99, answers=answers)), stream(6.0), (0.0, 2.0, 6.0))
+        assert found["frames.frame"] == list(range(12))
+        assert len(missed(found)) == (12 if answers == "batch" else 0)
+        assert "adaptations.skipped" not in found
+
+    @pytest.mark.parametrize("name", ["frozen", "adabn"])
+    @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
+    def test_every_task(self, name, network):
+        """Frames before the first answer of all show none and are not scored; the machine begins at 2.1 s."""
+        node = real(member(name), network=network, picture_times_s=(0.0, 5.0))
+        found = watched(node, stream(6.0), (0.0, 1.0, 6.0), ((0.0, 0.0), (2.1, 1.0)))
+        assert missed(found) == [1, 2, 3, 4]
+        assert found["facts"][1].scored == 12
+
+    @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
+    def test_a_session_without_an_answer_has_rows_and_no_score(self, network):
+        node = real(member("adabn", answers="batch", stream_batch=3), network=network, picture_times_s=(0.5,))
+        found = watched(node, stream(1.0), (0.0, 0.7, 1.0))
+        assert missed(found) == [0, 1]
+        assert sum(facts.scored for facts in found["facts"]) == 0
+
+    def test_no_frames(self):
+        found = watched(made("tent batch beside"), stream(6.0), (0.0, 0.0, 6.0, 7.0, 8.0), HALF, HALF)
+        assert found["frames.frame"] == list(range(12))
+
+    @pytest.mark.parametrize("name", ["frozen", "tent now instead", "tent batch instead", "tracking"])
+    def test_a_share_that_never_comes_back(self, name):
+        found = watched(made(name), stream(6.0), (0.0, 3.0, 6.0), ((0.0, 1.0), (2.1, 0.0)))
+        assert found["frames.frame"] == list(range(12))
+        assert not any(found["frames.processed"][6:])
+        assert len(found["frames.latency_ms"]) == 12
+
+    def test_a_member_that_fails_at_answering_is_left_out_at_once(self, monkeypatch):
+        asked = []
+
+        def fails(member, model, memory, batch):
+            asked.append(len(batch.images))
+            raise ValueError("no idea")
+
+        plain = watched(application(steps()), stream(4.0), (0.0, 4.0))
+        monkeypatch.setattr("stream_factory.Steps.answer", fails)
+        found = watched(application(steps()), stream(4.0), (0.0, 4.0))
+        assert asked == [1]
+        assert "ValueError: no idea" in found["adaptations.skipped"][0]
+        assert found["adaptations.skipped"][1:] == plain["adaptations.skipped"]
+        assert found["frames.score_frame"] == plain["frames.score_frame"]
+
+    def test_answers_to_other_frames_are_refused(self, monkeypatch):
+        blank = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+        monkeypatch.setattr("stream_factory.Steps.answer", lambda *given: Answered(blank, given[2]))
+        found = watched(application(steps()), stream(2.0), (0.0, 2.0))
+        assert "2 answers to 1 frames" in found["adaptations.skipped"][0]
+        assert missed(found) == []
+
+
+def test_frames_are_only_told_when_their_answers_are_there():
+    node = application(steps())
+    replies = [
+        node.watch(between(stream(), start, stop), None, stop, ((start, 1.0),))
+        for start, stop in ((0.0, 1.05), (1.05, 1.2))
+    ]
+    assert [reply.facts.frames for reply in replies] == [2, 1]
+
+
+def unscored(seen: Frames) -> Frames:
+    return replace(seen, labels=None)
+
+
+def test_without_truth_it_learns_the_same():
+    honest, other = (
+        watched(made("tent now instead"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0)))
+    )
+    assert other["digest"] == honest["digest"]

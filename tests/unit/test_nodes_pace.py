@@ -1,0 +1,110 @@
+"""When answers and lessons are done, against a simulation in small steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftlab.platform.nodes.pace import Pace
+from driftlab.platform.world.machine import done_s, taken_s
+
+STEP_S = 1 / 64
+SHARES = [0.0, 0.25, 0.5, 1.0]
+
+
+@st.composite
+def courses(draw: st.DrawFn, shares: list[float] = SHARES) -> tuple[tuple[float, float], ...]:
+    """Begin at 0, and change at multiples of a step; the last share stays and is above 0."""
+    steps = [0, *sorted(draw(st.sets(st.integers(1, 299), max_size=5)))]
+    given_shares = draw(st.lists(st.sampled_from(shares), min_size=len(steps), max_size=len(steps)))
+    return (*((step * STEP_S, share) for step, share in zip(steps, given_shares, strict=True)), (300 * STEP_S, 0.5))
+
+
+def at(course: tuple[tuple[float, float], ...], time_s: float) -> float:
+    return [share for from_s, share in course if from_s <= time_s][-1]
+
+
+def simulated(start_s: float, alone_s: float, share_at) -> float:
+    """Work step by step; inside the last one, a part of it."""
+    now_s, left_s = start_s, alone_s
+    while True:
+        done = STEP_S * share_at(now_s)
+        if done and done >= left_s - 1e-12:
+            return now_s + max(0.0, left_s) / share_at(now_s)
+        now_s, left_s = now_s + STEP_S, left_s - done
+
+
+@settings(max_examples=200, deadline=None)
+@given(course=courses(), start=st.integers(0, 280), alone=st.integers(1, 200))
+def test_the_time_that_a_work_takes(course, start, alone):
+    start_s, alone_s = start * STEP_S, alone * STEP_S / 3
+    wanted = simulated(start_s, alone_s, lambda now_s: at(course, now_s))
+    assert done_s(start_s, alone_s, course) == pytest.approx(wanted, abs=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    answer=courses([0.0, 0.25, 0.5]),
+    beside=courses([0.0, 0.25, 0.5]),
+    lesson=st.integers(0, 250),
+    start=st.integers(0, 280),
+    alone=st.integers(1, 150),
+    told=st.booleans(),
+)
+def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, lesson, start, alone, told):
+    """Of a lesson that goes on, and of one that has ended already when the answer is asked about."""
+    pace, lesson_s, start_s, alone_s = Pace(), lesson * STEP_S, start * STEP_S, alone * STEP_S
+    pace.extend(5.0, answer, beside)
+    pace.begin_lesson(lesson_s, STEP_S * 37)
+    end_s = simulated(lesson_s, STEP_S * 37, lambda now_s: at(beside, now_s))
+    assert pace.lesson_end_s() == pytest.approx(end_s, abs=1e-9)
+    if told:
+        pace.end_lesson(pace.lesson_end_s())
+
+    def share_at(now_s: float) -> float:  # of a step in which the lesson ends, a mean
+        part = min(1.0, max(0.0, (end_s - now_s) / STEP_S)) if now_s >= lesson_s else 0.0
+        return at(answer, now_s) + (1 - part) * at(beside, now_s)
+
+    wanted = simulated(start_s, alone_s, share_at)
+    assert start_s + pace.answer_s(start_s, alone_s) == pytest.approx(wanted, abs=STEP_S)
+
+
+@settings(max_examples=100, deadline=None)
+@given(course=courses(), start=st.integers(0, 200), later=st.integers(0, 200))
+def test_the_part_of_a_lesson_that_is_learned(course, start, later):
+    pace, start_s, now_s = Pace(), start * STEP_S, (start + later) * STEP_S
+    pace.extend(5.0, course)
+    pace.begin_lesson(start_s, 0.7)
+    worked_s = sum(STEP_S * at(course, (start + step) * STEP_S) for step in range(later))
+    assert pace.lesson_part(now_s) == pytest.approx(min(1.0, worked_s / 0.7))
+
+
+@settings(max_examples=100, deadline=None)
+@given(course=courses(), beside=courses(), start=st.integers(0, 280), before=st.integers(0, 280))
+def test_what_is_forgotten_changes_nothing(course, beside, start, before):
+    """Works that begin later take as long, to the bit."""
+    pace, whole = Pace(), Pace()
+    for one in (pace, whole):
+        one.extend(5.0, course, beside)
+    pace.forget(min(start, before) * STEP_S)
+    assert len(pace.answer) <= len(course)
+    assert pace.answer_s(start * STEP_S, 0.3) == whole.answer_s(start * STEP_S, 0.3)
+
+
+def test_what_a_lesson_depends_on_is_not_forgotten():
+    pace = Pace()
+    pace.extend(5.0, ((0.0, 0.5), (1.0, 1.0), (2.0, 0.5)))
+    pace.begin_lesson(0.5, 1.0)
+    end_s = pace.lesson_end_s()
+    pace.forget(4.0)
+    assert pace.lesson_end_s() == end_s == 1.75
+    pace.end_lesson(end_s)
+    pace.forget(4.0)
+    assert pace.answer == ((4.0, 0.5),)
+
+
+def test_a_share_that_never_comes_back():
+    assert taken_s(0.5, 1.0, ((0.0, 1.0), (1.0, 0.0))) == math.inf

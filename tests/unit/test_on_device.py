@@ -1,0 +1,205 @@
+"""Learning on the device from samples that stay there: when it is asked for, and from what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream, weights
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Noticed, Stored
+from driftlab.platform.models.predict import predict
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
+from driftlab.platform.streaming.codec import CODECS, pack
+from driftlab.platform.streaming.on_device import Learned, OnDevice
+from driftlab.platform.world.damage import Damage
+
+SESSION = StreamFacts(fps=2.0, duration_s=60.0)
+TIMES_S = (10.5, 11.5, 12.5, 13.5)  # one frame per second, of two
+
+
+def plan(seen: Seen, state: Learned | None = None, **params: Any) -> Sampling:
+    found = OnDevice(period_s=4.0, rate_fps=1.0, **params).plan_uplink(state or Learned(), SESSION, 10.0, seen)
+    assert found is not None
+    return found
+
+
+class TestTriggers:
+    @pytest.mark.parametrize("seen", [Seen(), Seen(4, 0.9, 9.0, 1)])
+    def test_the_period_asks_whatever_is_seen(self, seen):
+        found = plan(seen)
+        assert (found.times_s, found.send_s, found.next_s) == (TIMES_S, 14.0, None)
+        assert not OnDevice().notices
+
+    @pytest.mark.parametrize("trigger", ["entropy", "distance"])
+    @pytest.mark.parametrize(("value", "asks"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
+    def test_what_is_noticed_asks_from_the_threshold_on(self, trigger, value, asks):
+        found = plan(Seen(4, **{trigger: value}), trigger=trigger, threshold=0.3)
+        assert found.times_s == (TIMES_S if asks else ())
+        assert found.send_s == 14.0
+        assert OnDevice(trigger=trigger).notices
+
+    def test_the_other_measure_does_not_ask(self):
+        assert plan(Seen(4, entropy=1.0), trigger="distance").times_s == ()
+        assert plan(Seen(4, distance=1.0), trigger="entropy").times_s == ()
+
+    @pytest.mark.parametrize(
+        ("before", "now", "asks"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
+    )
+    def test_another_domain_asks(self, before, now, asks):
+        assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
+
+
+class TestPhases:
+    STORED = Stored(4, 9, 13.5, None, (), domain=2)
+
+    @pytest.mark.parametrize(("horizon_s", "oldest_s"), [(None, 9.5), (30.0, -16.5)])
+    def test_it_learns_from_the_period_or_the_horizon(self, horizon_s, oldest_s):
+        member = OnDevice(period_s=4.0, horizon_s=horizon_s, iterations=7)
+        answer = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
+        assert (answer.phase, answer.oldest_s) == (Phase(7), oldest_s)
+        assert answer.state == Learned(2)
+
+    def test_it_says_where_it_learns_and_what_it_refuses(self):
+        member = OnDevice()
+        assert (member.place, member.feeds_learner, member.needs_labels) == ("device", True, False)
+        wrong = OnDevice(period_s=0, rate_fps=-1, horizon_s=0, threshold=-1, iterations=0)
+        assert len(wrong.faults()) == 5
+
+
+class TestNoticing:
+    def test_entropy_and_distance_by_hand(self):
+        """A share of the entropy of four equal classes; and, until the network learns, from the frames seen first."""
+        import torch
+
+        from driftlab.platform.models.features import features
+        from driftlab.platform.models.predict import to_input
+
+        node, seen = real(Member("adaptation", "frozen"), notices=True, told=True, answer_s=0.1), stream(16.0)
+        notes = []
+        for start in (0.0, 4.0, 12.0):
+            node.watch(between(seen, start, start + 4), None, start + 4, ((start, 1.0),))
+            notes.append(node.notice().facts)
+        with torch.inference_mode():
+            looked = [
+                features(node._model, to_input(between(seen, start, start + 4).images)) for start in (0.0, 4.0, 12.0)
+            ]
+        p = torch.softmax(looked[1].outputs.double(), dim=1)
+        assert notes[1].entropy == pytest.approx(float(-(p * p.log()).sum(dim=1).mean() / np.log(CLASSES)), rel=1e-5)
+        first = looked[0].features.numpy().astype(np.float64)
+        far = [looked[which].features.numpy().mean(axis=0, dtype=np.float64) - first.mean(axis=0) for which in (1, 2)]
+        unit = np.sqrt(first.var(axis=0).mean())
+        assert notes[0].distance == 0.0
+        assert [note.distance for note in notes[1:]] == pytest.approx([np.linalg.norm(x) / unit for x in far], rel=1e-4)
+        assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
+
+    def test_nothing_seen_is_nothing_noticed(self):
+        node = real(Member("adaptation", "frozen"), notices=True)
+        assert node.notice().facts == Noticed(0, None, None, None)
+
+
+def learner(adaptation: Member = Member("adaptation", "adabn"), **params: Any) -> Learner:
+    spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, adaptation, FIXED, 0)
+    return Learner(spec, weights(), **params)
+
+
+class TestLearner:
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_damaged_payload_is_refused(self, codec):
+        sampling = Sampling((0.0, 0.5), 1.0, codec=codec)
+        payload = pack(stream().images[:2], codec).payload
+        whole = learner().receive(payload, sampling, (HEIGHT, WIDTH))
+        assert (whole.facts.frames, whole.facts.refused, len(whole.payload)) == (2, "", 2)
+        for kind in ("cut", "bits"):
+            torn = learner().receive(payload, sampling, (HEIGHT, WIDTH), Damage(kind, 1))
+            assert torn.facts.frames == 0
+            assert torn.facts.refused.startswith("torn")
+            assert torn.payload is None
+
+    def test_samples_without_labels_are_kept_and_learned_from(self):
+        node, seen = learner(), stream(4.0)
+        stored = node.store(seen, None).facts
+        assert (stored.frames, stored.usable_s, stored.phis, stored.unknown) == (8, 3.5, (), 0)
+        done = node.train(DownlinkPlan(None, Phase()))
+        assert (done.facts.skipped, done.facts.work.forward) == ("", (8,))
+        assert done.payload is not None
+
+    def test_labels_never_reach_a_member_that_learns_without(self):
+        seen, digests = stream(4.0), set()
+        for labels in (None, seen.labels, np.full_like(seen.labels, 3)):
+            node = learner(Member("adaptation", "tent"))
+            node.store(seen, labels)
+            node.train(DownlinkPlan(None, Phase(3)))
+            digests.add(node.finish().facts)
+        assert len(digests) == 1
+
+    def test_what_is_older_is_forgotten(self):
+        node = learner()
+        node.store(stream(4.0), None)
+        assert node.forget(2.9).facts == 2
+        assert node.store(stream(4.0)[:1], None).facts.buffered == 3
+
+    def test_domains_are_told_to_a_learner_on_the_device_alone(self):
+        """What came over the link does not say of which scene it is."""
+        node, sampling = learner(told=True), Sampling((0.0, 0.5), 1.0)
+        assert node.store(stream(10.0)[:3], None).facts.domain == 0
+        assert node.store(stream(10.0)[17:], None).facts.domain == 1
+        received = node.receive(pack(stream().images[:2]).payload, sampling, (HEIGHT, WIDTH)).payload
+        assert learner(told=True).store(received, None).facts.domain is None
+
+    def test_another_domain_resets_where_that_is_asked_for(self):
+        node = learner(Member("adaptation", "adabn", (("episodic", True),)), told=True)
+        before = node.finish().facts
+        node.store(stream(10.0)[:3], None)
+        node.train(DownlinkPlan(None, Phase()))
+        assert node.finish().facts != before
+        node.store(stream(10.0)[17:], None)
+        assert node.finish().facts == before
+
+    def test_buffers_that_were_sent_are_part_of_the_digest(self):
+        node = learner()
+        before = node.finish().facts
+        node.store(stream(4.0), None)
+        node.train(DownlinkPlan(None, Phase()))
+        after = node.finish().facts
+        node.train(DownlinkPlan(None, Phase(0)))
+        assert len({before, after}) == 2
+        assert node.finish().facts == after
+
+    def test_a_switch_keeps_the_state_and_the_source(self):
+        node = learner(Member("adaptation", "tent"))
+        source = {name: array.tobytes() for name, array in node._state.source.items()}
+        node.store(stream(4.0), None)
+        node.train(DownlinkPlan(None, Phase(3)))
+        node.switch(0)
+        assert node._state.steps == 3
+        assert any(array.any() for array in node._state.moments[0].values())
+        assert {name: array.tobytes() for name, array in node._state.source.items()} == source
+
+
+class TestTryOut:
+    def test_ways_are_tried_on_every_other_sample_and_leave_nothing_behind(self):
+        seen = stream(4.0)
+        node = learner(Member("adaptation", "distill", (("learning_rate", 0.01),)))
+        node.store(seen, seen.labels)
+        before = node.finish().facts
+        tried = node.try_out(DownlinkPlan(None, None), (Phase(1), Phase(9))).facts
+        assert node.finish().facts == before
+        answers = predict(node._model, seen.images[1::2])
+        counts = node._task.counts(answers, seen.labels[1::2], CLASSES)
+        assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
+        assert len(tried.after) == 2 and tried.after[0] != tried.after[1]
+        assert [len(work.backward) for work in tried.work] == [1, 9]
+        assert [work.forward[-1] for work in tried.work] == [4, 4]
+        assert tried.looks.forward == (4,)
+
+    def test_without_labels_nothing_is_known(self):
+        node = learner()
+        node.store(stream(4.0), None)
+        tried = node.try_out(DownlinkPlan(None, None), (Phase(),)).facts
+        assert (tried.before, tried.after, tried.looks.forward) == (None, (None,), ())
