@@ -68,7 +68,7 @@ class Sights:
         scores, lessons = None, self.lessons
         if settled:
             predicted = self._answers(settled)
-            truth = None if settled[0].truth is None else np.stack([sight.truth for sight in settled])  # type: ignore[misc]
+            truth = self._truth(settled)
             times_s = np.array([sight.time_s for sight in settled])
             scores = None if truth is None else self.scorer.score(times_s, predicted, truth)
             rows["frames"].append(self._rows(settled, times_s, scores))
@@ -89,6 +89,15 @@ class Sights:
                 answers[index] = self.last
             self.last = answers[index]
         return answers
+
+    def _truth(self, settled: Sequence[Sight]) -> Answers | None:
+        """Stack the truth, which a stream has for every frame or for none; boxes differ in number."""
+        if settled[0].truth is None:
+            return None
+        truth = self.task.blank(len(settled), *settled[0].image.shape[:2])
+        for index, sight in enumerate(settled):
+            truth[index] = sight.truth
+        return truth
 
     def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
         latencies = [sight.latency_s for sight in settled if sight.processed]
