@@ -69,7 +69,8 @@ class Loop:
         while now_s < duration_s:
             stop_s = min(now_s + window_s, duration_s)
             if stop_s < duration_s:
-                self.clock.run(until=stop_s)
+                while self.clock.peek() <= stop_s:  # `run(until)` would leave out what happens at that very time
+                    self.clock.step()
             else:
                 self.clock.run()
                 self._close()
