@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
@@ -163,11 +164,8 @@ def run(
     session = LosingSession(torn=torn)
     loop = Loop(cell, setting, session)
     loop.run()
+    check_shares(loop)
     return loop, session
-
-
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
-    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
 
 
 def ams(**params: Any) -> Member:

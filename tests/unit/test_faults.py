@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
@@ -64,11 +65,8 @@ def run(
     session = Meddling(**hands)
     loop = Loop(cell, setting, session)
     loop.run()
+    check_shares(loop)
     return loop, session
-
-
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
-    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
 
 
 def all_frames_were_watched(loop: Loop) -> bool:
