@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Window
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class First(Scheduling):
         return [] if 0 < self.share <= 1 else [f"'share' is {self.share}, must be in (0, 1]"]
 
     def allocate(self, window: Window) -> Allocation:
-        return Allocation((self.share,) + (0.0,) * (len(window.demands) - 1))
+        return Allocation((Grant(self.share),) + (Grant(0.0),) * (len(window.demands) - 1))
 """
 WINDOW = Window(0.0, 10.0, 1, (Demand("a", 1.0, ()), Demand("b", 1.0, ())))
 
@@ -65,7 +65,7 @@ def written(tmp_path: Path, text: str, *, before: str = "", after: str = "") -> 
 
 def test_a_class_in_a_file_is_a_member(file: Path):
     member = Member("scheduling", f"{file}:First", (("share", 1),)).make()
-    assert member.allocate(WINDOW).shares == (1.0, 0.0)
+    assert [grant.answer for grant in member.allocate(WINDOW).grants] == [1.0, 0.0]
     assert parameters(type(member)) == {"share": (float, 1.0)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from loop_factory import (
     Scripted,
     begin,
     begin_real,
+    check_shares,
     rows,
     run,
     run_real,
@@ -31,8 +33,8 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Captured, Passes, Tried, Uploaded, Variant
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run as lab_run
-from driftlab.platform.loop.context import Network
-from driftlab.platform.loop.ledger import PURPOSES
+from driftlab.platform.loop.context import Network, Site
+from driftlab.platform.loop.ledger import PURPOSES, Ledger
 from driftlab.platform.loop.messages import TOO_LATE
 from driftlab.platform.loop.rounds import DECLINED
 from driftlab.platform.models.account import account
@@ -181,6 +183,16 @@ class TestShares:
         given = {"duration_s": 25.0, "session": switching(), "scheduling": Member("scheduling", name)}
         _, loop = run(Scripted(), apps=("a", "b", "c"), **given)
         assert [seconds(loop, app) for app in "abc"] == [25.0] * 3
+
+
+def test_shares_that_add_up_to_more_than_a_machine_would_be_noticed():
+    loop = SimpleNamespace(ledger=Ledger())
+    for start_s, share, learn in ((0.0, 0.6, None), (5.0, 0.3, 0.05)):
+        loop.ledger.row("shares", device="d", time_s=start_s, window_s=10.0, share=share, learn_share=learn)
+    check_shares(loop)
+    loop.ledger.row("shares", device="d", time_s=9.0, window_s=2.0, share=0.1, learn_share=None)
+    with pytest.raises(AssertionError, match="of d at 9.5 s"):
+        check_shares(loop)
 
 
 class TestScaling:
@@ -416,10 +428,10 @@ class LateSession(FakeSession):
         return super().result(job)
 
 
-@pytest.mark.parametrize("verb", ["capture", "upload", "watch", "receive", "label", "store", "train"])
+@pytest.mark.parametrize("verb", ["capture", "upload", "watch", "store", "forget", "train", "apply"])
 def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
     session = LateSession(verb, 0.3, capture=lambda node, start_s, stop_s: Captured(1, has_truth=True))
-    given = {"clock": "wall", "window_s": 0.1, "label_s": 0.001, "step_s": 1e-4, "link": replace(WIRE, rtt_ms=0.0)}
+    given = {"clock": "wall", "window_s": 0.1, "server": Site(PHONE, 0.001, 1e-4), "link": replace(WIRE, rtt_ms=0.0)}
     given["link"] = replace(given["link"], up_kbps=1e6, down_kbps=1e6)
     session, loop = run(Scripted(uploads(0.05)), session=session, devices=2, duration_s=0.4, **given)
     assert session.blocked_s < 0.05
@@ -508,5 +520,5 @@ class TestFaultyMembers:
     def answers_everything(self, loop: Any) -> None:
         (whole,) = rows(loop, "runs")
         assert (whole["status"], whole["frames"]) == ("done", 20 * FPS)
-        version = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
-        assert version[-4:].all()
+        answered = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
+        assert answered[-10:].sum() >= 5  # lessons that are broken off come again and again

@@ -49,7 +49,6 @@ def test_doing_nothing_is_all_null_members():
     ("streaming", "adaptation", "named"),
     [
         ("local", "distill", ("'distill'", "'local'", "a streaming member that does")),  # labels that never come
-        ("local", "shot", ("'shot'", "'local'", "on_device")),  # phases that nothing plans
         ("one_time", "frozen", ("'one_time'", "'frozen'", "an adaptation that learns")),
         ("on_device", "frozen", ("'on_device'", "'frozen'", "an adaptation that learns")),
         ("just_in_time", "tent", ("'just_in_time'", "'tent'", "such as distill")),  # it compares with labels
