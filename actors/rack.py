@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.errors import DriftlabError, RunError
+from driftlab.platform.core.backend import Kind, NodeId
 from driftlab.platform.core.catalogue import import_class
-from driftlab.platform.lab.backend import Kind, NodeId
 
 Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply
 

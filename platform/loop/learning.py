@@ -9,8 +9,8 @@ from typing import Any
 import simpy
 
 from driftlab.errors import RunError
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.records import Noticed, Received, Uploaded
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
 from driftlab.platform.loop.context import Site

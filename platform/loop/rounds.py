@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
+from driftlab.platform.core.backend import Job, Session
 from driftlab.platform.core.records import Applied, Need, Packed, Passes, Stored, Trained, Tried
-from driftlab.platform.lab.backend import Job, Session
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.messages import Message, Upload
@@ -26,7 +26,7 @@ from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Streaming
 from driftlab.platform.world.cost import added, need_of
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.backend import NodeId
+    from driftlab.platform.core.backend import NodeId
 
 NO_LABEL = "no sample within the horizon has a label that counts"
 DECLINED = "the scheduler gave it no way to learn"

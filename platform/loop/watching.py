@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.loop.app_run import AppRun, View
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process

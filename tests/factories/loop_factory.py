@@ -11,6 +11,7 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import (
     Applied,
@@ -26,9 +27,8 @@ from driftlab.platform.core.records import (
     Uploaded,
     Watched,
 )
-from driftlab.platform.lab.backend import NodeId
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
 from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec

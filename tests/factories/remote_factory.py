@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
+from driftlab.platform.core.backend import Job, NodeId
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import Job, NodeId
 from driftlab.platform.lab.inline import InlineBackend, InlineJob, InlineSession
 
 KEY = b"a test"

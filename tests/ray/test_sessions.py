@@ -10,7 +10,7 @@ import ray
 import ray_fakes
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.core.backend import NodeId
 
 DEVICE, LEARNER, RECORDER = NodeId("device", "d"), NodeId("learner", "t"), NodeId("recorder", "r")
 

@@ -13,8 +13,8 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
 from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.messages import TOO_LATE

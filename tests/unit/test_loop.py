@@ -37,7 +37,7 @@ from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Applied, Captured, Finished, Passes
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.learning import RETRY_S
 from driftlab.platform.loop.loop import Loop

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import ModelCost, Variant
-from driftlab.platform.lab.cells import AppSpec, DeviceSpec, cells_of
+from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run
+from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.results.read import open_run

@@ -191,7 +191,7 @@ def test_shares_that_add_up_to_more_than_a_machine_would_be_noticed():
         loop.ledger.row("shares", device="d", time_s=start_s, window_s=10.0, share=share, learn_share=learn)
     check_shares(loop)
     loop.ledger.row("shares", device="d", time_s=9.0, window_s=2.0, share=0.1, learn_share=None)
-    with pytest.raises(AssertionError, match="of d at 9.5 s"):
+    with pytest.raises(AssertionError, match=r"of d at 9\.5 s"):
         check_shares(loop)
 
 
