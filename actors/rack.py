@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.errors import DriftlabError
+from driftlab.platform.core.backend import Kind, NodeId, run_verb
 from driftlab.platform.core.catalogue import import_class
-from driftlab.platform.lab.backend import Kind, NodeId, run_verb
 
 RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit by which Ray ends a process: that is a loss
 Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply

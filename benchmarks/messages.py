@@ -17,8 +17,8 @@ import ray
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import NodeId
 
 DEVICES = 50
 PAYLOAD_BYTES = 2**20

@@ -15,7 +15,7 @@ from driftlab.errors import BackendLost, RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from driftlab.platform.lab.backend import Backend
+    from driftlab.platform.core.backend import Backend
     from driftlab.platform.lab.experiment import Experiment
     from driftlab.platform.lab.grid import Outcome
 

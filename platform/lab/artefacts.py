@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import content_of, find_workload
+from driftlab.platform.core.backend import Backend, Job, NodeId, Session
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.lab.backend import Backend, Job, NodeId, Session
 from driftlab.platform.lab.cells import cells_of, has_own_classes, measured_of, open_workload
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site, key

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftlab.errors import BackendLost, DriftlabError
+from driftlab.platform.core.backend import Backend, NodeId, Session, describe
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
-from driftlab.platform.lab.backend import Backend, NodeId, Session, describe
-from driftlab.platform.lab.cells import Cell, cells_of
+from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.lab.progress import Progress
+from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import CellContext, key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.rows import failed_rows

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftlab.platform.core.backend import Job, Kind, NodeId, run_verb
 from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import Job, Kind, NodeId, run_verb
 from driftlab.platform.lab.machine import keep_freed_memory, use_one_thread
 
 NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs

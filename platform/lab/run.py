@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.backend import Backend
 from driftlab.platform.lab import paths
-from driftlab.platform.lab.backend import Backend
 from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.experiment import Experiment, load, parse
 from driftlab.platform.lab.grid import Outcome, run_grid

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from driftlab.platform.lab.backend import Job, Kind, NodeId
-from driftlab.platform.lab.cells import AppSpec, DeviceSpec
+from driftlab.platform.core.backend import Job, Kind, NodeId
+from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.context import AppContext
 from driftlab.platform.loop.ledger import Account
 from driftlab.platform.loop.messages import Direction, Message, Upload

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Need, Passes, Variant
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.models.tasks import Task
 from driftlab.platform.models.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec

@@ -9,8 +9,8 @@ from typing import Any
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share, Variant
-from driftlab.platform.lab.cells import DeviceSpec
 from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.cell import DeviceSpec
 from driftlab.platform.loop.parts import Parts
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window

@@ -9,8 +9,8 @@ from typing import Any
 import simpy
 
 from driftlab.errors import RunError
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.records import Noticed, Received, Uploaded
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
 from driftlab.platform.loop.context import Site
@@ -18,7 +18,7 @@ from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.messages import Message, Upload
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_learner
-from driftlab.platform.loop.rounds import Delivery, LabelRounds, Offer, Step, Steps, UpdateDelivery, WeightRounds
+from driftlab.platform.loop.rounds import Await, Delivery, LabelRounds, Offer, Step, Steps, UpdateDelivery, WeightRounds
 from driftlab.platform.loop.rows import sample_columns, update_row
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.scheduling.base import Learning
@@ -89,7 +89,7 @@ class Teaching:
         yield from self.parts.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
         yield from self.carrying.carry(message, sent.bytes)
-        upload = self._receive(message, sampling, packing, sent)
+        upload = yield from self._receive(message, sampling, packing, sent)
         self.carrying.arrived(message, **sample_columns(sent, sampling))
         if not app.local:
             macs = coding_macs(sampling.codec) * sent.frames * self._pixels(app) * sampling.scale**2
@@ -107,7 +107,9 @@ class Teaching:
         for delivery in deliveries[-1:]:
             yield from self._deliver(delivery)
 
-    def _receive(self, message: Message, sampling: Sampling, packing: Job, sent: Uploaded) -> Upload | None:
+    def _receive(
+        self, message: Message, sampling: Sampling, packing: Job, sent: Uploaded
+    ) -> Generator[simpy.Event, Any, Upload | None]:
         """Decode what came over the link; one that is torn on the way is refused."""
         app = message.app
         if message.missed:
@@ -120,6 +122,7 @@ class Teaching:
                 self.rounds.receiver(app), "receive", packing, sampling, app.size, message.damage
             )
             if message.damage is not None:
+                yield from self.parts.ready(frames)
                 received: Received = self.session.result(frames).facts
                 message.refused = received.refused
         oracle = app.context.teacher is None
@@ -160,7 +163,9 @@ class Teaching:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Offer):
+                if isinstance(step, Await):
+                    yield from self.parts.ready(step.job)
+                elif isinstance(step, Offer):
                     app.learning = step.learning
                     machine.share_out("offer")
                 else:
@@ -193,8 +198,10 @@ class Teaching:
         app, applied = delivery.app, None
         message = app.message("down", delivery.kind)
         yield from self.carrying.carry(message, delivery.bytes)
-        if not message.missed:
-            applied = delivery.take(message)
+        taking = None if message.missed else delivery.take(message)
+        if taking is not None:
+            yield from self.parts.ready(taking)
+            applied = self.session.result(taking).facts
         columns = {}
         if applied is not None:
             message.refused = applied.reason
@@ -242,5 +249,7 @@ class Teaching:
         assert isinstance(self.rounds, WeightRounds)
         with app.turn.request() as turn:
             yield turn
-            delivery = self.rounds.resend(app)
+            packing = self.rounds.resend(app)
+            yield from self.parts.ready(packing)
+            delivery = self.rounds.resent(app, packing)
         yield from self._deliver(delivery)

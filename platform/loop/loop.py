@@ -13,11 +13,11 @@ from typing import get_args
 
 import simpy
 
+from driftlab.platform.core.backend import Session
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.lab.backend import Session
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import CellContext
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.learning import Teaching
@@ -69,7 +69,8 @@ class Loop:
         while now_s < duration_s:
             stop_s = min(now_s + window_s, duration_s)
             if stop_s < duration_s:
-                self.clock.run(until=stop_s)
+                while self.clock.peek() <= stop_s:  # `run(until)` would leave out what happens at that very time
+                    self.clock.step()
             else:
                 self.clock.run()
                 self._close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.records import Uploaded
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.damage import Damage
 from driftlab.platform.world.link import Transfer

@@ -9,8 +9,8 @@ from typing import Any
 import simpy
 
 from driftlab.platform.adaptation.base import Adaptation
-from driftlab.platform.lab.backend import Job, Session
-from driftlab.platform.lab.cells import Cell
+from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import CellContext
 from driftlab.platform.loop.ledger import Ledger
 from driftlab.platform.scaling.base import Scaling

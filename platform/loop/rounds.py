@@ -1,8 +1,11 @@
 """What a learner does with samples and what comes back, whatever clock drives it.
 
 A round is a generator: it yields what takes time and is sent the time at which that was done. The loop lets a machine
-do it in virtual time; a server that serves real devices waits for the work itself. There are two kinds of return:
-weights, which a learner makes of its samples, and labels, which the device carries along by itself.
+do it in virtual time; a server that serves real devices waits for the work itself. Before a round asks for the result
+of a job it yields that too, so that whoever drives it by a real clock can do something else until the job is done.
+
+There are two kinds of return: weights, which a learner makes of its samples, and labels, which the device carries along
+by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
-from driftlab.platform.core.records import Applied, Need, Passes, Stored, Trained, Tried
-from driftlab.platform.lab.backend import Job, Session
+from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.core.records import Applied, Need, Packed, Passes, Stored, Trained, Tried
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.messages import Message, Upload
@@ -23,7 +26,7 @@ from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Streaming
 from driftlab.platform.world.cost import added, need_of
 
 if TYPE_CHECKING:
-    from driftlab.platform.lab.backend import NodeId
+    from driftlab.platform.core.backend import NodeId
 
 NO_LABEL = "no sample within the horizon has a label that counts"
 DECLINED = "the scheduler gave it no way to learn"
@@ -46,7 +49,14 @@ class Offer:
     learning: Learning
 
 
-Steps = Generator["Step | Offer", float, Any]
+@dataclass(frozen=True, eq=False)
+class Await:
+    """A job whose result the round asks for next."""
+
+    job: Job
+
+
+Steps = Generator["Step | Offer | Await", float, Any]
 
 
 @dataclass
@@ -87,8 +97,8 @@ class Delivery(ABC):
     def bytes(self) -> int:
         """How much the link carries."""
 
-    def take(self, message: Message) -> Applied | None:
-        """Hand it to the application; None: nothing has to be handed over."""
+    def take(self, message: Message) -> Job | None:
+        """Hand it to the application, whose answer is Applied; None: nothing has to be handed over."""
         return None
 
     @abstractmethod
@@ -114,6 +124,11 @@ class Rounds(ABC):
     def _label(self, app: AppRun, upload: Upload) -> Job:
         return self.session.call(app.teacher, "label", upload.truth)
 
+    def _facts(self, job: Job) -> Steps:
+        """Wait for a job and return its facts."""
+        yield Await(job)
+        return self.session.result(job).facts
+
 
 def frames_of(uploads: Sequence[Upload]) -> int:
     """Count the samples of some uploads."""
@@ -133,9 +148,11 @@ class LabelRounds(Rounds):
         labelling = [self._label(app, upload) for upload in uploads]
         packed = [self.session.call(app.teacher, "pack", labels) for labels in labelling]
         yield Step("labelling", app.context.label(site, frames_of(uploads)))
-        return [
-            LabelDelivery(app, self.session, upload, labels) for upload, labels in zip(uploads, packed, strict=True)
-        ]
+        deliveries = []
+        for upload, labels in zip(uploads, packed, strict=True):
+            facts: Packed = yield from self._facts(labels)
+            deliveries.append(LabelDelivery(app, self.session, upload, labels, facts.bytes))
+        return deliveries
 
 
 @dataclass
@@ -144,19 +161,17 @@ class LabelDelivery(Delivery):
 
     upload: Upload
     packed: Job
+    size: int
 
     kind = "labels"
 
     @property
     def bytes(self) -> int:
-        size: int = self.session.result(self.packed).facts.bytes
-        return size
+        return self.size
 
-    def take(self, message: Message) -> Applied:
+    def take(self, message: Message) -> Job:
         times_s = self.upload.sent.newest_s, message.arrive_s
-        tracking = self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
-        applied: Applied = self.session.result(tracking).facts
-        return applied
+        return self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
 
     def settle(self, message: Message, applied: Applied | None) -> None:
         return None
@@ -183,14 +198,17 @@ class WeightRounds(Rounds):
             return [PlanDelivery(app, self.session, done)]
         return [UpdateDelivery(app, self.session, done, training)]
 
-    def resend(self, app: AppRun) -> UpdateDelivery:
-        """Send every weight as the learner has it between two phases, with the plan that holds by now."""
+    def resend(self, app: AppRun) -> Job:
+        """Pack every weight as the learner has it between two phases."""
         self._follow(app)
-        packing = self.session.call(app.node("learner"), "resend")
+        return self.session.call(app.node("learner"), "resend")
+
+    def resent(self, app: AppRun, packing: Job) -> UpdateDelivery:
+        """Send what was packed, with the plan that holds by now."""
         done = TrainingRound(app, state=app.server_state, trained=self.session.result(packing).facts)
         return UpdateDelivery(app, self.session, done, packing)
 
-    def _teach(self, done: TrainingRound, site: Site) -> Generator[Step | Offer, float, DownlinkPlan]:
+    def _teach(self, done: TrainingRound, site: Site) -> Steps:
         """Label what has arrived, if the adaptation wants labels, and put it into the learner's buffer."""
         app = done.app
         self._follow(app)
@@ -200,7 +218,10 @@ class WeightRounds(Rounds):
             storing.append(self.session.call(app.node("learner"), "store", upload.frames, labels, upload.stamp_s))
         need = app.context.label(site, frames_of(done.uploads)) if taught else Need()
         yield from self._do(done, Step("labelling", need))
-        done.stored = merge_stored([self.session.result(job).facts for job in storing])
+        stored = []
+        for job in storing:
+            stored.append((yield from self._facts(job)))
+        done.stored = merge_stored(stored)
         if taught:
             done.teach_end_s = done.now_s
         else:
@@ -208,49 +229,47 @@ class WeightRounds(Rounds):
         done.plan = self.streaming.plan_downlink(app.server_state, app.facts, done.stored, done.now_s)
         return done.plan
 
-    def _do(self, done: TrainingRound, step: Step) -> Generator[Step | Offer, float, None]:
+    def _do(self, done: TrainingRound, step: Step) -> Steps:
         done.now_s = yield step
         done.needs.append(step.need)
 
-    def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Generator[Step | Offer, float, Job | None]:
+    def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
         """Learn as long as the plan says; where only the phase itself can tell its work, that comes first."""
         if plan.phase is None or nothing_to_learn(done.stored, plan):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
-        wanted, offered = replace(plan, state=None), None
+        wanted, running = replace(plan, state=None), None
         learner, cost = done.app.node("learner"), done.app.context.student.cost
-        kept: int = self.session.result(self.session.call(learner, "forget", plan.oldest_s)).facts
+        kept: int = yield from self._facts(self.session.call(learner, "forget", plan.oldest_s))
         if done.app.local:
-            offered = yield from self._offer(done, wanted, site, kept)
+            offered: Chosen | None = yield from self._offer(done, wanted, site, kept)
             if offered is None:
                 done.idle = DECLINED
                 return None
             wanted = replace(wanted, phase=offered.phase)
+            running = Learning("running", now=offered.now, then=offered.then)
         assert wanted.phase is not None
         done.train_start_s = done.now_s
         training = self.session.call(learner, "train", wanted)
         work = self.adaptation.work_of(wanted.phase, kept)
         if work is None:
-            known: Trained = self.session.result(training).facts
+            known: Trained = yield from self._facts(training)
             work = known.work
         need = site.learn(cost, work)
-        running = None if offered is None else Learning("running", (), need, offered.now, offered.then)
-        yield from self._do(done, Step("learning", need, running))
-        trained: Trained = self.session.result(training).facts
+        yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
+        trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
         return training
 
-    def _offer(
-        self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int
-    ) -> Generator[Step | Offer, float, Chosen | None]:
-        """Offer the ways to learn to the device's scheduler, tried out where it wants that."""
+    def _offer(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
+        """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
         phases, now = self.adaptation.ways(plan.phase), None
         after: Sequence[float | None] = [None] * len(phases)
         if self.scheduling.wants.trials:
             trying = self.session.call(app.node("learner"), "try_out", plan, phases)
-            tried: Tried = self.session.result(trying).facts
+            tried: Tried = yield from self._facts(trying)
             works = (tried.looks, *tried.work)
             needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
             yield from self._do(done, Step("learning", added(needs)))
@@ -317,12 +336,8 @@ class UpdateDelivery(Delivery):
         assert self.done.trained is not None
         return self.done.trained.bytes
 
-    def take(self, message: Message) -> Applied:
-        arguments = self.packing, message.arrive_s, message.damage
-        applied: Applied = self.session.result(
-            self.session.call(self.app.node("application"), "apply", *arguments)
-        ).facts
-        return applied
+    def take(self, message: Message) -> Job:
+        return self.session.call(self.app.node("application"), "apply", self.packing, message.arrive_s, message.damage)
 
     def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if applied is None:

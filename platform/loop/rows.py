@@ -10,7 +10,7 @@ import numpy as np
 
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
-from driftlab.platform.lab.cells import Cell
+from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
 from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
 from driftlab.platform.loop.ledger import PURPOSES, Account, total

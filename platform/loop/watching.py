@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from driftlab.platform.core.backend import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.lab.backend import Job
 from driftlab.platform.loop.app_run import AppRun, View
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
@@ -36,13 +36,13 @@ class Watching:
                 yield from parts.ready(view.capturing)
             captured = [parts.session.result(view.capturing).facts for _, view in views]
             before = self.looking.pop(device.spec.name, [])
-            self._take(before)
+            yield from self._take(before)
             for (app, view), what in zip(views, captured, strict=True):
                 self._look(app, view, what, stop_s)
                 app.view = None
         device.close(parts.clock.now)
         self._write(device)
-        self._take(self.looking.pop(device.spec.name, []))
+        yield from self._take(self.looking.pop(device.spec.name, []))
 
     def visitors(self, device: DeviceRun) -> Process:
         """Tell the device's scheduler of applications that come and go between two windows, if it wants to hear."""
@@ -111,9 +111,10 @@ class Watching:
         job = session.call(app.node("application"), "watch", view.capturing, truth, stop_s, *courses)
         self.looking.setdefault(app.device, []).append((app, job))
 
-    def _take(self, looking: list[tuple[AppRun, Job]]) -> None:
+    def _take(self, looking: list[tuple[AppRun, Job]]) -> Process:
         """Take what applications saw; asked for one window late, so that the work had a window's time."""
         for app, job in looking:
+            yield from self.parts.ready(job)
             reply = self.parts.session.result(job)
             seen: Watched = reply.facts
             self.parts.ledger.take(reply.rows)

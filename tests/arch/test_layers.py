@@ -17,7 +17,13 @@ LEAVES = {"driftlab.errors", "driftlab._torchvision"}
 FRONT_DOOR = {"driftlab", "driftlab.__main__"}
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
-NO_TORCH_AT_IMPORT = ("driftlab.platform.core", "driftlab.platform.results", "driftlab.platform.lab", "driftlab.cli")
+NO_TORCH_AT_IMPORT = (
+    "driftlab.platform.core",
+    "driftlab.platform.results",
+    "driftlab.platform.lab",
+    "driftlab.platform.loop",
+    "driftlab.cli",
+)
 DOTTED = re.compile(r"driftlab(\.\w+)+(:\w+)?")
 
 Trees = Mapping[str, ast.Module]

@@ -18,7 +18,7 @@ import pytest
 from documents_factory import SHARING, TINY
 
 import driftlab
-from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend, InlineSession

@@ -21,7 +21,7 @@ from driftlab.actors.cluster import ClusterConfig
 from driftlab.actors.faults import actor_processes
 from driftlab.cli import app
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.lab.backend import NodeId
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.lab.run import run
 from driftlab.platform.results.diff import differences
 

@@ -7,8 +7,8 @@ import pytest
 
 from driftlab.actors.rack import Failure, OutOfStep, Rack
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.backend import NodeId
 
 A, B = NodeId("device", "a"), NodeId("learner", "b")
 

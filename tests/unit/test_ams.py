@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
-from driftlab.platform.loop.loop import NOTHING, Loop
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.loop import Loop
+from driftlab.platform.loop.rounds import NO_LABEL
 from driftlab.platform.models import vector
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
@@ -80,10 +82,10 @@ class TestTwoCopies:
 
     def digests(self, server: Learner, device: Application, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
-        device.watch(frames(10 * number + 4, 10 * number + 6), None, 1.0)
+        device.watch(frames(10 * number + 4, 10 * number + 6), None, (10 * number + 6) / FPS, ((0.0, 1.0),))
         running = hashlib.sha256(vector.read(device._model).tobytes()).hexdigest()[:16]
         training = hashlib.sha256(vector.read(server._model).tobytes()).hexdigest()[:16]
-        return {training, device.finish().facts, running}
+        return {training, device.finish().facts.digest, running}
 
     @pytest.mark.parametrize("wire", WIRES, ids=str)
     def test_they_are_equal_after_every_update(self, server, device, wire):
@@ -99,12 +101,12 @@ class TestTwoCopies:
     @pytest.mark.parametrize("wire", WIRES, ids=str)
     def test_a_lost_update_is_noticed_and_one_that_stands_alone_mends_it(self, server, device, wire):
         device.apply(self.phase(server, 0, wire=wire), 1.0)
-        before = device.finish().facts
+        before = device.finish().facts.digest
         self.phase(server, 1, wire=wire)  # lost on the way
         refused = device.apply(self.phase(server, 2, wire=wire), 11.0).facts
         assert (refused.accepted, refused.version) == (False, 1)
         assert "out of order" in refused.reason
-        assert device.finish().facts == before
+        assert device.finish().facts.digest == before
         assert device.apply(self.phase(server, 3, dense=True), 16.0).facts.version == 4
         assert len(self.digests(server, device, 3)) == 1
         assert device.apply(self.phase(server, 4, wire=wire), 21.0).facts.accepted
@@ -157,16 +159,13 @@ def run(
                 Network("half", single(cost), "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
             )
         },
-        server=Server(hardware.find("server-v100"), 0.2, 0.25),
+        server=Site(hardware.find("server-v100"), 0.2, 0.25),
     )
     session = LosingSession(torn=torn)
     loop = Loop(cell, setting, session)
     loop.run()
+    check_shares(loop)
     return loop, session
-
-
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
-    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
 
 
 def ams(**params: Any) -> Member:
@@ -244,7 +243,7 @@ class TestEnds:
         """The samples of a busy server may be older than the horizon when their turn comes."""
         loop, _ = run(ams(horizon_s=1.0), distill(), duration_s=15.0)
         (update,) = rows(loop, "updates")
-        assert (update["reason"], update["version"], update["bytes"]) == (NOTHING, None, 0)
+        assert (update["reason"], update["version"], update["bytes"]) == (NO_LABEL, None, 0)
         assert rows(loop, "transfers")[-1]["kind"] == "plan"
 
 

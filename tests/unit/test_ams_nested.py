@@ -14,13 +14,13 @@ PERIOD_S = 20  # between two switches
 COURSE = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""
 from dataclasses import dataclass
-from driftlab.platform.scheduling.base import Allocation, Scheduling
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling
 
 @dataclass(frozen=True)
 class InTurn(Scheduling):
     def allocate(self, window):
         which = int(window.start_s // {PERIOD_S}) % len(window.demands[0].variants)
-        return Allocation((1.0,), (which,))
+        return Allocation((Grant(1.0, variant=which),))
 """
 
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
 from driftlab.platform.lab.inline import InlineJob, InlineSession
-from driftlab.platform.loop.app_run import TOO_LATE
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
+from driftlab.platform.loop.messages import TOO_LATE
 from driftlab.platform.models.account import account
 from driftlab.platform.models.predict import state_of
 from driftlab.platform.models.zoo import build
@@ -58,17 +59,14 @@ def run(
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
     edge = DeviceSpec("cam", hardware.find("laptop"), link, (AppSpec(App("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
-    server = Server(hardware.find("server-v100"), 0.01, 0.01)
+    server = Site(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppContext(student, None, TeacherSpec(), 0.01, CLASSES)
     setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)
     loop = Loop(cell, setting, session)
     loop.run()
+    check_shares(loop)
     return loop, session
-
-
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
-    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
 
 
 def all_frames_were_watched(loop: Loop) -> bool:

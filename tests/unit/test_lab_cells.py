@@ -10,8 +10,9 @@ import pytest
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.lab import cells
-from driftlab.platform.lab.cells import Cell, cells_of, system_of
+from driftlab.platform.lab.cells import cells_of, system_of
 from driftlab.platform.lab.experiment import SystemPart, parse
+from driftlab.platform.loop.cell import Cell
 from driftlab.platform.systems.table import SYSTEMS
 
 WORKLOADS = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from driftlab.platform.core.backend import NodeId
 from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
 from driftlab.platform.lab import inline
-from driftlab.platform.lab.backend import NodeId
 from driftlab.platform.lab.inline import NODE_CLASSES, InlineBackend
 
 

@@ -45,20 +45,32 @@ def test_doing_nothing_is_all_null_members():
     assert [member.name for member in SYSTEMS["no_custom"].members] == ["local", "frozen", "fixed", "uniform"]
 
 
-def test_labels_that_no_one_brings():
-    (fault,) = System("mine", "", adaptation=Member("adaptation", "distill")).faults()
-    assert "'distill' learns from a teacher's labels and streaming 'local' brings none" in fault
-    assert "choose a streaming member that does" in fault
+@pytest.mark.parametrize(
+    ("streaming", "adaptation", "named"),
+    [
+        ("local", "distill", ("'distill'", "'local'", "a streaming member that does")),  # labels that never come
+        ("one_time", "frozen", ("'one_time'", "'frozen'", "an adaptation that learns")),
+        ("on_device", "frozen", ("'on_device'", "'frozen'", "an adaptation that learns")),
+        ("just_in_time", "tent", ("'just_in_time'", "'tent'", "such as distill")),  # it compares with labels
+    ],
+)
+def test_a_combination_that_makes_no_sense_is_refused_with_what_would(streaming, adaptation, named):
+    system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
+    (fault,) = system.faults()
+    assert all(name in fault for name in ("'mine'", *named))
 
 
-def test_labels_that_no_one_learns_from():
-    (fault,) = System("mine", "", streaming=Member("streaming", "one_time")).faults()
-    assert "'one_time' pays for a teacher's labels and adaptation 'frozen' learns from none" in fault
+@pytest.mark.parametrize("streaming", ["one_time", "on_device"])
+@pytest.mark.parametrize("adaptation", ["distill", "shot", "tent"])
+def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(streaming, adaptation):
+    system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
+    assert system.faults() == []
+    assert system.uses_teacher == (adaptation == "distill")
 
 
 def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
-    assert alone == {"no_custom", "adabn", "onda", "tent", "nestdnn", "status_quo", "usnet", "mcdnn"}
+    assert alone == {"no_custom", "adabn", "onda", "tent", "shot", "nestdnn", "status_quo", "usnet", "mcdnn"}
 
 
 def test_unknown_parameters_of_a_row_would_be_found():

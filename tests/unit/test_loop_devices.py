@@ -14,21 +14,25 @@ import yaml
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
-from driftlab.errors import RequestError
-from driftlab.platform.core.records import Variant
-from driftlab.platform.lab.cells import AppSpec, DeviceSpec, cells_of
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.core.records import ModelCost, Variant
+from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import parse
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.run import run
-from driftlab.platform.loop.device_run import DeviceRun
+from driftlab.platform.loop.cell import AppSpec, DeviceSpec
+from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.report import write_report
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.clock import make_clock
+from driftlab.platform.world.link import Radio
 
 STREAM = StreamSpec("streets/running", 0, 32, 48, 2.0, 30.0)
+COST = ModelCost(macs=1, parameters=1, weight_bytes=4, activation_bytes=4)
 SIZES = (100, 300)
 VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.2 * i, size, 0.01 * (i + 1), 0.5) for i, size in enumerate(SIZES))
 
@@ -38,6 +42,7 @@ class Scripted(Scheduling):
     """Answers as it is told, and remembers what it was asked."""
 
     answers: list[Allocation]
+    wants = EACH_WINDOW
 
     def __post_init__(self) -> None:
         self.asked: list[Window] = []
@@ -47,21 +52,47 @@ class Scripted(Scheduling):
         return self.answers[len(self.asked) - 1]
 
 
-def host(*names: str, events: tuple[Event, ...] | None = None, nested: bool = False) -> DeviceRun:
+def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""), state: Any = None) -> Allocation:
+    return Allocation(
+        tuple(Grant(share, variant=which, note=note) for (share, which), note in zip(given, notes, strict=False)), state
+    )
+
+
+def host(
+    asked: Scheduling, *names: str, events: tuple[Event, ...] | None = None, nested: bool = False, **more: Any
+) -> DeviceRun:
     tenants = tuple(AppSpec(App(name, priority=2.0), STREAM) for name in names)
     spec = DeviceSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
-    edges: Any = {name: SimpleNamespace(app=name) for name in names}
-    return DeviceRun(spec, edges, dict.fromkeys(names, VARIANTS), nested)
+    context = SimpleNamespace(student=SimpleNamespace(cost=COST))
+    apps: Any = {name: SimpleNamespace(app=name, context=context, learning=None, chosen=None) for name in names}
+    parts: Any = SimpleNamespace(
+        clock=make_clock("virtual"),
+        scheduling=asked,
+        scaling=more.get("scaling", SimpleNamespace(nested=nested)),
+        streaming=SimpleNamespace(learns=more.get("learns", "beside")),
+        cell=SimpleNamespace(system=SimpleNamespace(scheduling=asked)),
+    )
+    beside = more.get("beside", False)
+    return DeviceRun(parts, spec, apps, dict.fromkeys(names, more.get("variants", VARIANTS)), Radio(), beside)
+
+
+def window(device: DeviceRun, start_s: float) -> list[AppAllocation]:
+    """Share the device out for the window of 5 s that begins at a time."""
+    if start_s > device.parts.clock.now:
+        device.parts.clock.run(until=start_s)
+    device.begin_window(start_s, 5.0)
+    return device.allocations
 
 
 class TestGrants:
     def test_a_scheduler_hears_of_everyone_and_of_its_own_last_word(self):
-        asked = Scripted([Allocation((0.25, 0.75), (0, 1), state="kept"), Allocation((1.0, 0.0), (1, None))])
-        device = host("a", "b")
-        device.grant(asked, 0.0, 5.0)
-        device.grant(asked, 5.0, 5.0)
+        asked = Scripted([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
+        device = host(asked, "a", "b")
+        window(device, 0.0)
+        window(device, 5.0)
         first, second = asked.asked
         assert (first.state, second.state) == (None, "kept")
+        assert (first.reason, first.start_s, first.window_s) == ("window", 0.0, 5.0)
         assert [demand.app for demand in first.demands] == ["a", "b"]
         assert [demand.running for demand in first.demands] == [None, None]
         assert [demand.running for demand in second.demands] == [0, 1]
@@ -70,23 +101,20 @@ class TestGrants:
 
     @pytest.mark.parametrize(("nested", "up", "down"), [(False, (300, 100), (100, 300)), (True, (200, 0), (0, 200))])
     def test_a_switch_moves_everything_or_the_difference(self, nested, up, down):
-        asked = Scripted([Allocation((1.0,), (variant,)) for variant in (0, 1, 1, 0)])
-        device = host("a", nested=nested)
-        moved = [device.grant(asked, 5.0 * k, 5.0)[0].moved_bytes for k in range(4)]
+        device = host(Scripted([granted((1.0, variant)) for variant in (0, 1, 1, 0)]), "a", nested=nested)
+        moved = [window(device, 5.0 * k)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
     def test_everyone_hears_what_concerns_it(self):
-        device = host("a", "b")
-        asked = Scripted(
-            [Allocation((1.0, 0.0), (0, None), ("", "waits: b is too big")), Allocation((0.5, 0.5), (0, 0))]
-        )
-        notes = [[grant.note for grant in device.grant(asked, 5.0 * k, 5.0)] for k in range(2)]
+        first = granted((1.0, 0), (0.0, None), notes=("", "waits: b is too big"))
+        device = host(Scripted([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
+        notes = [[one.grant.note for one in window(device, 5.0 * k)] for k in range(2)]
         assert notes == [["", "waits: b is too big"], ["", ""]]
 
     def test_who_waits_makes_room_and_is_loaded_again(self):
-        asked = Scripted([Allocation((1.0,), (1,)), Allocation((0.0,), (None,)), Allocation((1.0,), (1,))])
-        device = host("a")
-        grants = [device.grant(asked, 5.0 * k, 5.0)[0] for k in range(3)]
+        asked = Scripted([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
+        device = host(asked, "a")
+        grants = [window(device, 5.0 * k)[0] for k in range(3)]
         assert [grant.moved_bytes for grant in grants] == [(300, 0), (0, 300), (300, 0)]
         assert [grant.network and grant.network.name for grant in grants] == ["v1", None, "v1"]
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
@@ -95,21 +123,31 @@ class TestGrants:
         app = App("a")
         events = (Event(0.0, "start", app), Event(0.0, "start", App("b")), Event(5.0, "stop", app))
         events += (Event(10.0, "start", replace(app, priority=4.0)),)
-        device = host("a", "b", events=events)
-        asked = Scripted(
-            [Allocation((0.5, 0.5), (1, 0)), Allocation((1.0,), (0,)), Allocation((0.5, 0.5), (0, 1))],
-        )
-        names = [[grant.demand.app for grant in device.grant(asked, 5.0 * k, 5.0)] for k in range(3)]
+        asked = Scripted([granted((0.5, 1), (0.5, 0)), granted((1.0, 0)), granted((0.5, 0), (0.5, 1))])
+        device = host(asked, "a", "b", events=events)
+        names = [[one.demand.app for one in window(device, 5.0 * k)] for k in range(3)]
         assert names == [["a", "b"], ["b"], ["b", "a"]]
         assert asked.asked[2].demands[1].running is None
         assert asked.asked[2].demands[1].priority == 4.0
 
-    def test_where_scaling_chooses_the_only_network_is_known(self):
-        asked = Scripted([Allocation((1.0,))] * 2)
-        device = host("a")
-        assert device.grant(asked, 0.0, 5.0)[0].network is None
-        device.variants = {"a": VARIANTS[:1]}
-        assert device.grant(asked, 5.0, 5.0)[0].network == VARIANTS[0]
+    def test_the_only_network_is_known_without_a_choice(self):
+        device = host(Scripted([granted((1.0, None))]), "a", variants=VARIANTS[:1])
+        (one,) = window(device, 0.0)
+        assert (one.variant, one.network) == (None, VARIANTS[0])
+
+    def test_scaling_chooses_what_the_scheduler_leaves_open(self):
+        """It hears of the share, of the time between two frames and of the goal, and of its own last word."""
+        budgets = []
+
+        def choose(variants, budget, state):
+            budgets.append((budget.latency_s, budget.accuracy, budget.share, state))
+            return len(budgets) - 1, f"choice {len(budgets)}"
+
+        scaling = SimpleNamespace(nested=False, choose=choose)
+        device = host(Scripted([granted((0.75, None))] * 2), "a", scaling=scaling)
+        networks = [window(device, 5.0 * k)[0].network for k in range(2)]
+        assert networks == list(VARIANTS)
+        assert budgets == [(1 / 30, None, 0.75, None), (1 / 30, None, 0.75, "choice 1")]
 
     def test_how_long_the_scheduler_took_is_measured(self):
         class Slow(Scripted):
@@ -120,8 +158,43 @@ class TestGrants:
                 time.sleep(0.1)  # does not count
                 return super().allocate(window)
 
-        grants = host("a", "b").grant(Slow([Allocation((0.5, 0.5))]), 0.0, 5.0)
+        grants = window(host(Slow([granted((0.5, 0), (0.5, 0))]), "a", "b"), 0.0)
         assert {0.02 <= grant.host_seconds < 0.1 for grant in grants} == {True}
+
+    @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
+    def test_too_few_grants_or_too_much_of_a_machine_is_refused(self, count, share):
+        with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
+            window(host(Scripted([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
+
+
+class TestLearning:
+    """Application `a` begins to learn on the device at 2 s and ends at 4 s."""
+
+    def shares(self, grant: Grant, **more: Any) -> list[tuple[float, float | None, float]]:
+        device = host(Scripted([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
+        window(device, 0.0)
+        clock = device.parts.clock
+        clock.run(until=2.0)
+        work = device.machine.enter("a/learn")
+        clock.run(until=4.0)
+        device.machine.leave(work)
+        device.close(5.0 if clock.run(until=5.0) is None else 0.0)
+        return [(one.answer, one.learn or None, length_s) for one, length_s in device.closed]
+
+    def test_learning_takes_half_of_what_the_application_has(self):
+        assert self.shares(Grant(0.8)) == [(0.8, None, 2.0), (0.4, 0.4, 2.0), (0.8, None, 1.0)]
+
+    def test_a_scheduler_may_say_how_much(self):
+        assert self.shares(Grant(0.5, learn=0.3))[1] == (0.5, 0.3, 2.0)
+
+    def test_learning_instead_of_answering_takes_all_of_it(self):
+        assert self.shares(Grant(0.5, learn=0.25), learns="instead")[1] == (0.0, 0.75, 2.0)
+
+    def test_one_that_learns_beside_its_stream_has_both_shares_all_the_time(self):
+        device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
+        (one,) = window(device, 0.0)
+        assert (one.answer, one.learn) == (0.4, 0.4)
+        assert [device.machine.course(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [((0.0, 0.4),)] * 2
 
 
 def several(**more: Any) -> dict[str, Any]:

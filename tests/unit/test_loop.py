@@ -2,245 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from loop_factory import (
+    COST,
+    DOWN_BYTES,
+    FPS,
+    PHASE,
+    RESENT_BYTES,
+    STEP_S,
+    UP_BYTES,
+    WIRE,
+    FakeSession,
+    Given,
+    Labels,
+    Scripted,
+    rows,
+    run,
+    shown,
+    stored,
+    times,
+    tracking,
+    trained,
+    uploaded,
+    uploads,
+    watched,
+)
 
 from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import (
-    Applied,
-    Captured,
-    Labelled,
-    ModelCost,
-    Packed,
-    Reply,
-    Stored,
-    Trained,
-    Uploaded,
-    Watched,
-)
-from driftlab.platform.lab.backend import NodeId
-from driftlab.platform.lab.cells import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Server
-from driftlab.platform.loop.loop import RETRY_S, Loop
+from driftlab.platform.core.records import Applied, Captured, Finished, Passes
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.learning import RETRY_S
+from driftlab.platform.loop.loop import Loop
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
-from driftlab.platform.scheduling.base import Allocation
-from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, DownlinkPlan, Sampling, Streaming
+from driftlab.platform.scheduling import uniform
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
+from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, DownlinkPlan, Sampling
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.cost import training_s
+from driftlab.platform.world.cost import inference_s
 from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import LinkProfile
-
-FPS = 2.0
-WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
-COST = ModelCost(macs=10_000_000, parameters=10, weight_bytes=40, activation_bytes=100)
-UP_BYTES, DOWN_BYTES, RESENT_BYTES = 1000, 2000, 4000
-LABEL_S, STEP_S = 0.2, 0.02
-PHASE = Phase(50)
-
-
-@dataclass(eq=False)
-class Note:
-    """One call: it is also the job."""
-
-    now_s: float
-    node: NodeId
-    verb: str
-    args: tuple[Any, ...]
-    facts: Any
-    rows: dict = field(default_factory=dict)
-    asked_s: list[float] = field(default_factory=list)  # when its result was waited for
-
-
-class FakeSession:
-    """Takes notes, and answers with what a script says."""
-
-    def __init__(self, **script: Callable[..., Any]) -> None:
-        self.script = {**SCRIPT, **script}
-        self.placed: list[tuple[float, NodeId, tuple[Any, ...]]] = []
-        self.notes: list[Note] = []
-        self.loop: Loop | None = None
-
-    @property
-    def now_s(self) -> float:
-        return self.loop.clock.now
-
-    def place(self, node, *args):
-        self.placed.append((self.now_s, node, args))
-
-    def call(self, node, verb, *args):
-        assert node in [placed for _, placed, _ in self.placed], f"{node} was called and never placed"
-        facts = self.script[verb](node, *args)
-        rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "watch" else {}
-        self.notes.append(Note(self.now_s, node, verb, args, facts, rows))
-        return self.notes[-1]
-
-    def result(self, job):
-        job.asked_s.append(self.now_s)
-        return Reply(job.facts, job.rows)
-
-    def of(self, verb: str) -> list[Note]:
-        return [note for note in self.notes if note.verb == verb]
-
-
-def frames_between(start_s: float, stop_s: float) -> int:
-    return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
-
-
-def watched(node, capturing, truth, share) -> Watched:
-    n = capturing.facts.frames
-    return Watched(n, n, 0.01 * n, 0.1 * n, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
-
-
-SCRIPT: dict[str, Callable[..., Any]] = {
-    "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
-    "upload": lambda node, plan, damage: uploaded(len(plan.times_s), plan.times_s[-1], damage),
-    "label": lambda node, frames: Labelled(frames.facts.frames),
-    "store": lambda node, frames, labels, stamp_s: stored(frames.facts),
-    "train": lambda node, answer: trained(),
-    "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
-    "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
-    "watch": watched,
-    "finish": lambda node: f"weights of {node.name}",
-}
-
-
-def uploaded(frames: int, newest_s: float, damage: Any = None, size: int = UP_BYTES) -> Uploaded:
-    return Uploaded(frames, size, size + 700, newest_s, 0.25, "torn" if damage else "")
-
-
-def stored(sent: Uploaded, **changes: Any) -> Stored:
-    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unknown=2), **changes)
-
-
-def trained(**changes: Any) -> Trained:
-    done = Trained(
-        frames=40,
-        iterations=50,
-        bytes=DOWN_BYTES,
-        values=500,
-        loss_first=2.0,
-        loss_last=1.0,
-        score=None,
-        skipped="",
-        host_seconds=0.0,
-    )
-    return replace(done, **changes)
-
-
-@dataclass(frozen=True)
-class Scripted(Streaming):
-    """Sends what it is told to; its state counts what the server has answered."""
-
-    plans: tuple[Sampling, ...] = ()
-    phase: Phase | None = PHASE
-    free: bool = False
-    seen: list = field(default_factory=list, compare=False)
-
-    feeds_learner = True
-
-    def start(self, session):
-        return 0
-
-    def plan_uplink(self, state, session, now_s, seen):
-        self.seen.append((now_s, state))
-        return next((plan for plan in self.plans if (plan.next_s or plan.send_s) > now_s), None)
-
-    def plan_downlink(self, state, session, stored, now_s):
-        return DownlinkPlan(state + 1, self.phase)
-
-    def learn(self, state, trained):
-        return state + 10
-
-
-class Labels(Scripted):
-    """Wants labels and nothing else."""
-
-    returns = "labels"
-    feeds_learner = False
-
-
-def tracking() -> FakeSession:
-    """Take every label."""
-    return FakeSession(
-        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
-    )
-
-
-@dataclass(frozen=True)
-class Given:
-    """Stands where a Member stands, and makes what it was given."""
-
-    member: Any
-    name: str = "one_time"
-
-    def make(self):
-        return self.member
-
-
-def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:
-    return tuple(Sampling(tuple(np.arange(frames) / FPS), send_s=at, **more) for at in send_s)
-
-
-def run(
-    streaming: Streaming,
-    *,
-    devices: int = 1,
-    duration_s: float = 30.0,
-    gpus: int = 1,
-    step_s: float | None = STEP_S,
-    adaptation: Member = Member("adaptation", "distill"),
-    scheduling: Any = Member("scheduling", "uniform"),
-    session: FakeSession | None = None,
-    events: tuple[Event, ...] | None = None,
-    **setting: Any,
-) -> tuple[FakeSession, Loop]:
-    streams = [StreamSpec("streets/running", number, 32, 48, FPS, duration_s) for number in range(devices)]
-    edges = tuple(
-        DeviceSpec(f"device-{number}", hardware.find("phone-hi"), WIRE, (AppSpec(App("segmentation"), stream),), events)
-        for number, stream in enumerate(streams)
-    )
-    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
-    cell = Cell("scripted/running/one/seed-0", system, "running", "one", edges, 0, duration_s, gpus)
-    given = {
-        "experiment": "test",
-        "clock": "virtual",
-        "window_s": 10.0,
-        "pictures": 0,
-        "server": Server(hardware.find("server-v100"), LABEL_S, step_s),
-    }
-    needs = {
-        "student": Network("tiny", single(COST), "digest", "the student's weights"),
-        "teacher": None,
-        "teacher_spec": TeacherSpec(),
-        "label_s": LABEL_S,
-        "classes": 8,
-    }
-    needs |= {name: setting.pop(name) for name in needs if name in setting}
-    given["apps"] = {"segmentation": AppContext(**needs)}
-    session = session or FakeSession()
-    advances: list[float] = []
-    loop = Loop(cell, CellContext(**{**given, **setting}), session, advances.append)
-    session.loop, session.advances = loop, advances
-    loop.run()
-    return session, loop
-
-
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
-    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
-
-
-def times(row: dict[str, Any], *names: str) -> list[float]:
-    return [row[name] for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +97,9 @@ class TestOneUpload:
     def test_calls_come_in_the_order_of_virtual_time(self, ran):
         notes = [(note.now_s, note.verb) for note in ran[0].notes if note.verb not in ("capture", "finish")]
         assert notes == sorted(notes, key=lambda note: note[0])
-        assert [verb for _, verb in notes] == ["upload", "label", "store", "train", "watch", "apply", "watch", "watch"]
-        assert [now_s for now_s, _ in notes] == pytest.approx([0, 6.5, 6.5, 8.5, 10, 10.2, 20, 30])
+        learning = ["receive", "reveal", "label", "store", "forget", "train"]
+        assert [verb for _, verb in notes] == ["upload", *learning, "watch", "apply", "watch", "watch"]
+        assert [now_s for now_s, _ in notes] == pytest.approx([0, *[6.5] * 4, 8.5, 8.5, 10, 10.2, 20, 30])
 
     def test_work_starts_when_its_virtual_start_comes_and_is_waited_for_at_its_end(self, ran):
         store, train = ran[0].of("store")[0], ran[0].of("train")[0]
@@ -296,9 +107,13 @@ class TestOneUpload:
         assert (train.now_s, train.asked_s) == (pytest.approx(8.5), pytest.approx([9.5]))
 
     def test_payloads_go_from_job_to_job(self, ran):
-        (upload,), (label,), (store,) = (ran[0].of(verb) for verb in ("upload", "label", "store"))
-        assert label.args == (upload,)
-        assert store.args == (upload, label, None)
+        verbs = ("upload", "receive", "reveal", "label", "store")
+        (upload,), (receive,), (reveal,), (label,), (store,) = (ran[0].of(verb) for verb in verbs)
+        (sampling,) = upload.args
+        assert receive.args == (upload, sampling, (32, 48), None)
+        assert (reveal.node.kind, reveal.args) == ("device", (sampling.times_s,))
+        assert label.args == (reveal,)
+        assert store.args == (receive, label, None)
         assert [note.args[0] for note in ran[0].of("watch")] == ran[0].of("capture")
 
     def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
@@ -391,8 +206,8 @@ class TestPlans:
 class TestSwitching:
     def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
         chosen = iter([0, 0, None, 0, 1, 1])
-        answers = ((Allocation((0.0 if one is None else 1.0,), (one,))) for one in chosen)
-        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers)))
+        answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
+        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW))
         session = FakeSession(switch=lambda node, variant: variant)
         family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
         _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
@@ -421,11 +236,19 @@ class TestLeaving:
         assert rows(loop, "runs")[0]["updates"] == 1
 
     def test_no_row_of_it_appears_until_it_is_back(self):
+        """Uniform shares the device out as soon as somebody comes or goes, also between two windows."""
         session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
+        shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
+        assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
+        assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
+        assert [note.now_s for note in session.of("watch")] == [10, 30, 40]
+        assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
+
+    def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
+        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW))
+        session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
         assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
         assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
-        assert [note.now_s for note in session.of("watch")] == [10, 40]
-        assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     @pytest.mark.parametrize("arrives", [True, False])
     def test_neither_plans_nor_labels_are_taken(self, arrives):
@@ -453,17 +276,17 @@ class TestLeaving:
 
     @pytest.mark.parametrize("back_s", [13.0, 25.0])
     def test_after_a_switch_it_comes_back_to_none_loaded(self, back_s):
-        """It goes at 12 s, in the window that began with the switch; who is back at 13 s missed no window."""
+        """It goes at 12 s, in the window that began with the switch; it is back at 13 s, before the next one."""
         asked = []
         at = {0.0: 0, 10.0: 1}
 
         def allocate(window):
             asked.extend((window.start_s, demand.running) for demand in window.demands)
-            return Allocation(*[(one,) * len(window.demands) for one in (1.0, at.get(window.start_s, 1))])
+            return Allocation((Grant(1.0, variant=at.get(window.start_s, 1)),) * len(window.demands))
 
         session = FakeSession(switch=lambda node, variant: variant)
         family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
-        scheduling = Given(SimpleNamespace(allocate=allocate))
+        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
         _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
         back = 20.0 if back_s < 20 else 30.0
@@ -482,16 +305,17 @@ class TestTraining:
         assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]
 
     def test_where_a_score_ends_training_its_length_is_known_only_afterwards(self):
-        session = FakeSession(train=lambda node, answer: trained(iterations=7))
+        session = FakeSession(train=lambda node, answer: trained(iterations=7, work=Passes((5,) * 8, (5,) * 7)))
         _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
         (update,) = rows(loop, "updates")
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(7 * STEP_S)
 
     def test_where_a_score_ends_training_a_step_takes_all_frames(self):
-        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5))
+        work = Passes((5,) * 8, (5,) * 7)  # one look more than steps
+        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5, work=work))
         _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session, step_s=None)
         (update,) = rows(loop, "updates")
-        wanted_s = training_s(COST, hardware.find("server-v100"), iterations=7, batch=5)
+        wanted_s = (8 + 7 * 2) * inference_s(COST, hardware.find("server-v100"), batch=5)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
     def test_a_phase_without_length_takes_the_adaptation_s_own(self):
@@ -504,7 +328,7 @@ class TestTraining:
         distill = Member("adaptation", "distill", (("batch", 3),))
         _, loop = run(Scripted(uploads(5.0)), adaptation=distill, step_s=None)
         (update,) = rows(loop, "updates")
-        wanted_s = training_s(COST, hardware.find("server-v100"), iterations=50, batch=3)
+        wanted_s = 50 * 3 * inference_s(COST, hardware.find("server-v100"), batch=3)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
     def test_an_update_that_arrives_after_the_end_has_a_row_and_is_not_applied(self):
@@ -789,7 +613,7 @@ class TestWatching:
 
     def test_the_whole_machine_goes_to_the_only_application(self):
         session, _ = run(Scripted())
-        assert {note.args[2] for note in session.of("watch")} == {1.0}
+        assert [note.args[3:] for note in session.of("watch")] == [(((at, 1.0),),) for at in (0.0, 10.0, 20.0)]
 
     def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
         _, loop = run(Scripted(), devices=2)
@@ -811,13 +635,16 @@ class TestSums:
         assert whole["downlink_bytes"] == 2 * DOWN_BYTES
         assert whole["uplink_kbps"] == pytest.approx(UP_BYTES * 8 / 1000 / 30)
         assert whole["updates"] == 2
-        assert whole["energy_j"] == pytest.approx(2 * 60 * 0.1)
+        assert whole["answering_j"] == pytest.approx(2 * 60 * 0.1)
 
     def test_nothing_scored_is_nothing_measured(self):
-        def unscored(node, capturing, truth, share):
-            return replace(watched(node, capturing, truth, share), scored=0, counts=None)
+        def unscored(*args):
+            return replace(watched(*args), scored=0, counts=None)
 
-        _, loop = run(Scripted(), session=FakeSession(watch=unscored))
+        def finish(node):
+            return Finished("", replace(shown(0), counts=None))
+
+        _, loop = run(Scripted(), session=FakeSession(watch=unscored, finish=finish))
         (whole,) = rows(loop, "runs")
         assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
 
@@ -857,7 +684,7 @@ class TestPlacing:
 def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
     def sent(seed: int) -> list[dict[str, Any]]:
         lossy = replace(WIRE, loss=0.5, up_kbps=800)
-        session = FakeSession(upload=lambda node, plan, damage: uploaded(10, 0.0, size=60_000))
+        session = FakeSession(upload=lambda node, plan: uploaded(10, 0.0, size=60_000))
         streams = (StreamSpec("streets/running", 1, 32, 48, FPS, 30.0),)
         system = System("scripted", "", Given(Scripted(uploads(5.0))), Member("adaptation", "distill"))
         cell = Cell(
@@ -870,7 +697,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             30.0,
         )
         student = Network("tiny", single(COST), "", "w")
-        server = Server(hardware.find("server-v100"), 0.1, 0.1)
+        server = Site(hardware.find("server-v100"), 0.1, 0.1)
         needs = AppContext(student, None, TeacherSpec(), 0.1, 8)
         setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
         session.loop = Loop(cell, setting, session)

@@ -1,0 +1,61 @@
+"""A cell: one system on one workload with one fleet and one seed, with everything that it needs to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.systems.system import System
+from driftlab.platform.world.apps import App, Event, running
+from driftlab.platform.world.hardware import Hardware
+from driftlab.platform.world.link import LinkProfile
+
+
+@dataclass(frozen=True)
+class AppSpec:
+    """One application of a device: what it wishes, and what it watches."""
+
+    app: App
+    stream: StreamSpec
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One device of a fleet, and who lives on it."""
+
+    name: str
+    hardware: Hardware
+    link: LinkProfile
+    tenants: tuple[AppSpec, ...]
+    events: tuple[Event, ...] | None = None  # who comes and goes when; none: all are there from beginning to end
+
+    @property
+    def duration_s(self) -> float:
+        return self.tenants[0].stream.duration_s
+
+    def name_of(self, tenant: AppSpec) -> str:
+        """Say how an application's nodes are called: by the device, and where that has several by both."""
+        return self.name if len(self.tenants) == 1 else f"{self.name}/{tenant.app.name}"
+
+    def present(self, time_s: float) -> tuple[App, ...]:
+        """Tell which applications run at a time, and what they wish then."""
+        return tuple(tenant.app for tenant in self.tenants) if self.events is None else running(self.events, time_s)
+
+    def stopped(self, after_s: float, until_s: float) -> set[str]:
+        """Tell which applications went in between, whether or not they came back."""
+        events = self.events or ()
+        return {event.app.name for event in events if event.kind == "stop" and after_s < event.time_s <= until_s}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: everything it needs besides the experiment's common settings."""
+
+    id: str
+    system: System
+    workload: str
+    fleet: str
+    devices: tuple[DeviceSpec, ...]
+    seed: int
+    duration_s: float
+    gpus: int = 1  # of the server that the devices take turns on

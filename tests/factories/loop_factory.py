@@ -1,0 +1,337 @@
+"""The loop on a session that only takes notes, so that its rows follow from a few lines of arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.backend import NodeId
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import (
+    Applied,
+    Captured,
+    Finished,
+    Labelled,
+    ModelCost,
+    Packed,
+    Received,
+    Reply,
+    Stored,
+    Trained,
+    Uploaded,
+    Watched,
+)
+from driftlab.platform.lab.inline import InlineJob, InlineSession
+from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
+from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.loop import Loop
+from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.scaling.base import single
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
+from driftlab.platform.systems.system import System
+from driftlab.platform.world import hardware
+from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import LINKS, LinkProfile
+
+FPS = 2.0
+WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
+COST = ModelCost(macs=10_000_000, parameters=10, weight_bytes=40, activation_bytes=100)
+UP_BYTES, DOWN_BYTES, RESENT_BYTES = 1000, 2000, 4000
+LABEL_S, STEP_S = 0.2, 0.02
+PHASE = Phase(50)
+
+
+@dataclass(eq=False)
+class Note:
+    """One call: it is also the job."""
+
+    now_s: float
+    node: NodeId
+    verb: str
+    args: tuple[Any, ...]
+    facts: Any
+    rows: dict = field(default_factory=dict)
+    asked_s: list[float] = field(default_factory=list)  # when its result was waited for
+
+
+class FakeSession:
+    """Takes notes, and answers with what a script says."""
+
+    def __init__(self, **script: Callable[..., Any]) -> None:
+        self.script = {**SCRIPT, **script}
+        self.placed: list[tuple[float, NodeId, tuple[Any, ...]]] = []
+        self.notes: list[Note] = []
+        self.loop: Loop | None = None
+
+    @property
+    def now_s(self) -> float:
+        return self.loop.clock.now
+
+    def place(self, node, *args):
+        self.placed.append((self.now_s, node, args))
+
+    def call(self, node, verb, *args):
+        assert node in [placed for _, placed, _ in self.placed], f"{node} was called and never placed"
+        facts = self.script[verb](node, *args)
+        rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "watch" else {}
+        self.notes.append(Note(self.now_s, node, verb, args, facts, rows))
+        return self.notes[-1]
+
+    def ready(self, job):
+        return True
+
+    def result(self, job):
+        job.asked_s.append(self.now_s)
+        return Reply(job.facts, job.rows)
+
+    def of(self, verb: str) -> list[Note]:
+        return [note for note in self.notes if note.verb == verb]
+
+
+def frames_between(start_s: float, stop_s: float) -> int:
+    return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
+
+
+def watched(node, capturing, truth, until_s, *courses) -> Watched:
+    return shown(capturing.facts.frames)
+
+
+def shown(n: int) -> Watched:
+    return Watched(n, n, 0.01 * n, {"answering": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
+
+
+SCRIPT: dict[str, Callable[..., Any]] = {
+    "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
+    "upload": lambda node, plan: uploaded(len(plan.times_s), plan.times_s[-1]),
+    "receive": lambda node, packing, plan, size, damage: received(packing.facts, damage),
+    "reveal": lambda node, times_s: Captured(len(times_s), has_truth=True),
+    "label": lambda node, frames: Labelled(frames.facts.frames),
+    "store": lambda node, frames, labels, stamp_s: stored(frames.facts),
+    "forget": lambda node, oldest_s: 40,
+    "train": lambda node, answer: trained(),
+    "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
+    "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
+    "watch": watched,
+    "finish": lambda node: Finished(f"weights of {node.name}", shown(0)),
+}
+
+
+def uploaded(frames: int, newest_s: float, size: int = UP_BYTES) -> Uploaded:
+    return Uploaded(frames, size, size + 700, newest_s, 0.25)
+
+
+@dataclass(frozen=True)
+class Decoded(Received):
+    """What a receiver tells, with what this session's `store` goes on with."""
+
+    newest_s: float = 0.0
+
+
+def received(sent: Uploaded, damage: Damage | None) -> Decoded:
+    return Decoded(sent.frames, "torn" if damage else "", sent.newest_s)
+
+
+def stored(sent: Decoded, **changes: Any) -> Stored:
+    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unknown=2), **changes)
+
+
+def trained(**changes: Any) -> Trained:
+    done = Trained(
+        frames=40,
+        iterations=50,
+        bytes=DOWN_BYTES,
+        values=500,
+        loss_first=2.0,
+        loss_last=1.0,
+        score=None,
+        skipped="",
+        host_seconds=0.0,
+    )
+    return replace(done, **changes)
+
+
+@dataclass(frozen=True)
+class Scripted(Streaming):
+    """Sends what it is told to; its state counts what the server has answered."""
+
+    plans: tuple[Sampling, ...] = ()
+    phase: Phase | None = PHASE
+    free: bool = False
+    seen: list = field(default_factory=list, compare=False)
+
+    feeds_learner = True
+
+    def start(self, session):
+        return 0
+
+    def plan_uplink(self, state, session, now_s, seen):
+        self.seen.append((now_s, state))
+        return next((plan for plan in self.plans if (plan.next_s or plan.send_s) > now_s), None)
+
+    def plan_downlink(self, state, session, stored, now_s):
+        return DownlinkPlan(state + 1, self.phase)
+
+    def learn(self, state, trained):
+        return state + 10
+
+
+class Labels(Scripted):
+    """Wants labels and nothing else."""
+
+    returns = "labels"
+    feeds_learner = False
+
+
+def tracking() -> FakeSession:
+    """Take every label."""
+    return FakeSession(
+        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
+    )
+
+
+@dataclass(frozen=True)
+class Given:
+    """Stands where a Member stands, and makes what it was given."""
+
+    member: Any
+    name: str = "one_time"
+
+    def make(self):
+        return self.member
+
+
+def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:
+    return tuple(Sampling(tuple(np.arange(frames) / FPS), send_s=at, **more) for at in send_s)
+
+
+def begin(
+    streaming: Streaming,
+    *,
+    devices: int = 1,
+    apps: tuple[str, ...] = ("segmentation",),
+    duration_s: float = 30.0,
+    fps: float = FPS,
+    gpus: int = 1,
+    step_s: float | None = STEP_S,
+    adaptation: Any = Member("adaptation", "distill"),
+    scheduling: Any = Member("scheduling", "uniform"),
+    session: FakeSession | None = None,
+    events: tuple[Event, ...] | None = None,
+    link: LinkProfile = WIRE,
+    **setting: Any,
+) -> tuple[FakeSession, Loop]:
+    """Make a cell whose devices all have these applications; nothing has run yet."""
+    streams = [StreamSpec("streets/running", number, 32, 48, fps, duration_s) for number in range(devices)]
+    specs = tuple(
+        DeviceSpec(
+            f"device-{number}",
+            hardware.find("phone-hi"),
+            link,
+            tuple(AppSpec(App(app, fps), stream) for app in apps),
+            events,
+        )
+        for number, stream in enumerate(streams)
+    )
+    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
+    cell = Cell("scripted/running/one/seed-0", system, "running", "one", specs, 0, duration_s, gpus)
+    given = {
+        "experiment": "test",
+        "clock": "virtual",
+        "window_s": 10.0,
+        "pictures": 0,
+        "server": Site(hardware.find("server-v100"), LABEL_S, step_s),
+    }
+    needs = {
+        "student": Network("tiny", single(COST), "digest", "the student's weights"),
+        "teacher": None,
+        "teacher_spec": TeacherSpec(),
+        "label_s": LABEL_S,
+        "classes": 8,
+    }
+    needs |= {name: setting.pop(name) for name in (*needs, "measured") if name in setting}
+    given["apps"] = dict.fromkeys(apps, AppContext(**needs))
+    session = session or FakeSession()
+    advances: list[float] = []
+    loop = Loop(cell, CellContext(**{**given, **setting}), session, advances.append)
+    session.loop, session.advances = loop, advances
+    return session, loop
+
+
+def run(streaming: Streaming, **options: Any) -> tuple[FakeSession, Loop]:
+    """Run such a cell to its end."""
+    session, loop = begin(streaming, **options)
+    loop.run()
+    check_shares(loop)
+    return session, loop
+
+
+def begin_real(
+    streaming: Any,
+    adaptation: Any,
+    *,
+    network: str = "tiny_classifier",
+    duration_s: float = 20.0,
+    window_s: float = 5.0,
+    session: InlineSession | None = None,
+    scheduling: Any = Member("scheduling", "uniform"),
+    **setting: Any,
+) -> Loop:
+    """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
+    from driftlab.platform.models.account import account
+    from driftlab.platform.models.predict import state_of
+    from driftlab.platform.models.zoo import build
+
+    stream = StreamSpec("signs/motorway", 3, 32, 48, FPS, duration_s)
+    classes = len(open_stream(stream.workload, seed=3, height=32, width=48, fps=FPS, duration_s=duration_s).classes)
+    model = build(network, classes, seed=0)
+    weights = InlineJob(NodeId("builder", ""), "", Reply(payload=state_of(model)))
+    student = Network(network, single(account(model, 32, 48)), "", weights)
+    spec = DeviceSpec("cam", hardware.find("laptop"), LINKS["lte"], (AppSpec(App("signs", FPS), stream),))
+    system = System("real", "", streaming, adaptation, scheduling=scheduling)
+    cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
+    context = AppContext(student, None, TeacherSpec(task="classification"), 0.002, classes)
+    server = Site(hardware.find("server-v100"), 0.002, None)
+    setting = {"clock": "virtual", "pictures": 0, **setting}
+    return Loop(
+        cell,
+        CellContext("test", window_s=window_s, apps={"signs": context}, server=server, **setting),
+        session or InlineSession(),
+    )
+
+
+def run_real(streaming: Any, adaptation: Any, **options: Any) -> Loop:
+    """Run such a cell to its end."""
+    loop = begin_real(streaming, adaptation, **options)
+    loop.run()
+    check_shares(loop)
+    return loop
+
+
+def check_shares(loop: Loop) -> None:
+    """Refuse rows of shares by which a device's applications ever have more than the whole machine."""
+    for device in {row["device"] for row in rows(loop, "shares")}:
+        mine = [row for row in rows(loop, "shares") if row["device"] == device]
+        spans = [
+            (one["time_s"], one["time_s"] + one["window_s"], one["share"] + (one["learn_share"] or 0)) for one in mine
+        ]
+        edges = sorted({edge for start_s, stop_s, _ in spans for edge in (start_s, stop_s)})
+        for left_s, right_s in itertools.pairwise(edges):
+            middle_s = (left_s + right_s) / 2
+            total = sum(share for start_s, stop_s, share in spans if start_s < middle_s < stop_s)
+            assert right_s - left_s < 1e-9 or total <= 1 + 1e-6, f"{total} of {device} at {middle_s} s"
+
+
+def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
+    """List the rows of a table that come one by one."""
+    return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
+
+
+def times(row: dict[str, Any], *names: str) -> list[float]:
+    return [row[name] for name in names]

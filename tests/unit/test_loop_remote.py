@@ -1,0 +1,58 @@
+"""Devices in another process: the tables stay the same, and what crosses the line is what the tables count."""
+
+from __future__ import annotations
+
+import pytest
+from remote_factory import RemoteBackend
+
+from driftlab.platform.lab.inline import InlineBackend
+from driftlab.platform.lab.run import run
+from driftlab.platform.results.diff import differences
+from driftlab.platform.results.read import open_run
+
+DOCUMENT = {
+    "name": "apart",
+    "systems": ["ams"],
+    "bounds": False,
+    "pictures": 0,
+    "student": {"network": "half", "pretrain_steps": 2},
+    "workloads": [{"name": "streets/running", "duration_s": 40, "fps": 2, "height": 32, "width": 48}],
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Run AMS once with its device in a child process, and once in this process alone."""
+    folder, opened = tmp_path_factory.mktemp("runs"), []
+
+    def opening() -> RemoteBackend:
+        opened.append(RemoteBackend())
+        return opened[0]
+
+    for name, open_backend in (("apart", opening), ("here", InlineBackend)):
+        outcome = run(DOCUMENT, out=folder / name, open_backend=open_backend)
+        assert not outcome.failed, outcome.failed
+    return folder, opened[0]
+
+
+def test_the_tables_are_the_same(ran):
+    folder, _ = ran
+    assert differences(folder / "apart", folder / "here") == []
+    assert len(open_run(folder / "apart").frame("frames")) == 80
+
+
+def test_what_crosses_the_line_is_what_the_tables_count(ran):
+    folder, backend = ran
+    transfers = open_run(folder / "apart").frame("transfers")
+    sent = transfers[transfers["arrive_s"] < 40].groupby("kind")["bytes"].sum()
+    assert backend.crossed["upload"] == sent["samples"] > 0
+    assert backend.crossed["train"] == sent["update"] > 0
+
+
+def test_no_frame_crosses_the_line_but_for_the_oracle(ran):
+    _, backend = ran
+    assert set(backend.crossed) <= {"upload", "train", "reveal", "build"}
+
+
+def test_the_child_has_ended(ran):
+    assert ran[1].child.exitcode == 0
