@@ -34,8 +34,8 @@ format: $(READY)  ## put the code into its one format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
-bench: $(READY)  ## one JSON line per ratio
-	@set -e; for file in benchmarks/*.py; do $(PY) $$file; done
+bench: $(READY)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
+	@failed=0; for file in benchmarks/*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
 	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -1,7 +1,7 @@
-"""Measure what a fleet of 1 000 devices costs, per device, against fleets of 10; prints one JSON line.
+"""Measure what a fleet of 1 000 devices costs, per device, against fleets of 10; prints one JSON line per system.
 
-Every device sees its own stream, uploads, is taught and gets an update: each has a device, an application and a learner
-node. Both sides run on the same Ray, warmed up by a cell before; small fleets follow each other until they have seen
+Every device sees its own stream. Under `one_time` it uploads, is taught and gets an update, so that each has a device, an
+application and a learner node; under `tent` it learns from its stream by itself. Both sides run on the same Ray, warmed up by a cell before; small fleets follow each other until they have seen
 a tenth of what the large one sees, before it and once more after it, since a shared machine is not equally fast all the
 time. Cost is processor time of all processes, memory their proportional set size.
 """
@@ -73,11 +73,17 @@ class Meter:
         yield from [me, *me.children(recursive=True)]
 
 
-def fleets(count: int, devices: int) -> dict[str, object]:
+SYSTEMS = {
+    "one_time": {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 10, "iterations": 5}},
+    "tent": {"name": "tent", "adaptation": {"name": "tent", "variant": "run", "answers": "now", "stream_batch": 16}},
+}
+
+
+def fleets(system: str, count: int, devices: int) -> dict[str, object]:
     """Describe so many cells of so many devices each."""
     return {
         "name": "devices",
-        "systems": [{"name": "one_time", "streaming": {"name": "one_time", "sample_s": 10, "iterations": 5}}],
+        "systems": [SYSTEMS[system]],
         "bounds": False,
         "seeds": list(range(count)),
         "student": {"pretrain_steps": 20},
@@ -86,36 +92,36 @@ def fleets(count: int, devices: int) -> dict[str, object]:
     }
 
 
-def cost_s(backend: Shared, meter: Meter, count: int, devices: int) -> float:
+def cost_s(backend: Shared, meter: Meter, system: str, count: int, devices: int) -> float:
     """Run them and give processor seconds per device."""
     with tempfile.TemporaryDirectory() as folder:
         before = meter.cpu_s()
-        run(fleets(count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=Strict())
+        run(fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=Strict())
         return (meter.cpu_s() - before) / (count * devices)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int, default=1000)
-    options = parser.parse_args()
+def measure(system: str, devices: int) -> dict[str, object]:
+    """Compare a large fleet with small ones."""
     meter = Meter()
     backend = Shared(ClusterConfig(workers=2))
+    small = max(1, devices // SMALL // 10)
     try:
-        cost_s(backend, meter, 4, SMALL)
-        before = cost_s(backend, meter, options.devices // SMALL // 10, SMALL)
+        cost_s(backend, meter, system, 4, SMALL)
+        before = cost_s(backend, meter, system, small, SMALL)
         watching = threading.Thread(target=meter.watch, daemon=True)
         watching.start()
         started = time.perf_counter()
-        large = cost_s(backend, meter, 1, options.devices)
+        large = cost_s(backend, meter, system, 1, devices)
         wall_s = time.perf_counter() - started
         meter.over.set()
         watching.join()
-        after = cost_s(backend, meter, options.devices // SMALL // 10, SMALL)
+        after = cost_s(backend, meter, system, small, SMALL)
     finally:
         RayBackend.close(backend)
-    line = {
+    return {
         "benchmark": "devices",
-        "devices": options.devices,
+        "system": system,
+        "devices": devices,
         "cpu_s_per_device": round(large, 3),
         "cpu_s_per_device_of_10": [round(before, 3), round(after, 3)],
         "ratio": round(2 * large / (before + after), 3),
@@ -125,4 +131,12 @@ if __name__ == "__main__":
         "peak_gib": round(meter.peak_bytes / 2**30, 2),
         "peak_gib_goal": 8,
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
+    options = parser.parse_args()
+    for system in options.system or SYSTEMS:
+        sys.stdout.write(json.dumps(measure(system, options.devices)) + "\n")
