@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -130,7 +131,7 @@ def watched(
 ) -> dict[str, list[Any]]:
     """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
     replies = []
-    for start_s, stop_s in zip(cuts[:-1], cuts[1:], strict=True):
+    for start_s, stop_s in itertools.pairwise(cuts):
         courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
         replies.append(node.watch(between(frames, start_s, stop_s), None, stop_s, *courses))
     ended = node.finish()

@@ -182,9 +182,7 @@ class TestBusy:
     def test_a_frame_that_comes_while_it_is_busy_is_skipped(self, latency_s):
         node = application(self.slow(latency_s))
         found = [
-            flag
-            for start_s in (0.0, 2.0)
-            for flag in column(watch(node, frames(start_s, start_s + 2)), "processed")
+            flag for start_s in (0.0, 2.0) for flag in column(watch(node, frames(start_s, start_s + 2)), "processed")
         ]
         wanted, free_s = [], 0.0
         for time_s in np.arange(0, 16) / FPS:
@@ -275,9 +273,7 @@ class TestScores:
 
     def test_frames_are_numbered_through(self):
         node = application()
-        numbers = [
-            n for start_s in (0, 1, 2) for n in column(watch(node, frames(start_s, start_s + 1)), "frame")
-        ]
+        numbers = [n for start_s in (0, 1, 2) for n in column(watch(node, frames(start_s, start_s + 1)), "frame")]
         assert numbers == list(range(12))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from stream_factory import (
     HEIGHT,
     WIDTH,
+    Steps,
     application,
     between,
     columns,
@@ -27,11 +29,13 @@ from stream_factory import (
 )
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import Answered
+from driftlab.platform.adaptation.base import Answered, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.models import state, vector
 from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.streaming.base import DownlinkPlan
 
 ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
 ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
@@ -136,7 +140,7 @@ class TestByHand:
             watched(application(steps(learns=learns, steps=count)), stream(10.0), (0.0, 10.0), *courses)
             for count in (1, 2, 3, 5)
         ]
-        for fewer, more in zip(runs[:-1], runs[1:], strict=True):
+        for fewer, more in itertools.pairwise(runs):
             for name in ("work_s", "energy_j", "memory_bytes"):
                 assert more[f"adaptations.{name}"][0] >= fewer[f"adaptations.{name}"][0]
             assert more["adaptations.energy_j"][0] > fewer["adaptations.energy_j"][0]
@@ -144,9 +148,7 @@ class TestByHand:
 
     def test_no_steps_cost_what_doing_nothing_costs(self):
         """To the bit: shown, answered, counted."""
-        idle, skips = (
-            watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0))
-        )
+        idle, skips = (watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0)))
         assert skips["adaptations.skipped"] == ["no steps"] * 5
         assert skips["adaptations.energy_j"] == skips["adaptations.work_s"] == [0.0] * 5
         assert spent(skips, "learning") == 0.0
@@ -193,7 +195,7 @@ def cut(name: str, which: int, cuts: tuple[float, ...]) -> dict[str, list[Any]]:
     if FOLLOWING[name].name == "frozen" or dict(FOLLOWING[name].params).get("learns") != "beside":
         beside = ()
     frames, coming = stream(20.0), [(2.0, 3.1), (6.5, 8.0), (7.0, 13.0)] if name == "tracking" else []
-    for start_s, stop_s in zip(cuts[:-1], cuts[1:], strict=True):
+    for start_s, stop_s in itertools.pairwise(cuts):
         while coming and coming[0][1] < stop_s:
             captured_s, arrive_s = coming.pop(0)
             labels = frames.labels[round(2 * captured_s)]
@@ -261,6 +263,23 @@ def test_labels_in_frames_reach_no_member_that_learns_without(name):
     for column in honest:
         if not any(word in column for word in ("score", "accuracy", "facts")):
             assert other[column] == honest[column], column
+
+
+def test_what_a_member_is_given_holds_no_labels(monkeypatch):
+    given, adapt, answer = [], Steps.adapt, Steps.answer
+
+    def noted(call: Any) -> Any:
+        return lambda self, model, memory, batch, *rest: (
+            given.append(batch.labels) or call(self, model, memory, batch, *rest)
+        )
+
+    monkeypatch.setattr(Steps, "adapt", noted(adapt))
+    monkeypatch.setattr(Steps, "answer", noted(answer))
+    watched(application(steps()), stream(4.0), (0.0, 4.0))
+    learner = Learner(application(steps())._spec.student, weights())
+    learner.store(stream(2.0), stream(2.0).labels)
+    learner.train(DownlinkPlan(None, Phase(1)))
+    assert given == [None] * 9
 
 
 class TestDigest:
@@ -435,8 +454,10 @@ class TestOddCases:
 
 def test_frames_are_only_told_when_their_answers_are_there():
     node = application(steps())
-    replies = [node.watch(between(stream(), start, stop), None, stop, ((start, 1.0),)) for start, stop in
-               ((0.0, 1.05), (1.05, 1.2))]
+    replies = [
+        node.watch(between(stream(), start, stop), None, stop, ((start, 1.0),))
+        for start, stop in ((0.0, 1.05), (1.05, 1.2))
+    ]
     assert [reply.facts.frames for reply in replies] == [2, 1]
 
 
@@ -445,5 +466,7 @@ def unscored(seen: Frames) -> Frames:
 
 
 def test_without_truth_it_learns_the_same():
-    honest, other = (watched(made("tent now instead"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0))))
+    honest, other = (
+        watched(made("tent now instead"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0)))
+    )
     assert other["digest"] == honest["digest"]
