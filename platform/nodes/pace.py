@@ -60,7 +60,8 @@ class Pace:
     def end_lesson(self, end_s: float) -> None:
         """End the lesson; an answer that began while it lasted went without the share beside until now."""
         if self.lesson is not None:
-            self.learned, self.lesson = (self.lesson[0], end_s), None
+            self.learned = self.lesson[0], end_s
+            self.lesson = None
 
     def _answering(self) -> Course:
         """Add the share beside to that of answering wherever no lesson is being learned."""

@@ -156,3 +156,33 @@ def columns(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 def spent(found: dict[str, list[Any]], purpose: str) -> float:
     return float(sum(facts.joules.get(purpose, 0.0) for facts in found["facts"]))
+
+
+def member(name: str, **params: Any) -> Member:
+    return Member("adaptation", name, tuple(params.items()))
+
+
+def missed(found: dict[str, list[Any]]) -> list[int]:
+    return [which for which, flag in enumerate(found["frames.processed"]) if not flag]
+
+
+FROZEN = Member("adaptation", "frozen")
+NETWORKS = {"shot": "tiny_classifier"}  # it names whole frames
+FOLLOWING = {
+    f"{name} {answers} {learns}": member(name, stream_batch=3, answers=answers, learns=learns, **params)
+    for name, params in (("tent", {}), ("adabn", {}), ("onda", {}), ("shot", {}))
+    for answers in ("now", "batch")
+    for learns in ("instead", "beside")
+    if name == "tent" or (answers, learns) in (("now", "beside"), ("batch", "instead"))
+} | {
+    "steps": steps(stream_batch=3, learns="beside", episodic=True),
+    "frozen": FROZEN,
+    "tracking": FROZEN,
+}
+
+
+def made(name: str) -> Application:
+    params: dict[str, Any] = {"told": True, "tracks": name == "tracking"}
+    if name == "steps":
+        return application(FOLLOWING[name], **params)
+    return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)

@@ -9,6 +9,7 @@ import pytest
 from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream, weights
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Noticed, Stored
 from driftlab.platform.models.predict import predict
@@ -183,7 +184,11 @@ class TestLearner:
 
 
 class TestTryOut:
-    def test_ways_are_tried_on_every_other_sample_and_leave_nothing_behind(self):
+    def test_ways_are_tried_on_every_other_sample_and_leave_nothing_behind(self, monkeypatch):
+        given, adapt = [], Distill.adapt
+        monkeypatch.setattr(
+            Distill, "adapt", lambda self, *args: given.append(args[2].times_s.tolist()) or adapt(self, *args)
+        )
         seen = stream(4.0)
         node = learner(Member("adaptation", "distill", (("learning_rate", 0.01),)))
         node.store(seen, seen.labels)
@@ -197,6 +202,7 @@ class TestTryOut:
         assert [len(work.backward) for work in tried.work] == [1, 9]
         assert [work.forward[-1] for work in tried.work] == [4, 4]
         assert tried.looks.forward == (4,)
+        assert given == [[0.0, 1.0, 2.0, 3.0]] * 2
 
     def test_without_labels_nothing_is_known(self):
         node = learner()

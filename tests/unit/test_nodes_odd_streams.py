@@ -1,0 +1,231 @@
+"""Learning on the stream: what moves its digest, what a switch of networks keeps, and odd cases."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_factory import (
+    FOLLOWING,
+    HEIGHT,
+    NETWORKS,
+    WIDTH,
+    application,
+    between,
+    columns,
+    made,
+    member,
+    missed,
+    real,
+    spent,
+    steps,
+    stream,
+    watched,
+    weights,
+)
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import Answered
+from driftlab.platform.models import state, vector
+from driftlab.platform.nodes.application import Application
+
+ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
+ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
+HALF = ((0.0, 0.5),)
+
+
+def latencies_s(found: dict[str, list[Any]]) -> list[float]:
+    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
+
+
+class TestDigest:
+    def digest(self, node: Application) -> str:
+        return str(node.finish().facts.digest)
+
+    def node(self) -> Application:
+        return real(member("tent", stream_batch=3))
+
+    def test_weights_alone_move_it(self):
+        node = self.node()
+        before, held = self.digest(node), vector.read(node._model)
+        held[0] += 1
+        vector.write(node._model, held)
+        assert self.digest(node) != before
+
+    def test_buffers_alone_move_it(self):
+        node = self.node()
+        before = self.digest(node)
+        next(iter(node._model.buffers())).add_(1)
+        assert self.digest(node) != before
+
+    def test_the_state_of_an_optimiser_alone_moves_it(self):
+        node = self.node()
+        before = self.digest(node)
+        node._following.memory = replace(node._following.memory, steps=1)
+        assert self.digest(node) != before
+
+    def test_doing_nothing_does_not(self):
+        node, digests = application(steps(steps=0)), []
+        digests.append(self.digest(node))
+        watched(node, stream(10.0), (0.0, 10.0))
+        assert self.digest(node) == digests[0]
+        assert self.digest(pickle.loads(pickle.dumps(node))) == digests[0]
+
+    @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
+    def test_a_reset_at_a_told_boundary_returns_to_the_source(self, name):
+        """To the bit: at 8 s another scene begins, and no batch of it is full by 8.6 s."""
+        node = real(member(name, stream_batch=3, episodic=True), told=True, network=NETWORKS.get(name, "half"))
+        source, digest = state.read(node._model), self.digest(node)
+        found = watched(node, between(stream(), 0.0, 7.9), (0.0, 7.9))
+        assert max(found["frames.version"]) >= 1
+        assert self.digest(node) != digest
+        node.watch(between(stream(), 7.9, 8.6), None, 8.6, ((7.9, 1.0),))
+        held = state.read(node._model)
+        assert held.vector.tobytes() == source.vector.tobytes()
+        assert state.moved(source.buffers, held.buffers) == ()
+        assert self.digest(node) == digest
+
+    def test_what_is_not_told_resets_nothing(self):
+        node = real(member("tent", stream_batch=3, episodic=True))
+        digest = self.digest(node)
+        watched(node, between(stream(), 0.0, 8.6), (0.0, 8.6))
+        assert self.digest(node) != digest
+
+
+class TestSwitch:
+    def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
+        """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
+        node = application(steps(learns="beside"), macs_per_s=16e6)
+        node.watch(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
+        node.switch(0)
+        reply = node.watch(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
+        (row,) = reply.rows["adaptations"]
+        assert row["skipped"] == ["broken off: another network runs"]
+        assert (row["end_s"], row["work_s"]) == ([2.0], [pytest.approx(0.125)])
+        assert reply.facts.joules["learning"] == pytest.approx(row["energy_j"][0]) == pytest.approx(LESSON_J / 12)
+        assert columns([reply.rows])["frames.latency_ms"] == pytest.approx([250.0, 250.0])  # nothing beside any more
+
+    def test_the_state_stays_and_the_source_is_the_source(self):
+        node = real(member("tent", stream_batch=3))
+        source = {name: array.copy() for name, array in node._following.memory.source.items()}
+        watched(node, stream(6.0), (0.0, 6.0))
+        before, held = node._following.memory, state.read(node._model)
+        assert before.steps > 1
+        node.switch(0)
+        after = node._following.memory
+        assert after.steps == before.steps
+        for old, new in zip(before.moments, after.moments, strict=True):
+            assert {name: array.tobytes() for name, array in new.items()} == {
+                name: array.tobytes() for name, array in old.items()
+            }
+        assert {name: array.tobytes() for name, array in after.source.items()} == {
+            name: array.tobytes() for name, array in source.items()
+        }
+        assert state.read(node._model).vector.tobytes() == held.vector.tobytes()
+        assert state.moved(held.buffers, state.read(node._model).buffers) == ()
+
+
+class TestOddCases:
+    def test_a_network_without_batch_norms(self, monkeypatch):
+        monkeypatch.setattr("driftlab.platform.models.parts.batch_norms", lambda model: {})
+        found = watched(real(member("adabn", stream_batch=3)), stream(6.0), (0.0, 6.0))
+        assert set(found["adaptations.skipped"]) == {"the network has no batch norm"}
+        assert spent(found, "learning") == 0.0
+        assert missed(found) == []
+
+    @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
+    def test_a_network_that_gives_no_numbers(self, name):
+        """Every answer is there, and the reason is told."""
+        network = NETWORKS.get(name, "half")
+        spoilt = dict(weights(network))
+        first = next(one for one in spoilt if spoilt[one].ndim == 4)
+        spoilt[first] = np.full_like(spoilt[first], np.nan)
+        found = watched(real(member(name, stream_batch=3), network=network, weights=spoilt), stream(5.0), (0.0, 5.0))
+        assert found["frames.frame"] == list(range(10))
+        assert all("finite" in why for why in found["adaptations.skipped"])
+        assert set(found["frames.version"]) == {0}
+
+    @pytest.mark.parametrize("name", FOLLOWING)
+    def test_one_frame(self, name):
+        found = watched(made(name), stream(0.5), (0.0, 20.0))
+        assert found["frames.processed"] == ["batch" not in name]
+        assert "adaptations.skipped" not in found
+
+    @pytest.mark.parametrize("answers", ["now", "batch"])
+    def test_a_batch_larger_than_the_session(self, answers):
+        found = watched(real(member("tent", stream_batch=99, answers=answers)), stream(6.0), (0.0, 2.0, 6.0))
+        assert found["frames.frame"] == list(range(12))
+        assert len(missed(found)) == (12 if answers == "batch" else 0)
+        assert "adaptations.skipped" not in found
+
+    @pytest.mark.parametrize("name", ["frozen", "adabn"])
+    @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
+    def test_every_task(self, name, network):
+        """Frames before the first answer of all show none and are not scored; the machine begins at 2.1 s."""
+        node = real(member(name), network=network, picture_times_s=(0.0, 5.0))
+        found = watched(node, stream(6.0), (0.0, 1.0, 6.0), ((0.0, 0.0), (2.1, 1.0)))
+        assert missed(found) == [1, 2, 3, 4]
+        assert found["facts"][1].scored == 12
+
+    @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
+    def test_a_session_without_an_answer_has_rows_and_no_score(self, network):
+        node = real(member("adabn", answers="batch", stream_batch=3), network=network, picture_times_s=(0.5,))
+        found = watched(node, stream(1.0), (0.0, 0.7, 1.0))
+        assert missed(found) == [0, 1]
+        assert sum(facts.scored for facts in found["facts"]) == 0
+
+    def test_no_frames(self):
+        found = watched(made("tent batch beside"), stream(6.0), (0.0, 0.0, 6.0, 7.0, 8.0), HALF, HALF)
+        assert found["frames.frame"] == list(range(12))
+
+    @pytest.mark.parametrize("name", ["frozen", "tent now instead", "tent batch instead", "tracking"])
+    def test_a_share_that_never_comes_back(self, name):
+        found = watched(made(name), stream(6.0), (0.0, 3.0, 6.0), ((0.0, 1.0), (2.1, 0.0)))
+        assert found["frames.frame"] == list(range(12))
+        assert not any(found["frames.processed"][6:])
+        assert len(found["frames.latency_ms"]) == 12
+
+    def test_a_member_that_fails_at_answering_is_left_out_at_once(self, monkeypatch):
+        asked = []
+
+        def fails(member, model, memory, batch):
+            asked.append(len(batch.images))
+            raise ValueError("no idea")
+
+        plain = watched(application(steps()), stream(4.0), (0.0, 4.0))
+        monkeypatch.setattr("stream_factory.Steps.answer", fails)
+        found = watched(application(steps()), stream(4.0), (0.0, 4.0))
+        assert asked == [1]
+        assert "ValueError: no idea" in found["adaptations.skipped"][0]
+        assert found["adaptations.skipped"][1:] == plain["adaptations.skipped"]
+        assert found["frames.score_frame"] == plain["frames.score_frame"]
+
+    def test_answers_to_other_frames_are_refused(self, monkeypatch):
+        blank = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+        monkeypatch.setattr("stream_factory.Steps.answer", lambda *given: Answered(blank, given[2]))
+        found = watched(application(steps()), stream(2.0), (0.0, 2.0))
+        assert "2 answers to 1 frames" in found["adaptations.skipped"][0]
+        assert missed(found) == []
+
+
+def test_frames_are_only_told_when_their_answers_are_there():
+    node = application(steps())
+    replies = [
+        node.watch(between(stream(), start, stop), None, stop, ((start, 1.0),))
+        for start, stop in ((0.0, 1.05), (1.05, 1.2))
+    ]
+    assert [reply.facts.frames for reply in replies] == [2, 1]
+
+
+def unscored(seen: Frames) -> Frames:
+    return replace(seen, labels=None)
+
+
+def test_without_truth_it_learns_the_same():
+    honest, other = (
+        watched(made("tent now instead"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0)))
+    )
+    assert other["digest"] == honest["digest"]
