@@ -86,11 +86,12 @@ class Member:
 
     def defaults(self) -> dict[str, Any]:
         """List the parameters that were not given, with their values as plain data."""
-        from pydantic_core import to_jsonable_python
+        from pydantic import ConfigDict, TypeAdapter
 
+        plain = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
         made, given = self.make(), dict(self.params)
         values = {key: getattr(made, key) for key in parameters(type(made)) if key not in given}
-        return {key: to_jsonable_python(value, inf_nan_mode="constants", fallback=str) for key, value in values.items()}
+        return {key: plain.dump_python(value, mode="json", fallback=str) for key, value in values.items()}
 
 
 def member_class(family: str, name: str) -> type[Any]:

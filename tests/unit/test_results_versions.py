@@ -21,7 +21,7 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.experiment import load, parse
-from driftlab.platform.results import recorder, schema
+from driftlab.platform.results import recorder, schema, tables_page
 from driftlab.platform.results.diff import differences
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder, finished
@@ -148,14 +148,11 @@ def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
     assert open_run(run).frame("updates")["loss_last"].isna().all()
 
 
-def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
-    made = schema._column("place", pa.string(), "where it was made", before="server")
-    table = schema.TABLES["updates"]
-    newer = pa.schema([*table, made], metadata=table.metadata)
-    monkeypatch.setattr(recorder, "TABLES", {**schema.TABLES, "updates": newer})
+def test_a_column_holds_what_it_says_where_it_is_missing(run):
+    rewrite(run, "updates", lambda table: table.drop_columns(["place"]), "4")
     (file, *_) = sorted((run / "tables/updates").glob("one_time*"))
     assert recorder.read_file(file, "updates")["place"].to_pylist() == ["server"] * 2
-    assert schema._meaning(made) == 'where it was made; "server" in older runs'
+    assert tables_page._meaning(schema.TABLES["updates"].field("place")).endswith('; "server" in older runs')
 
 
 def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatch):
