@@ -1,9 +1,10 @@
 """Measure what a fleet of 1 000 devices costs, per device, against fleets of 10; prints one JSON line per system.
 
-Every device sees its own stream. Under `one_time` it uploads, is taught and gets an update, so that each has a device, an
-application and a learner node; under `tent` it learns from its stream by itself. Both sides run on the same Ray, warmed up by a cell before; small fleets follow each other until they have seen
-a tenth of what the large one sees, before it and once more after it, since a shared machine is not equally fast all the
-time. Cost is processor time of all processes, memory their proportional set size.
+Every device sees its own stream. Under `one_time` it uploads, is taught and gets an update, so that each has a device,
+an application and a learner node; under `tent` it learns from its stream by itself. Both sides run on the same Ray,
+warmed up by a cell before; small fleets follow each other until they have seen a tenth of what the large one sees,
+before it and once more after it, since a shared machine is not equally fast all the time. Cost is processor time of all
+processes, memory their proportional set size.
 """
 
 from __future__ import annotations

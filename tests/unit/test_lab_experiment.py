@@ -270,8 +270,8 @@ class TestMeaning:
     @pytest.mark.parametrize(
         ("system", "said"),
         [
-            ({"name": "z", "streaming": "one_time"}, "pays for a teacher's labels and adaptation 'frozen' learns from"),
-            ({"name": "z", "adaptation": "distill"}, "streaming 'local' brings none; choose a streaming member"),
+            ({"name": "z", "streaming": "one_time"}, "and adaptation 'frozen' learns nothing; choose an adaptation"),
+            ({"name": "z", "adaptation": "distill"}, "'local' feeds no learner; choose a streaming member"),
             ({"name": "z", "base": "one_tme"}, "Unknown system 'one_tme'. Did you mean 'one_time'?"),
             ({"name": "z", "streaming": {"rate": 1}}, "it has no 'name', such as {name: local}"),
             ({"name": "one_time", "streaming": {"name": "one_time", "iterations": True}}, "is True, expected int"),
@@ -352,6 +352,8 @@ class TestOverrides:
         "name=other",
         "summary=words",
         "systems.0=oracle",
+        "limits.lesson_s=30",
+        "limits.member_s=60",
         "systems.1.name=another",
         "systems.1.streaming.sample_s=6",
         "systems.1.streaming.rate_fps=2",
