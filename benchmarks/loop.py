@@ -1,8 +1,9 @@
 """Measure what the lab adds to a bare PyTorch loop that does the same work in one process; a JSON line per system.
 
-Both sides draw the same frames, run the same student over them, score every frame and learn from the same samples: once
-from labels on the server (`one_time`), or again and again on the device, frame by frame (`tent`). The bare side has no nodes, no clock, no links, no updates on a wire and no rows. Processor time of this process is
-compared, the two taking turns; the median ratio is given.
+Both sides draw the same frames, run the same student over them, score every frame and learn from the same samples:
+once from labels on the server (`one_time`), or again and again on the device, frame by frame (`tent`). The bare side
+has no nodes, no clock, no links, no updates on a wire and no rows. Processor time of this process is compared, the two
+taking turns; the median ratio is given.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import results_factory as factory
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.lab.paths import new_run
-from driftlab.platform.results import schema, tables_page
+from driftlab.platform.results import schema
 from driftlab.platform.results.read import open_run
 from driftlab.platform.results.recorder import Recorder, as_table, finished, table_file
 
@@ -41,7 +41,7 @@ def test_every_column_has_type_unit_and_meaning():
 
 
 def test_the_page_of_tables_is_current():
-    assert (ROOT / "docs/tables.md").read_text(encoding="utf-8") == tables_page.page()
+    assert (ROOT / "docs/tables.md").read_text(encoding="utf-8") == schema.page()
 
 
 # --- chunks to Arrow
