@@ -4,8 +4,9 @@ Two to six applications with five networks each, such as pruning makes them: wor
 width. The gap is what a schedule costs above the optimum, in percent of what the optimum loses against every answer
 right and in time (goals of accuracy are 1, so costs are errors plus lateness). It is measured for three weights of
 lateness and where memory is enough for 100, 75 and 55 % of the largest networks. Times are of one core for six
-applications, a whole decision each; the second line is for eight that offer to learn. The exact one is timed apart where memory binds, so that it has to be solved as an
-integer programme; `steepest_longer` walks a finer grid, so that it takes at least as long as `lookahead`.
+applications, a whole decision each; the second line is for eight that offer to learn. The exact one is timed apart
+where memory binds, so that it has to be solved as an integer programme; `steepest_longer` walks a finer grid, so that
+it takes at least as long as `lookahead`.
 """
 
 from __future__ import annotations
