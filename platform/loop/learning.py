@@ -14,11 +14,12 @@ from driftlab.platform.core.records import Noticed, Received, Uploaded
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
 from driftlab.platform.loop.context import Site
+from driftlab.platform.loop.deliveries import Delivery, UpdateDelivery
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.messages import Message, Upload
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_learner
-from driftlab.platform.loop.rounds import Await, Delivery, LabelRounds, Offer, Step, Steps, UpdateDelivery, WeightRounds
+from driftlab.platform.loop.rounds import Await, LabelRounds, Offer, Step, Steps, WeightRounds
 from driftlab.platform.loop.rows import sample_columns, update_row
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.scheduling.base import Learning
@@ -125,8 +126,10 @@ class Teaching:
                 yield from self.parts.ready(frames)
                 received: Received = self.session.result(frames).facts
                 message.refused = received.refused
-        oracle = app.context.teacher is None
-        truth = self.session.call(app.node("device"), "reveal", sampling.times_s) if oracle else frames
+        asked = (
+            self.parts.cell.system.uses_teacher and app.context.teacher is None
+        )  # an oracle, which is told the truth
+        truth = self.session.call(app.node("device"), "reveal", sampling.times_s) if asked else frames
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
     def _pixels(self, app: AppRun) -> int:

@@ -12,10 +12,10 @@ from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
+from driftlab.platform.loop.deliveries import TrainingRound
 from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
 from driftlab.platform.loop.ledger import PURPOSES, Account, total
 from driftlab.platform.loop.messages import Message
-from driftlab.platform.loop.rounds import TrainingRound
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import overall

@@ -281,6 +281,7 @@ def begin_real(
     window_s: float = 5.0,
     session: InlineSession | None = None,
     scheduling: Any = Member("scheduling", "uniform"),
+    machine: Any = None,
     **setting: Any,
 ) -> Loop:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
@@ -293,7 +294,7 @@ def begin_real(
     model = build(network, classes, seed=0)
     weights = InlineJob(NodeId("builder", ""), "", Reply(payload=state_of(model)))
     student = Network(network, single(account(model, 32, 48)), "", weights)
-    spec = DeviceSpec("cam", hardware.find("laptop"), LINKS["lte"], (AppSpec(App("signs", FPS), stream),))
+    spec = DeviceSpec("cam", machine or hardware.find("laptop"), LINKS["lte"], (AppSpec(App("signs", FPS), stream),))
     system = System("real", "", streaming, adaptation, scheduling=scheduling)
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
     context = AppContext(student, None, TeacherSpec(task="classification"), 0.002, classes)

@@ -390,6 +390,40 @@ class TestWindows:
             assert np.array_equal(values, long[name], equal_nan=values.dtype.kind == "f"), name
 
 
+class TestLengthOfWindows:
+    """How long a window is decides when frames are handed over, and nothing else."""
+
+    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # a lesson takes several frames' time
+
+    @pytest.mark.parametrize(
+        ("streaming", "adaptation"),
+        [
+            ("local", ("tent", ("stream_batch", 4))),
+            ("local", ("tent", ("answers", "now"), ("stream_batch", 4), ("variant", "run"))),
+            ("local", ("tent", ("answers", "now"), ("learns", "beside"), ("stream_batch", 4), ("variant", "run"))),
+            ("local", ("adabn", ("stream_batch", 4))),
+            ("local", ("shot", ("stream_batch", 4))),
+            ("on_device", ("shot", ("batch", 4), ("iterations", 1))),
+        ],
+        ids=str,
+    )
+    def test_frames_scores_lessons_and_digests_stay(self, streaming, adaptation):
+        name, *given = adaptation
+        members = Member("streaming", streaming), Member("adaptation", name, tuple(given))
+        found = []
+        for window_s in (1.0, 2.0, 5.0, 10.0, 30.0):
+            loop = run_real(*members, window_s=window_s, machine=self.SLOW)
+            (whole,) = rows(loop, "runs")
+            told = without_host([*rows(loop, "adaptations"), *rows(loop, "updates")])
+            found.append((columns(loop, "frames"), told, whole["weights_digest"], whole["learning_j"]))
+        frames, told, digest, learning_j = found[0]
+        assert told and learning_j > 0
+        for other, *rest in found[1:]:
+            assert rest == [told, digest, pytest.approx(learning_j)]
+            for column, values in frames.items():
+                assert np.array_equal(values, other[column], equal_nan=values.dtype.kind == "f"), column
+
+
 def without_host(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith("host")} for row in found]
 
@@ -398,7 +432,12 @@ def frames_of(loop: Any, windows: int) -> dict[str, Any]:
     """Run some windows of a cell and give what the frames table holds by then."""
     for _, _progress in zip(range(windows), loop.windows(), strict=False):
         pass
-    chunks = loop.ledger.rows["frames"]
+    return columns(loop, "frames")
+
+
+def columns(loop: Any, table: str) -> dict[str, Any]:
+    """Join what a table holds of a cell."""
+    chunks = loop.ledger.rows[table]
     names = [name for name in chunks[0] if name not in ("device", "app") and chunks[0][name] is not None]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
 

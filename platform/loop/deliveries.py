@@ -1,0 +1,128 @@
+"""What comes of a round of learning, and goes to the device: labels, weights, or a new plan alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.core.records import Applied, Need, Stored, Trained
+from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.messages import Message, Upload
+from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan
+from driftlab.platform.world.cost import added
+
+
+@dataclass
+class TrainingRound:
+    """One stay of samples with a learner, for its row in the updates table; one without uploads only sends weights."""
+
+    app: AppRun
+    uploads: tuple[Upload, ...] = ()
+    teach_start_s: float | None = None
+    teach_end_s: float | None = None
+    train_start_s: float | None = None
+    train_end_s: float | None = None
+    state: Any = None  # the streaming member's, after this round
+    stored: Stored | None = None
+    trained: Trained | None = None
+    plan: DownlinkPlan | None = None
+    way: str | None = None  # which of several the scheduler chose
+    needs: list[Need] = field(default_factory=list)  # of everything that was done
+    idle: str = ""  # why nothing was trained
+    now_s: float = 0.0  # when the last step was done
+
+    @property
+    def need(self) -> Need:
+        return added(self.needs)
+
+
+@dataclass
+class Delivery(ABC):
+    """Something that goes to the device after a round."""
+
+    app: AppRun
+    session: Session
+
+    kind = ""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """How much the link carries."""
+
+    def take(self, message: Message) -> Job | None:
+        """Hand it to the application, whose answer is Applied; None: nothing has to be handed over."""
+        return None
+
+    @abstractmethod
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
+        """Take into account what became of it; return its row of the updates table, if it has one."""
+
+
+@dataclass
+class LabelDelivery(Delivery):
+    """Labels of one upload; the device carries them along from the moment of their arrival."""
+
+    upload: Upload
+    packed: Job
+    size: int
+
+    kind = "labels"
+
+    @property
+    def bytes(self) -> int:
+        return self.size
+
+    def take(self, message: Message) -> Job:
+        times_s = self.upload.sent.newest_s, message.arrive_s
+        return self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
+
+    def settle(self, message: Message, applied: Applied | None) -> None:
+        return None
+
+
+@dataclass
+class PlanDelivery(Delivery):
+    """A new plan alone, after a round in which nothing was learned."""
+
+    done: TrainingRound
+
+    kind = "plan"
+
+    @property
+    def bytes(self) -> int:
+        return PLAN_BYTES
+
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+        if not message.refused:
+            self.app.device_state = self.done.state
+        return {"done": self.done, "reason": self.done.idle}
+
+
+@dataclass
+class UpdateDelivery(Delivery):
+    """Weights; the device uses them from the moment of their arrival."""
+
+    done: TrainingRound
+    packing: Job
+
+    kind = "update"
+
+    @property
+    def bytes(self) -> int:
+        assert self.done.trained is not None
+        return self.done.trained.bytes
+
+    def take(self, message: Message) -> Job:
+        return self.session.call(self.app.node("application"), "apply", self.packing, message.arrive_s, message.damage)
+
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+        if applied is None:
+            return {"done": self.done, "reason": message.refused}
+        self.app.account.updates += applied.accepted
+        if applied.accepted:
+            self.app.in_step, self.app.device_state = True, self.done.state
+        return {"done": self.done, "reason": applied.reason, "applied": applied, "arrive_s": message.arrive_s}
