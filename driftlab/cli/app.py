@@ -67,6 +67,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN if stopped_by else handler)
     if stopped_by:
         code = 128 + stopped_by[0]  # as shells count
+    if code > 128:
         remark("Interrupted.")
     _end(code, ("cell", "ray") if stopped_by else ("cell", "ray, abandoned"))
 
