@@ -149,12 +149,12 @@ def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
 
 
 def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
-    made = columns.column("place", pa.string(), "where it was made", before="server")
+    made = columns.column("made_at", pa.string(), "where it was made", before="server")
     table = schema.TABLES["updates"]
     newer = pa.schema([*table, made], metadata=table.metadata)
     monkeypatch.setattr(recorder, "TABLES", {**schema.TABLES, "updates": newer})
     (file, *_) = sorted((run / "tables/updates").glob("one_time*"))
-    assert recorder.read_file(file, "updates")["place"].to_pylist() == ["server"] * 2
+    assert recorder.read_file(file, "updates")["made_at"].to_pylist() == ["server"] * 2
     assert schema._meaning(made) == 'where it was made; "server" in older runs'
 
 
