@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.datasets.frames import Stream, frame_times
+from driftlab.datasets.frames import Frames, Stream, frame_times
 from driftlab.platform.core.records import Captured, Reply, Uploaded
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
@@ -23,10 +23,11 @@ class Device:
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
         self._streams: dict[int, Stream] = {}  # by how many times larger than the student's input it is
+        self._sent: dict[tuple[float, ...], Frames] = {}  # the newest samples, which an oracle may be asked about soon
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Leave open streams behind: whoever restores this device opens its own."""
-        return {"_spec": self._spec, "_streams": {}}
+        """Leave behind what can be drawn again: a restored device opens its own streams."""
+        return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
     def _stream(self, scale: int = 1) -> Stream:
         """Open what the camera sees, at the student's size or larger."""
@@ -51,8 +52,7 @@ class Device:
 
     def upload(self, sampling: Sampling) -> Reply:
         """Pack the sampled frames for the link; the payload is what the link carries, to the byte."""
-        times_s = np.asarray(sampling.times_s, dtype=np.float64)
-        shown = self._stream(sampling.scale).at(times_s)
+        shown = self._sampled(sampling.times_s, sampling.scale)
         started = time.perf_counter()
         packed = pack(shown.images, sampling.codec)
         host_seconds = time.perf_counter() - started
@@ -62,10 +62,16 @@ class Device:
 
     def sample(self, sampling: Sampling) -> Reply:
         """Take the sampled frames as they are, for a learner on the device; their truth stays behind."""
-        frames = self._stream().at(np.asarray(sampling.times_s, dtype=np.float64))
+        frames = self._sampled(sampling.times_s)
         kept = replace(frames, labels=None, boxes=None, classes=None)
         return Reply(Uploaded(len(kept), 0, 0, float(kept.times_s[-1]), 0.0), payload=kept)
 
     def reveal(self, times_s: Sequence[float]) -> Reply:
         """Show frames with their truth: for oracles alone."""
-        return Reply(payload=self._stream().at(np.asarray(times_s, dtype=np.float64)))
+        return Reply(payload=self._sent.pop(tuple(times_s), None) or self._sampled(times_s))
+
+    def _sampled(self, times_s: Sequence[float], scale: int = 1) -> Frames:
+        """Draw frames, and keep those of the student's size until their truth is asked for or others are sent."""
+        frames = self._stream(scale).at(np.asarray(times_s, dtype=np.float64))
+        self._sent = {tuple(times_s): frames} if scale == 1 else {}
+        return frames
