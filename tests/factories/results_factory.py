@@ -201,6 +201,7 @@ def update(device, rng, at_s=10.0):
     return {
         "device": device,
         "app": "segment",
+        "place": "server",
         "version": 1,
         "uploads": 1,
         "samples": 20,
@@ -216,6 +217,9 @@ def update(device, rng, at_s=10.0):
         "teach_end_s": at_s + 3.0,
         "train_start_s": at_s + 3.0,
         "train_end_s": at_s + 8.0,
+        "work_s": 6.9,
+        "energy_j": 1800.0,
+        "memory_bytes": 500_000,
         "arrive_s": at_s + 9.1,
         "accepted": True,
         "host_train_seconds": 0.8,
