@@ -42,20 +42,23 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     names = sorted(allowed)
     close = difflib.get_close_matches(given[:MOST_QUOTED], names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    shown = given if len(given) <= MOST_QUOTED else f"{given[: MOST_QUOTED - 1]}…"
-    return RequestError(f"Unknown {kind} '{shown}'.{hint} Known: {', '.join(names) or 'none'}.")
+    return RequestError(f"Unknown {kind} '{shortened(given)}'.{hint} Known: {', '.join(names) or 'none'}.")
 
 
 def first_line(error: BaseException) -> str:
     """Cut an error down to what it says first; one that says nothing has at least a name."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return line if len(line) <= MOST_LINE else f"{line[: MOST_LINE - 1]}…"
+    return shortened(line, MOST_LINE)
 
 
 def quoted(value: object) -> str:
     """Write a value as Python does, shortened where it is long, deep or a number of too many digits."""
-    text = _QUOTER.repr(value)
-    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
+    return shortened(_QUOTER.repr(value))
+
+
+def shortened(text: str, most: int = MOST_QUOTED) -> str:
+    """Cut a text to what a message has room for."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class _Quoter(reprlib.Repr):
