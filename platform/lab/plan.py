@@ -13,7 +13,7 @@ from driftlab.platform.lab.cells import Cell, cells_of, resolved
 from driftlab.platform.lab.experiment import Experiment
 from driftlab.platform.results.diff import spec_differences
 from driftlab.platform.results.origin import Origin, cell_spec, seal_of
-from driftlab.platform.results.recorder import FAILED, doubt, table_file
+from driftlab.platform.results.recorder import FAILED, doubt, files_of, table_file
 
 DIFFERENCES_SHOWN = 5
 
@@ -94,7 +94,7 @@ def _refuse_edited(directory: Path, lines: Sequence[str]) -> None:
 def _refuse_foreign(tables: Path, cells: Sequence[Cell]) -> None:
     """Refuse files of cells that the spec does not list: a report would show them among the others."""
     known = {table_file(tables, "runs", cell.id).name for cell in cells}
-    foreign = sorted(file.name for file in (tables / "runs").glob("*.parquet") if file.name not in known)
+    foreign = sorted(file.name for file in files_of(tables, "runs") if file.name not in known)
     if foreign:
         raise RequestError(
             f"'{tables / 'runs'}' holds {len(foreign)} files of cells that spec.yaml does not list "

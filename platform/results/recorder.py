@@ -59,7 +59,7 @@ def finished(directory: str) -> set[str]:
     mix both. One of a newer major version raises DataError, so that nothing of it is overwritten.
     """
     tables = Path(directory) / "tables"
-    rows = [_readable(file, "runs") for file in sorted((tables / "runs").glob("*.parquet"))]
+    rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
     cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
     return {cell for cell in cells if doubt(tables, cell) is None}
 
@@ -85,6 +85,14 @@ def doubt(tables: Path, cell: str) -> str | None:
 
 def _as_written(file: Path, table: str, seal: Seal) -> bool:
     return _readable(file, table) is not None and digest_of(file) == seal.files.get(table)
+
+
+def files_of(tables: Path, table: str) -> list[Path]:
+    """List the files of a table; DataError for a link that leads nowhere or to itself, which would look empty."""
+    for folder in (tables, tables / table):
+        if not folder.is_dir() and (folder.is_symlink() or folder.exists()):
+            raise DataError(f"'{folder}' is a link or a file, not a folder of tables. Put the folder back.")
+    return sorted((tables / table).glob("*.parquet"))
 
 
 def table_file(tables: Path, table: str, cell: str) -> Path:

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from driftlab.cli import app as front
-from driftlab.errors import RequestError
+from driftlab.errors import DataError, RequestError
 from driftlab.platform.lab import plan
 from driftlab.platform.lab import run as lab
 from driftlab.platform.lab.cells import cells_of
@@ -192,3 +192,11 @@ def test_the_seal_leaves_the_table_as_it_was(run, tmp_path):
         Recorder(str(tmp_path / folder)).write(CELLS[0], rows, origin)
     files = [table_file(tmp_path / folder / "tables", "runs", CELLS[0]) for folder in "ab"]
     assert pq.read_table(files[0]).equals(pq.read_table(files[1]))
+
+
+@pytest.mark.parametrize("folder", ["tables", "tables/runs"])
+def test_a_folder_that_leads_to_itself_is_not_taken_for_an_empty_one(run, folder):
+    shutil.rmtree(run / folder)
+    (run / folder).symlink_to(run / folder)
+    with pytest.raises(DataError, match="is a link"):
+        planned(run)
