@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from driftlab.errors import quoted
+
 
 def whole(name: str, value: object, low: int, high: int) -> list[str]:
     """Ask for a whole number within limits."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return []
-    return [f"{name} is {value!r}, allowed are whole numbers from {low} to {high}"]
+    return [f"{name} is {quoted(value)}, allowed are whole numbers from {low} to {high}"]
 
 
 def number(name: str, value: object, low: float, high: float) -> list[str]:
@@ -17,4 +19,4 @@ def number(name: str, value: object, low: float, high: float) -> list[str]:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
         return []
-    return [f"{name} is {value!r}, allowed are numbers from {low:g} to {high:g}"]
+    return [f"{name} is {quoted(value)}, allowed are numbers from {low:g} to {high:g}"]

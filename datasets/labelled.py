@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from driftlab.datasets.signs.presets import Problem
 from driftlab.errors import RequestError, unknown_name
 
 Counts = tuple[int, int, int]  # pictures in the three parts
+MAX_SET_BYTES = 2**34
+MAX_FILES = 1_000_000  # in the folder of an archive
 
 
 class Pictures(NamedTuple):
@@ -123,6 +126,7 @@ def open_set(
     faults = checks.whole("seed", seed, 0, 2**63 - 1)
     faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, 8, 512)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
+    faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:
         raise RequestError(f"Labelled set '{name}' cannot be opened: {'; '.join(faults)}.")
     known = source.problem or Problem("", "", 2, 1.0)
@@ -141,7 +145,10 @@ def stamp(name: str) -> str:
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
         return ""
-    files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    there = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+    if len(there) > MAX_FILES:
+        raise RequestError(f"'{folder}' holds more than {MAX_FILES:,} files; give the folder of one labelled set.")
+    files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in there if path.is_file())
     return hashlib.sha256(repr(files).encode()).hexdigest()[:20]
 
 
@@ -155,6 +162,17 @@ def _count_faults(counts: object) -> list[str]:
             f"counts is {counts!r}, allowed are three numbers (to learn, to choose and to judge by) or the most of each"
         ]
     return [fault for count in counts for fault in checks.whole("a count", count, 1, 10**7)]
+
+
+def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
+    """Refuse pictures that are asked for by number and would not fit into memory."""
+    asked = sum(counts) if isinstance(counts, tuple | list) else 0
+    wanted = asked * pixels * 3
+    if wanted <= MAX_SET_BYTES:
+        return []
+    return [
+        f"{asked} pictures of {pixels} pixels take {wanted / 2**30:.0f} GiB, allowed are {MAX_SET_BYTES / 2**30:.0f}"
+    ]
 
 
 def _problem_faults(source: Source, classes: object, difficulty: object) -> list[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 _FRAMES_KEPT = 8
+MAX_CLASSES_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class VideoStream:
         try:
             with Image.open(path) as picture:
                 values = np.asarray(picture)
-        except (OSError, UnidentifiedImageError) as error:
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
             raise DataError(f"Label map '{path}' cannot be read: {error}. Write it again as an 8-bit PNG.") from error
         if values.ndim != 2 or values.dtype != np.uint8:
             raise DataError(
@@ -217,6 +218,8 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     for folder in (path.with_name(f"{path.name}.labels"), path.parent):
         file = folder / "classes.txt"
         if file.is_file():
+            if file.stat().st_size > MAX_CLASSES_BYTES:
+                raise DataError(f"'{file}' has more than {MAX_CLASSES_BYTES:,} bytes; name one class per line.")
             names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
             if not 0 < len(names) <= MOST_CLASSES:
                 raise DataError(f"'{file}' names {len(names)} classes, allowed are 1 to {MOST_CLASSES}, one per line.")

@@ -6,7 +6,11 @@ This module is the only one that every layer may import; it imports nothing from
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+
+MOST_QUOTED = 120  # characters of a value that a message quotes
+MOST_LINE = 400  # characters of another library's message
 
 
 class DriftlabError(Exception):
@@ -36,11 +40,34 @@ class WireError(DriftlabError):
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     """Say that a name is not known, what was probably meant, and what is allowed."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, names, n=1)
+    close = difflib.get_close_matches(given[:MOST_QUOTED], names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    return RequestError(f"Unknown {kind} '{given}'.{hint} Known: {', '.join(names) or 'none'}.")
+    return RequestError(f"Unknown {kind} '{shortened(given)}'.{hint} Known: {', '.join(names) or 'none'}.")
 
 
 def first_line(error: BaseException) -> str:
     """Cut an error down to what it says first; one that says nothing has at least a name."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return shortened(line, MOST_LINE)
+
+
+def quoted(value: object) -> str:
+    """Write a value as Python does, shortened where it is long, deep or a number of too many digits."""
+    return shortened(_QUOTER.repr(value))
+
+
+def shortened(text: str, most: int = MOST_QUOTED) -> str:
+    """Cut a text to what a message has room for."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+class _Quoter(reprlib.Repr):
+    """Writes so much of a value as a message has room for, however large the value is."""
+
+    def repr_int(self, value: int, level: int) -> str:
+        return f"a whole number of {value.bit_length()} bits" if value.bit_length() > MOST_QUOTED else repr(value)
+
+
+_QUOTER = _Quoter()
+_QUOTER.maxstring = _QUOTER.maxother = MOST_QUOTED
+_QUOTER.maxdict = _QUOTER.maxlist = _QUOTER.maxtuple = 8

@@ -11,7 +11,7 @@ from driftlab.cli.output import remark
 from driftlab.platform.lab.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.progress import Progress as Bars
 
@@ -52,6 +52,9 @@ class Lines(Progress):
         kept_text = f" ({kept} already there)" if kept else ""
         remark(f"{cells} cell{'' if cells == 1 else 's'} to run{kept_text}")
 
+    def repeats(self, cells: Sequence[str], reason: str) -> None:
+        remark(_again(cells, reason))
+
     def building(self, network: str, number: int, of: int) -> None:
         if number > self._named:  # it is told again when it is waited for
             self._named = number
@@ -86,6 +89,9 @@ class Bar(Progress):
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         self._cells, self._of_s = cells, virtual_s
 
+    def repeats(self, cells: Sequence[str], reason: str) -> None:
+        self._bars.console.print(_again(cells, reason), highlight=False, markup=False)
+
     def building(self, network: str, number: int, of: int) -> None:
         self._bars.update(self._task, description=f"network {number}/{of}: {network}", total=of)
 
@@ -103,3 +109,9 @@ class Bar(Progress):
         self._bars.update(self._task, description=f"{self._ended}/{self._cells} cells")
         if reason:
             self._bars.console.print(f"FAILED {cell}: {reason}", style="red", highlight=False)
+
+
+def _again(cells: Sequence[str], reason: str) -> str:
+    """Say which cells run again, and why."""
+    more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+    return f"runs again: {cells[0]}{more}: {reason}"

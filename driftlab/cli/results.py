@@ -24,9 +24,13 @@ def register(app: typer.Typer) -> None:
 
 def report(run: Folder, as_json: Json = False) -> None:
     """Write report.html, one self-contained file with plots, and report.md from a run's tables."""
+    from driftlab.platform.results.read import open_run
     from driftlab.platform.results.report import write_report
+    from driftlab.platform.results.trust import warnings_of
 
     path = write_report(run)
+    for warning in warnings_of(open_run(run)):
+        remark(warning)
     if as_json:
         print_json({"report": path})
     else:

@@ -10,7 +10,7 @@ import typer
 
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.cli.progress import shown
-from driftlab.errors import BackendLost, RequestError
+from driftlab.errors import BackendLost, RequestError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +35,7 @@ Resume = Annotated[Path | None, typer.Option(help="Continue the run in this fold
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 MOST_SEEDS = 10_000
+MOST_DIGITS = 19  # of a seed
 
 
 def register(app: typer.Typer) -> None:
@@ -155,17 +156,25 @@ def _split(option: str, text: str | None) -> tuple[str, ...]:
 
 def _seeds(part: str) -> Sequence[int]:
     first, dots, last = part.partition("..")
-    if not first.isdecimal() or (dots and not last.isdecimal()):
-        raise RequestError(f"--seed '{part}' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4.")
+    if not _is_seed(first) or (dots and not _is_seed(last)):
+        raise RequestError(f"--seed '{shortened(part)}' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4.")
     begin, end = int(first), int(last if dots else first) + 1
     if not begin < end <= begin + MOST_SEEDS:
         raise RequestError(f"--seed '{part}' is no range of 1 to {MOST_SEEDS} seeds; give the lower one first.")
     return range(begin, end)
 
 
+def _is_seed(text: str) -> bool:
+    """Tell whole numbers of no more digits than seeds have."""
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+
+
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
     from driftlab.platform.lab import run as lab
+    from driftlab.platform.lab.size import announcement
 
+    if told := announcement(spec):
+        remark(told)
     with lab.begun(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.work(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
@@ -201,6 +210,7 @@ def _how_to_go_on(directory: Path) -> str:
 def _plan(spec: Experiment, as_json: bool) -> None:
     """List the cells and what they amount to."""
     from driftlab.platform.lab.cells import cells_of
+    from driftlab.platform.lab.size import size_of
 
     cells = cells_of(spec)
     rows = [(cell.id, _count(len(cell.devices), "device"), f"{cell.duration_s:g} s") for cell in cells]
@@ -212,7 +222,7 @@ def _plan(spec: Experiment, as_json: bool) -> None:
     print_columns(rows)
     streams = [(cell, tenant.stream) for cell in cells for device in cell.devices for tenant in device.tenants]
     frames = sum(cell.duration_s * stream.fps for cell, stream in streams)
-    say(f"{_count(len(cells), 'cell')}, {frames:.0f} frames; nothing was run.")
+    say(f"{_count(len(cells), 'cell')}, {frames:.0f} frames, {size_of(spec)}; nothing was run.")
 
 
 def _count(number: int, noun: str) -> str:

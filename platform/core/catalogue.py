@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from driftlab.errors import RequestError, unknown_name
+from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core import plugins
 
 BASES: Mapping[str, str] = {
@@ -55,6 +55,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "exact": "driftlab.platform.scheduling.exact:Exact",
     },
 }
+MAX_COUNT = 10_000_000  # of any whole number that a member takes: iterations, frames of a batch, epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +131,12 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
         try:
             values[key] = _fitted(value, known[key][0])
         except ValueError:
-            faults.append(f"'{key}' is {value!r}, expected {_type_name(known[key][0])}")
+            faults.append(f"'{key}' is {quoted(value)}, expected {_type_name(known[key][0])}")
             continue
         if isinstance(value, float) and not math.isfinite(value):
             faults.append(f"'{key}' is {value}, must be finite")
+        if isinstance(value, int) and abs(value) > MAX_COUNT:
+            faults.append(f"'{key}' is {quoted(value)}, must be at most {MAX_COUNT:,}")
     if not faults and hasattr(cls, "faults"):
         faults.extend(cls(**values).faults())
     return faults

@@ -7,6 +7,7 @@ unpickles what a member left behind has only the name.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import os
@@ -42,6 +43,12 @@ def short(name: str) -> str:
     """Leave out where a file lies: what tables say must not depend on it."""
     place, colon, cls = name.rpartition(":")
     return Path(place).name + colon + cls if place.endswith(SUFFIX) else name
+
+
+def code_digest(name: str) -> str | None:
+    """Hash the file that a member lies in; None for a member of the catalogue or of a package."""
+    place = Path(name.rpartition(":")[0])
+    return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
 
 
 def find(family: str, name: str, base: type[Any]) -> type[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import Stream
-from driftlab.errors import RequestError, unknown_name
+from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core.catalogue import FAMILIES, Member
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for, seed_for
@@ -31,10 +31,11 @@ def cells_of(experiment: Experiment) -> list[Cell]:
     systems = systems_of(experiment)
     tenants = [(workload, tenants_of(experiment, workload)) for workload in experiment.workloads]
     return [
-        _cell(system, workload.label, fleet, devices_of(fleet, workload, inside, seed), seed, experiment.server.gpus)
+        _cell(system, workload.label, fleet, devices, seed, experiment.server.gpus)
         for seed in experiment.seeds
         for fleet in experiment.fleets
         for workload, inside in tenants
+        for devices in (devices_of(fleet, workload, inside, seed),)  # the same whatever system runs on them
         for system in systems
     ]
 
@@ -222,7 +223,7 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
     if isinstance(given, str):
         return Member(family, given)
     if "name" not in given:
-        raise RequestError(f"{family} is {given!r}: it has no 'name', such as {{name: local}}")
+        raise RequestError(f"{family} is {quoted(given)}: it has no 'name', such as {{name: local}}")
     own = {key: value for key, value in given.items() if key not in ("name", "defaults")}
     return _as_then(Member(family, str(given["name"]), tuple(own.items())), given.get("defaults") or {})
 
@@ -230,7 +231,7 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
 def _as_then(member: Member, defaults: Any) -> Member:
     """Give a member those defaults of a run's spec that are others by now; the rest stays not given."""
     if not isinstance(defaults, dict):
-        raise RequestError(f"{member.family}: defaults is {defaults!r}; write parameters beside the name instead")
+        raise RequestError(f"{member.family}: defaults is {quoted(defaults)}; write parameters beside the name instead")
     if not defaults:
         return member
     given = dict(member.params)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.wording import worded
 from driftlab.platform.lab.cells import cells_of, described, has_own_classes, measured_of, open_workload, system_of
 from driftlab.platform.models import zoo
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
     from driftlab.platform.lab.experiment import AppPart, Experiment, WorkloadPart
 
+FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
+
 
 def report(source: str, faults: Sequence[str]) -> str:
     """Put all faults of one request into one message."""
-    lines = "\n".join(f"  - {fault}" for fault in faults)
+    shown = [shortened(fault, LONGEST_FAULT) for fault in faults[:FAULTS_SHOWN]]
+    more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+    lines = "\n".join(f"  - {fault}" for fault in (*shown, *more))
     return f"{source}: {len(faults)} fault{'s' if len(faults) > 1 else ''}\n{lines}"
 
 
@@ -48,15 +52,15 @@ def _follows(detail: Any) -> bool:
 
 
 def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
-    place = ".".join(str(part) for part in detail["loc"] if not _is_union_tag(part))
+    place = ".".join(shortened(str(part)) for part in detail["loc"] if not _is_union_tag(part))
     if detail["type"] == "missing":
         return f"{place} is missing"
     if detail["type"] == "too_short":
         return f"{place} is empty: give at least one"
     if detail["type"] != "extra_forbidden":
-        return f"{place} is {detail['input']!r}: {worded(detail)}"
+        return f"{place} is {quoted(detail['input'])}: {worded(detail)}"
     known = _fields(schema, detail["loc"][:-1])
-    close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{place} is not known here.{hint} Known: {', '.join(known)}"
 
@@ -234,6 +238,6 @@ def _twins(ids: Iterable[str]) -> list[str]:
     if not twice:
         return []
     return [
-        f"these cells would run twice: {', '.join(twice)}; give systems or fleets other names, workloads an alias, "
-        "and each seed once"
+        f"these cells would run twice: {shortened(', '.join(twice), LONGEST_FAULT // 2)}; "
+        "give systems or fleets other names, workloads an alias, and each seed once"
     ]

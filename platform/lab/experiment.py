@@ -11,17 +11,22 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import label_of
-from driftlab.errors import RequestError, unknown_name
+from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
+from driftlab.platform.core.documents import read, read_text
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.lab.cells import systems_of, written_out
 from driftlab.platform.lab.check import faults_of, report, shape_faults
-from driftlab.platform.lab.overrides import apply_overrides, merged, read
+from driftlab.platform.lab.overrides import apply_overrides, merged
+from driftlab.platform.lab.size import check_grid, size_faults, size_of
 from driftlab.platform.lab.vary import expanded
 from driftlab.platform.models import zoo
 
+MOST_PARTS, MOST_SEEDS = 1000, 10_000
 FOLDER = Path(__file__).parent / "experiments"
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, Field(ge=1, le=2**50)]
+Gpus = Annotated[int, Field(ge=1, le=10_000)]
+Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
@@ -76,7 +81,9 @@ class WorkloadPart(_Part):
     height: Annotated[int, Field(ge=16, le=4096)] = 64
     width: Annotated[int, Field(ge=16, le=4096)] = 96
     params: dict[str, Any] = {}
-    apps: Annotated[tuple[AppPart, ...], Field(strict=False)] = ()  # none: one, which does the student's task
+    apps: Annotated[
+        tuple[AppPart, ...], Field(max_length=100, strict=False)
+    ] = ()  # none: one, which does the student's task
     churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
     domains: Literal["told", "hidden"] = "hidden"  # whether devices know which domain a frame is of
     live: bool = True  # whether they run their networks; if not, they are only given shares
@@ -99,23 +106,23 @@ class DevicePart(_Part):
 
     hardware: str | dict[str, Any] = "jetson-nx"
     link: str | dict[str, Any] = "lte"
-    memory_bytes: Count | None = None  # for applications; none: all that the hardware has
-    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    memory_bytes: Bytes | None = None  # for applications; none: all that the hardware has
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
 
 
 class FleetPart(_Part):
     """The devices of one cell."""
 
     name: Name = "one"
-    gpus: Count | None = None  # of the server that they take turns on; none: as many as `server` says
-    devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, strict=False)] = (DevicePart(),)
+    gpus: Gpus | None = None  # of the server that they take turns on; none: as many as `server` says
+    devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, max_length=1000, strict=False)] = (DevicePart(),)
 
 
 class StudentPart(_Part):
     """The network on every device, and how the generic one was made."""
 
     network: str = "tiny"
-    pretrain_steps: Annotated[int, Field(ge=0)] = 2500  # 35 s: mediocre on streets it has never seen
+    pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
@@ -126,7 +133,7 @@ class ServerPart(_Part):
     """The machine that labels and trains; null times are computed from its profile."""
 
     hardware: str = "server-v100"
-    gpus: Count = 1
+    gpus: Gpus = 1
     label_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.2
     step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.02
 
@@ -136,7 +143,7 @@ class TeacherPart(_Part):
 
     kind: Literal["oracle", "network"] = "oracle"
     network: str = "teacher"
-    pretrain_steps: Annotated[int, Field(ge=1)] = 1000  # a minute
+    pretrain_steps: Annotated[Steps, Field(ge=1)] = 1000  # a minute
     pretrain_rate: Positive = 0.002
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
@@ -163,12 +170,12 @@ class Experiment(_Part):
     name: Name
     summary: str = ""
     size: str | None = None  # of those that its file offers, before what `--set` and the like changed
-    systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, strict=False)]
-    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, strict=False)]
-    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, strict=False)] = (FleetPart(),)
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (0,)
+    systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
+    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
+    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)] = (FleetPart(),)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST_SEEDS, strict=False)] = (0,)
     window_s: Positive = 10.0
-    pictures: Annotated[int, Field(ge=0)] = 4
+    pictures: Annotated[int, Field(ge=0, le=1000)] = 4
     bounds: bool = True
     bound_rows: Annotated[tuple[SystemPart, ...], Field(strict=False)] | None = None  # in a run's spec: as they were
     clock: Literal["virtual", "wall"] = "virtual"
@@ -249,11 +256,11 @@ def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = No
 def _document(path: Path) -> dict[str, Any]:
     """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
-        document = read(path.read_text(encoding="utf-8"))
+        document = read(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not readable as YAML: {error}") from error
+        raise RequestError(f"{path} is not readable as YAML: {shortened(str(error), MOST_LINE)}") from error
     except RequestError as error:
-        raise RequestError(f"{path}: {error}.") from None
+        raise RequestError(f"{path}: {str(error).rstrip('.')}.") from None
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
     like = document.pop("like", None)
@@ -310,10 +317,12 @@ def _validated(document: Mapping[str, Any], source: str) -> Experiment:
         experiment = Experiment.model_validate(document)
     except ValidationError as error:
         raise RequestError(report(source, shape_faults(error, Experiment))) from None
+    check_grid(experiment.systems)
     systems, faults = expanded(experiment.systems)
-    if faults:
+    experiment = experiment.model_copy(update={"systems": systems})
+    if faults := [*faults, *size_faults(size_of(experiment))]:
         raise RequestError(report(source, faults))
-    return experiment.model_copy(update={"systems": systems})
+    return experiment
 
 
 def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
@@ -322,7 +331,9 @@ def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> d
     default = document.pop("size", None)
     size = requested[-1] if requested else default
     if not isinstance(sizes, dict) or not all(isinstance(changes, dict) for changes in sizes.values()):
-        raise RequestError(f"{source}: sizes is {sizes!r}; give changes by name, such as {{small: {{window_s: 5}}}}")
+        raise RequestError(
+            f"{source}: sizes is {quoted(sizes)}; give changes by name, such as {{small: {{window_s: 5}}}}"
+        )
     if size is None or (not sizes and not requested):  # none, or a document in full that names the size it was
         return {**document, "size": size}
     known = {str(name): changes for name, changes in sizes.items()}

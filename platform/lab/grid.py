@@ -15,14 +15,14 @@ from driftlab.errors import BackendLost, DriftlabError
 from driftlab.platform.core.backend import Backend, NodeId, Session, describe
 from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.artefacts import settings_of
-from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.experiment import Experiment
+from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import CellContext, key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.rows import failed_rows
-from driftlab.platform.results.recorder import finished
+from driftlab.platform.results.origin import Origin
 
 log = logging.getLogger(__name__)
 DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB
@@ -38,17 +38,17 @@ class Outcome:
     failed: tuple[tuple[str, str], ...]  # cell, reason
 
 
-def run_grid(experiment: Experiment, backend: Backend, directory: Path, progress: Progress) -> Outcome:
+def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Path, progress: Progress) -> Outcome:
     """Run every cell that the folder does not hold yet; a cell that fails leaves its reason and the others alone."""
-    cells = cells_of(experiment)
-    have = finished(str(directory))
-    todo = [cell for cell in cells if cell.id not in have]
-    progress.begins(len(todo), len(cells) - len(todo), sum(cell.duration_s * len(cell.devices) for cell in todo))
+    todo, kept = plan.todo, len(plan.kept)
+    for reason, again in plan.again.items():
+        progress.repeats(again, reason)
+    progress.begins(len(todo), kept, sum(cell.duration_s * len(cell.devices) for cell in todo))
     failed: tuple[tuple[str, str], ...] = ()
     if todo:
-        work = Work(settings_of(experiment, backend, progress), backend, directory, progress)
+        work = Work(settings_of(experiment, backend, progress), plan.origins, backend, directory, progress)
         failed = _run_cells(todo, work)
-    return Outcome(directory, len(todo) - len(failed), len(cells) - len(todo), failed)
+    return Outcome(directory, len(todo) - len(failed), kept, failed)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Work:
     """What every cell of a grid is run with."""
 
     settings: Mapping[str, CellContext]  # by workload, scaling member and seed
+    origins: Mapping[str, Origin]  # by cell
     backend: Backend
     directory: Path
     progress: Progress
@@ -110,7 +111,7 @@ def _record(cell: Cell, rows: Rows, work: Work) -> str:
     try:
         with _session(work, f"{cell.id}/tables") as session:
             session.place(recorder, str(work.directory))
-            session.result(session.call(recorder, "write", cell.id, rows))
+            session.result(session.call(recorder, "write", cell.id, rows, work.origins[cell.id]))
     except (KeyboardInterrupt, BackendLost):
         raise
     except Exception as error:

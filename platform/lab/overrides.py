@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, quoted, shortened
+from driftlab.platform.core.documents import read
 
-
-class _Reader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML that takes 1e-3 for the number that it is (YAML 1.1 asks for a point and a sign) and a key only once."""
-
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """Look at the keys as they are written: later, those of a `<<` stand among them."""
-        node = super().compose_mapping_node(anchor)
-        lines: dict[Any, int] = {}
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key, line = self.construct_object(key_node), key_node.start_mark.line + 1
-            if key in lines:
-                raise RequestError(f"line {line}: '{key}' stands in line {lines[key]} already; keep one of them")
-            lines[key] = line
-        return node
-
-
-_Reader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def read(text: str) -> Any:
-    """Read YAML as people write it."""
-    try:
-        return yaml.load(text, _Reader)
-    except RecursionError:
-        raise RequestError("it is nested too deeply to be read") from None
+MAX_DIGITS = 9  # of a position in a list
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +29,9 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path:
-            raise RequestError(f"--set '{override}' is not KEY=VALUE, such as --set workloads.0.duration_s=30.")
+            raise RequestError(
+                f"--set '{shortened(override)}' is not KEY=VALUE, such as --set workloads.0.duration_s=30."
+            )
         _set(result, path.split("."), _value(text, override), override)
     return result
 
@@ -69,7 +43,7 @@ def _value(text: str, override: str) -> Any:
     except yaml.YAMLError:
         return text
     except RequestError as error:
-        raise RequestError(f"--set '{override}': {error}.") from None
+        raise RequestError(f"--set '{shortened(override)}': {error}.") from None
 
 
 def _set(document: Any, path: list[str], value: Any, override: str) -> None:
@@ -79,7 +53,7 @@ def _set(document: Any, path: list[str], value: Any, override: str) -> None:
         here = here[_position(here, key, override)] if isinstance(here, list) else here.setdefault(key, {})
         if not isinstance(here, dict | list):
             place = ".".join(path[: depth + 1])
-            raise RequestError(f"--set '{override}': {place} is {here!r}, which has nothing below it.")
+            raise RequestError(f"--set '{shortened(override)}': {place} is {quoted(here)}, which has nothing below it.")
     if isinstance(here, list):
         here[_position(here, last, override)] = value
     else:
@@ -87,8 +61,9 @@ def _set(document: Any, path: list[str], value: Any, override: str) -> None:
 
 
 def _position(items: list[Any], key: str, override: str) -> int:
-    if not key.isdecimal() or int(key) >= len(items):
+    if not (key.isascii() and key.isdecimal()) or len(key) > MAX_DIGITS or int(key) >= len(items):
         raise RequestError(
-            f"--set '{override}': '{key}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
+            f"--set '{shortened(override)}': '{shortened(key)}' is no position in a list of {len(items)} "
+            f"(0 to {len(items) - 1})."
         )
     return int(key)

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from driftlab.errors import RequestError
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_whole
 
 RUNS = Path("runs")  # where they are kept when nobody says otherwise
@@ -98,8 +99,8 @@ def _lock_made(path: Path) -> Iterator[None]:
 def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
     """Write a run's provenance where it is missing or damaged; what is there stays."""
     try:
-        json.loads((path / INFO).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        read_json(read_text(path / INFO))
+    except (OSError, ValueError, DataError):
         write_whole(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -12,6 +13,9 @@ class Progress:
 
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         """The grid begins: so many cells to run, so many already there, so many device-seconds to simulate."""
+
+    def repeats(self, cells: Sequence[str], reason: str) -> None:
+        """Cells that the folder holds run again, for this reason."""
 
     def building(self, network: str, number: int, of: int) -> None:
         """A network is being built, or waited for."""
@@ -35,6 +39,10 @@ class Log(Progress):
     def begins(self, cells: int, kept: int, virtual_s: float) -> None:
         self._write("begins", cells=cells, kept=kept, virtual_s=virtual_s)
         self._listener.begins(cells, kept, virtual_s)
+
+    def repeats(self, cells: Sequence[str], reason: str) -> None:
+        self._write("repeats", cells=list(cells), reason=reason)
+        self._listener.repeats(cells, reason)
 
     def building(self, network: str, number: int, of: int) -> None:
         self._listener.building(network, number, of)

@@ -20,6 +20,7 @@ from driftlab.platform.lab.experiment import Experiment, load, parse
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.inline import InlineBackend
 from driftlab.platform.lab.machine import check_torch_device, in_batch
+from driftlab.platform.lab.plan import plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.results.read import read_spec
 from driftlab.platform.results.systems import filled
@@ -74,11 +75,12 @@ def found(path: Path) -> tuple[Experiment, Path]:
 
 def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
     """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
+    plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
         paths.keep_info(directory, provenance)
         backend = open_backend()
         try:
-            return run_grid(spec, backend, directory, Log(file, progress))
+            return run_grid(spec, plan, backend, directory, Log(file, progress))
         finally:
             backend.close()
 

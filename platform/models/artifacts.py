@@ -130,7 +130,11 @@ def cache_folder() -> Path:
 
 
 def _key(origin: Origin) -> str:
-    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:20]
+    return _hash(origin)[:20]
+
+
+def _hash(origin: Origin) -> str:
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
 
 
 def _origin(recipe: Recipe) -> Origin:
@@ -154,9 +158,11 @@ def _pack_origin(recipe: PackRecipe) -> Origin:
 
 
 def _member_origin(member: Member) -> Origin:
-    file = Path(member.name.rpartition(":")[0])
-    code = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == plugins.SUFFIX else None
-    return {"name": plugins.short(member.name), "code": code, **_decisive(member.make())}
+    return {
+        "name": plugins.short(member.name),
+        "code": plugins.code_digest(member.name),
+        **_decisive(member.make()),
+    }
 
 
 def _file_name(member: Member) -> str:
@@ -171,11 +177,11 @@ def _decisive(recipe: Any) -> Origin:
 
 def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:
     path = cache_folder() / f"{name}.safetensors"
-    weights = _read(path)
+    weights = _read(path, origin)
     if weights is not None:
         return weights
     with _locked(path.with_suffix(".lock")):
-        weights = _read(path)
+        weights = _read(path, origin)
         if weights is None:
             logger.info("Training %s (kept in %s)", what, path)
             begun_s = time.perf_counter()
@@ -185,8 +191,8 @@ def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) 
         return weights
 
 
-def _read(path: Path) -> Weights | None:
-    """Load what is kept, or nothing; what is damaged counts as nothing and says so."""
+def _read(path: Path, origin: Origin) -> Weights | None:
+    """Load what is kept, or nothing; what is damaged or of another recipe counts as nothing and says so."""
     from safetensors import SafetensorError, safe_open
 
     from driftlab.platform.models.digest import digest
@@ -196,18 +202,35 @@ def _read(path: Path) -> Weights | None:
     try:
         with safe_open(path, framework="np") as kept:
             weights = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118  not a mapping
-            expected = (kept.metadata() or {}).get("digest")
+            told = kept.metadata() or {}
     except (SafetensorError, OSError) as error:
         logger.warning("%s is damaged and will be built again: %s", path, error)
         return None
-    if digest(weights) != expected:
+    seal = digest(weights)
+    if seal != told.get("digest"):
         logger.warning("%s is damaged and will be built again: its weights are not those written", path)
+        return None
+    if (told["recipe"] != _hash(origin)) if "recipe" in told else (_told_beside(path) != _told(origin, seal)):
+        logger.warning("%s was built by another recipe and will be built again", path)
         return None
     return weights
 
 
+def _told_beside(path: Path) -> object:
+    """Read how a network was built that was kept before its own file said so; nothing if that is not known."""
+    try:
+        return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _told(origin: Origin, seal: str) -> object:
+    """Say how a network was built as JSON gives it back."""
+    return json.loads(json.dumps({**origin, "digest": seal}))
+
+
 def _write(path: Path, weights: Weights, origin: Origin) -> None:
-    """Keep weights with their digest, and beside them for people how they were made; readers see all or nothing."""
+    """Keep weights with their digest and their recipe's hash; the recipe itself is beside them, for people."""
     from safetensors.numpy import save
 
     from driftlab.platform.models.digest import digest
@@ -215,7 +238,7 @@ def _write(path: Path, weights: Weights, origin: Origin) -> None:
     seal = digest(weights)
     with _explained(path):
         write_whole(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
-        write_whole(path, save(dict(weights), metadata={"digest": seal}))
+        write_whole(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
 
 
 @contextmanager

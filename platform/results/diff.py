@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from driftlab.errors import quoted
 from driftlab.platform.core.catalogue import FAMILIES
 from driftlab.platform.results.read import Run, open_run
 from driftlab.platform.results.schema import TABLES, host_columns
@@ -27,7 +28,7 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     Columns and parameters' defaults that the version of one run did not have are not compared.
     """
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
-    lines = list(_of_specs(*_comparable(left.spec, right.spec)))
+    lines = list(spec_differences(*_comparable(left.spec, right.spec)))
     cells = [set(run.table("runs")["cell"].to_pylist()) for run in (left, right)]
     lines += [f"cell '{cell}': only in {left.path}" for cell in sorted(cells[0] - cells[1])]
     lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
@@ -65,15 +66,16 @@ def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     return {**part, **slots}
 
 
-def _of_specs(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def spec_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Name every setting that differs, with both values."""
     for key in sorted(set(a) | set(b), key=str):
         if not prefix and key in IRRELEVANT:
             continue
         ours, theirs = a.get(key), b.get(key)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            yield from _of_specs(ours, theirs, f"{prefix}{key}.")
+            yield from spec_differences(ours, theirs, f"{prefix}{key}.")
         elif ours != theirs:
-            yield f"spec '{prefix}{key}': {ours!r} vs {theirs!r}"
+            yield f"spec '{prefix}{key}': {quoted(ours)} vs {quoted(theirs)}"
 
 
 def _of_tables(a: pa.Table, b: pa.Table) -> Iterator[str]:

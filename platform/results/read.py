@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftlab.errors import DataError, RequestError, first_line, unknown_name
+from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shortened, unknown_name
 from driftlab.platform.results.columns import ordered
-from driftlab.platform.results.recorder import read_file, table_file, written_by
+from driftlab.platform.results.recorder import files_of, read_file, table_file, written_by
 from driftlab.platform.results.schema import TABLES, is_newer
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class Run:
         """Read one table over all complete cells, in the order of their names, with the columns of today's schema."""
         if name not in TABLES:
             raise unknown_name("table", name, TABLES)
-        tables = self.path / "tables"
-        runs = [_read(file, "runs", self.path) for file in (tables / "runs").glob("*.parquet")]
+        runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
@@ -49,11 +49,11 @@ class Run:
 
     def versions(self) -> list[str]:
         """Name the schema versions that the cells were written with."""
-        return sorted({written_by(file) for file in (self.path / "tables/runs").glob("*.parquet")}, key=ordered)
+        return sorted({written_by(file) for file in files_of(self.path / "tables", "runs")}, key=ordered)
 
     def columns(self, name: str) -> set[str]:
         """Name today's columns of a table that the versions had which wrote the run; none if they had no such table."""
-        schemas = [pq.read_schema(file).names for file in (self.path / "tables" / name).glob("*.parquet")]
+        schemas = [pq.read_schema(file).names for file in files_of(self.path / "tables", name)]
         return set(TABLES[name].names).intersection(*schemas) if schemas else set()
 
     def frame(self, name: str) -> pd.DataFrame:
@@ -71,7 +71,7 @@ class Run:
             try:
                 return connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                raise RequestError(f"The query cannot be answered: {error}") from error
+                raise RequestError(f"The query cannot be answered: {shortened(str(error), MOST_LINE)}") from error
 
 
 class Tables:
@@ -98,33 +98,43 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     """Read what a run was asked to run."""
     import yaml
 
+    from driftlab.platform.core.documents import read, read_text
+    from driftlab.platform.results.shapes import Spec, shape_fault
+
     if not folder.is_dir():
         what = "a file" if folder.exists() else "not there"
         raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
     file = folder / "spec.yaml"
     try:
-        spec = yaml.safe_load(file.read_text(encoding="utf-8"))
+        spec = read(read_text(file), MAX_SPEC_VALUES)
     except FileNotFoundError:
         raise DataError(
             f"'{folder}' is not a run folder: it has no spec.yaml. Give one that `driftlab run` made."
         ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
     if not isinstance(spec, dict):
         raise DataError(f"'{file}' is not a mapping of settings. Start the experiment again.")
+    if fault := shape_fault(Spec, spec):
+        raise DataError(f"'{file}' cannot be read ({fault}). Put back what was changed, or start the experiment again.")
     return spec
 
 
 def _info(folder: Path) -> Mapping[str, Any]:
+    from driftlab.platform.core.documents import read_json, read_text
+    from driftlab.platform.results.shapes import Info, shape_fault
+
     file = folder / "run.json"
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = read_json(read_text(file))
     except FileNotFoundError:
         return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DataError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
     if not isinstance(info, dict):
         raise DataError(f"'{file}' is not a JSON object. {_cure(folder)}")
+    if fault := shape_fault(Info, info):
+        raise DataError(f"'{file}' cannot be read ({fault}). Remove it: {_cure(folder)}")
     return info
 
 

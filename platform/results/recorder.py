@@ -17,8 +17,11 @@ from driftlab.errors import DataError
 from driftlab.platform.core.files import whole
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.columns import SCHEMA_VERSION, ordered
+from driftlab.platform.results.origin import Origin, Seal, digest_of, seal_of, sealed
 from driftlab.platform.results.schema import TABLES, before, version_of
 
+FAILED = "it had failed"  # why a cell runs again although nothing is wrong with its files
+OTHERS = tuple(name for name in TABLES if name != "runs")  # tables of a cell that are written before its `runs`
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 
 
@@ -28,38 +31,68 @@ class Recorder:
     def __init__(self, directory: str) -> None:
         self._tables = Path(directory).absolute() / "tables"
 
-    def write(self, cell: str, rows: Rows) -> Reply:
+    def write(self, cell: str, rows: Rows, origin: Origin | None = None) -> Reply:
         """Replace everything that is recorded of a cell; the facts are the number of rows per table.
 
-        Rows keep the order they come in. The cell's name need not be a column of the chunks: it is filled in.
+        Rows keep the order they come in. The cell's name need not be a column of the chunks: it is filled in. The
+        `runs` file holds the cell's origin and the digests of its other files.
         """
         if unknown := set(rows) - set(TABLES):
             raise ValueError(f"no such table: {', '.join(sorted(unknown))}; the schema has {', '.join(TABLES)}")
         tables = {name: as_table(name, cell, rows.get(name, ())) for name in TABLES}
         if len(tables["runs"]) != 1:
             raise ValueError(f"cell '{cell}' has {len(tables['runs'])} rows for table 'runs', it must have one")
-        _remove(table_file(self._tables, "runs", cell))
-        for name in sorted(TABLES, key=lambda name: name == "runs"):
-            _write_whole(tables[name], table_file(self._tables, name, cell))
+        last = table_file(self._tables, "runs", cell)
+        _remove(last)
+        digests = {}
+        for name in OTHERS:
+            _write_whole(tables[name], file := table_file(self._tables, name, cell))
+            digests[name] = digest_of(file)
+        _write_whole(sealed(tables["runs"], Seal(origin, digests)), last)
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 
 def finished(directory: str) -> set[str]:
-    """Name the cells that ended well and whose files are all readable; a resumed run repeats every other.
+    """Name the cells that ended well and whose files are all readable and as written; resume repeats every other.
 
     A cell of another minor schema version counts as not finished: older code filled fewer columns, and a run must not
     mix both. One of a newer major version raises DataError, so that nothing of it is overwritten.
     """
     tables = Path(directory) / "tables"
-    cells = set()
-    for file in sorted((tables / "runs").glob("*.parquet")):
-        row = _readable(file, "runs")
-        if row is None or len(row) != 1 or row["status"][0].as_py() != "done" or written_by(file) != SCHEMA_VERSION:
-            continue
-        cell = row["cell"][0].as_py()
-        if all(_readable(table_file(tables, name, cell), name) is not None for name in TABLES):
-            cells.add(cell)
-    return cells
+    rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
+    cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
+    return {cell for cell in cells if doubt(tables, cell) is None}
+
+
+def doubt(tables: Path, cell: str) -> str | None:
+    """Say why a cell that has a `runs` file must run again; None if all its files can be kept."""
+    file = table_file(tables, "runs", cell)
+    row = _readable(file, "runs")
+    if row is None or len(row) != 1:
+        return "its 'runs' file cannot be read"
+    if row["cell"][0].as_py() != cell:
+        return "its 'runs' file holds another cell"
+    if row["status"][0].as_py() != "done":
+        return FAILED
+    if (version := written_by(file)) != SCHEMA_VERSION:
+        return f"its tables have schema version {version}, today's is {SCHEMA_VERSION}"
+    seal = seal_of(file)
+    if seal is None:
+        return "an older driftlab wrote it, which did not record what decided its rows"
+    wrong = (name for name in OTHERS if not _as_written(table_file(tables, name, cell), name, seal))
+    return next((f"its '{name}' file is missing, damaged or not the one that was written" for name in wrong), None)
+
+
+def _as_written(file: Path, table: str, seal: Seal) -> bool:
+    return _readable(file, table) is not None and digest_of(file) == seal.files.get(table)
+
+
+def files_of(tables: Path, table: str) -> list[Path]:
+    """List the files of a table; DataError for a link that leads nowhere or to itself, which would look empty."""
+    for folder in (tables, tables / table):
+        if not folder.is_dir() and (folder.is_symlink() or folder.exists()):
+            raise DataError(f"'{folder}' is a link or a file, not a folder of tables. Put the folder back.")
+    return sorted((tables / table).glob("*.parquet"))
 
 
 def table_file(tables: Path, table: str, cell: str) -> Path:
@@ -76,6 +109,8 @@ def read_file(file: Path, table: str) -> pa.Table:
     Files of all minor versions are read: a column that the file lacks is filled, one that is not known is left out. A
     newer major version raises DataError.
     """
+    if file.exists() and not file.is_file():
+        raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would wait for ever
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
         found, schema = parquet.schema_arrow, TABLES[table]
         _check(found, table, file)

@@ -21,6 +21,7 @@ from driftlab.platform.results.read import Run, Tables, open_run
 from driftlab.platform.results.summary.base import BOUNDS, DASH
 from driftlab.platform.results.summary.table import Summary, summarise
 from driftlab.platform.results.svg import VARIABLES, panel
+from driftlab.platform.results.trust import warnings_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -42,6 +43,7 @@ class Page:
 
     title: str
     subtitle: str
+    warnings: list[str]
     summary: Summary
     looks: Mapping[str, Style]
     measure: str  # what a score is
@@ -72,6 +74,7 @@ def compose(run: Run) -> Page:
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         subtitle=str(run.spec.get("summary") or ""),
+        warnings=warnings_of(run),
         summary=summarise(view),
         looks=view.looks,
         measure=plots.measure(runs),

@@ -14,17 +14,19 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import simpy
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le, Lt, MaxLen
 
-from driftlab.errors import unknown_name
+from driftlab.errors import quoted, unknown_name
 from driftlab.platform.world.clock import Clock
 from driftlab.platform.world.profile import STRICT, parse
 
 MTU_BYTES = 1500  # an Ethernet frame's payload: what a lost packet costs
 
-Kbps = Annotated[float, Gt(0)]
+Kbps = Annotated[float, Ge(1e-6)]
 Joules = Annotated[float, Ge(0), Lt(math.inf)]
 Window = tuple[Annotated[float, Ge(0)], float]
+MAX_WINDOWS = 1000
+TURNS_AT_ONCE = 1000  # periods of outages that a message must outlast to be counted instead of walked through
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,29 @@ class Outages:
 
     __pydantic_config__: ClassVar = STRICT
 
-    windows_s: tuple[Window, ...] = ()
-    period_s: Annotated[float, Gt(0)] | None = None
+    windows_s: Annotated[tuple[Window, ...], MaxLen(MAX_WINDOWS)] = ()
+    period_s: Annotated[float, Ge(1e-3)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse windows that overlap, run backwards or leave no time to send."""
         edges = [edge for window in self.windows_s for edge in window]
         if edges != sorted(edges) or any(start == stop for start, stop in self.windows_s):
-            raise ValueError(f"outage windows must be in order, apart and longer than 0 s, not {self.windows_s}")
+            raise ValueError(
+                f"outage windows must be in order, apart and longer than 0 s, not {quoted(self.windows_s)}"
+            )
         down_s = sum(stop - start for start, stop in self.windows_s)
         if self.windows_s and self.period_s is not None and (edges[-1] > self.period_s or down_s >= self.period_s):
-            raise ValueError(f"outage windows {self.windows_s} must fit into {self.period_s} s and leave time to send")
+            raise ValueError(
+                f"outage windows {quoted(self.windows_s)} must fit into {self.period_s} s and leave time to send"
+            )
 
     def finish_s(self, start_s: float, work_s: float) -> float:
         """Tell when work begun at a time is done, if it rests during outages."""
+        if self.period_s and self.windows_s:
+            free_s = self.period_s - sum(stop - start for start, stop in self.windows_s)
+            turns = math.floor(work_s / free_s) - 1
+            if turns > TURNS_AT_ONCE:
+                work_s, start_s = work_s - turns * free_s, start_s + turns * self.period_s
         for opens_s, closes_s in self._following(start_s):
             if start_s < opens_s and start_s + work_s <= opens_s:
                 break

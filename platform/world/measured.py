@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DataError, RequestError, unknown_name
+from driftlab.errors import DataError, RequestError, first_line, quoted, unknown_name
+from driftlab.platform.core.documents import check_file
 from driftlab.platform.core.records import Variant
 
 UNITS: Mapping[str, tuple[str, float]] = {
@@ -26,7 +27,9 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "macs": ("macs", 1),
 }
 COLUMNS = ("app", "variant", *UNITS)
-LIMITS: Mapping[str, tuple[float, float]] = {"accuracy": (0, 1), "latency_s": (1e-12, math.inf)}  # others: 0 and more
+MOST = 1e18  # bytes, joules, multiply-accumulates
+LIMITS: Mapping[str, tuple[float, float]] = {"accuracy": (0, 1), "latency_s": (1e-12, 1e9)}  # others: 0 to MOST
+MAX_BYTES, MAX_ROWS = 2**26, 100_000  # of a file
 FAULTS_SHOWN = 5
 VALUES_SHOWN = 20
 Row = dict[str, Any]
@@ -63,9 +66,12 @@ def _table(path: Path) -> tuple[list[str], list[Row]]:
     if path.suffix not in (".csv", ".parquet"):
         raise RequestError(f"{path} is no profile of networks: it must end in .csv or .parquet.")
     try:
+        check_file(path, MAX_BYTES)
         table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {first_line(error)}.") from error
+    if len(table) > MAX_ROWS:
+        raise DataError(f"{path} has {len(table):,} rows, allowed are {MAX_ROWS:,}.")
     return list(table.column_names), table.to_pylist()
 
 
@@ -90,7 +96,7 @@ def _nowhere(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> It
             yield f"only.{column}: {unknown_name('column of the file', column, columns)}"
         elif rows and not any(_is(row[column], value) for row in rows):
             known = {str(row[column]) for row in rows}
-            many = f"None of its {len(known)} values is {value!r}."
+            many = f"None of its {len(known)} values is {quoted(value)}."
             yield f"only.{column}: {many if len(known) > VALUES_SHOWN else unknown_name('value', str(value), known)}"
 
 
@@ -112,9 +118,9 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
     for column, value in row.items():
         if column in UNITS:
             name, factor = UNITS[column]
-            values[name] = _number(value, factor, LIMITS.get(name, (0, math.inf)))
+            values[name] = _number(value, factor, LIMITS.get(name, (0, MOST)))
             if values[name] is None and not (value is None and name != "latency_s"):
-                faults.append(f"row {number}: {column} is {value!r}")
+                faults.append(f"row {number}: {column} is {quoted(value)}")
     macs, called = values.get("macs"), row.get("variant")
     return Variant(
         name=str(place if called in (None, "") else called),

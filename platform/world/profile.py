@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.wording import worded
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
     except ValidationError as error:
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         faults = "; ".join(_fault(detail, known) for detail in error.errors())
-        raise RequestError(f"Bad {kind} '{given.get('name', 'without a name')}': {faults}.") from None
+        raise RequestError(f"Bad {kind} '{shortened(str(given.get('name', 'without a name')))}': {faults}.") from None
 
 
 def _fault(detail: ErrorDetails, known: list[str]) -> str:
-    place = ".".join(map(str, detail["loc"]))
+    place = ".".join(shortened(str(part)) for part in detail["loc"])
     if detail["type"] == "unexpected_keyword_argument":
         if len(detail["loc"]) > 1:
             return f"unknown field '{place}'"
@@ -42,4 +42,4 @@ def _fault(detail: ErrorDetails, known: list[str]) -> str:
         return f"'{place}' is missing"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
-    return f"'{place}' is {detail['input']!r}: {worded(detail)}"
+    return f"'{place}' is {quoted(detail['input'])}: {worded(detail)}"

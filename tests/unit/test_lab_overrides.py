@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
-from driftlab.platform.lab.overrides import apply_overrides, merged, read
+from driftlab.platform.core.documents import read
+from driftlab.platform.lab.overrides import apply_overrides, merged
 
 DOCUMENT = {"a": 1, "b": {"c": 2.0, "d": {"e": "text", "f": None}}, "list": [{"x": 1}, {"x": [10, 20]}]}
 

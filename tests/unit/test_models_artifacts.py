@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
@@ -267,3 +269,28 @@ def test_families_that_were_built_before_packs_are_found(monkeypatch):
     """A key names a file that took minutes to build: it may change only with what comes out."""
     monkeypatch.setattr(artifacts, "version_of", lambda name: "2.0")
     assert FamilyRecipe(RECIPE, Member("scaling", "usnet")).key() == "835276e2eddc65fe7943"
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_network_of_another_recipe_is_refused_and_built_again(built, caplog, older):
+    """A file that was copied under another recipe's name is whole, and it is not what was asked for."""
+    other = dataclasses.replace(RECIPE, steps=3)
+    obtain(other)
+    wrong, right = kept(), cache_folder() / f"half-{RECIPE.key()}.safetensors"
+    if older:
+        save_file(load_file(wrong), wrong, metadata={"digest": digest(WEIGHTS)})
+    shutil.copy(wrong, right)
+    shutil.copy(wrong.with_suffix(".json"), right.with_suffix(".json"))
+    with caplog.at_level(logging.WARNING):
+        obtain(RECIPE)
+    assert built == [other, RECIPE]
+    assert str(right) in caplog.text
+    obtain(RECIPE)
+    assert built == [other, RECIPE]
+
+
+def test_a_network_that_was_kept_without_its_recipe_is_known_by_the_json_beside_it(built):
+    obtain(RECIPE)
+    save_file(load_file(kept()), kept(), metadata={"digest": digest(WEIGHTS)})
+    obtain(RECIPE)
+    assert built == [RECIPE]

@@ -53,7 +53,8 @@ def _at_equal_score(tables: Tables, column: str) -> Measured | Untestable:
     streets: defaultdict[str, list[float]] = defaultdict(list)
     for _, cell in ams.iterrows():
         rivals = runs[(runs[CELL] == cell[CELL]).all(axis=1) & runs["system"].isin(names)].sort_values("score")
-        if rivals.empty:
+        rivals = rivals[rivals[column] > 0]
+        if rivals.empty or not cell[column] > 0:  # a link without traffic has no factor
             continue
         if cell["score"] < rivals["score"].iloc[0]:
             return Untestable(
@@ -130,8 +131,11 @@ def _members(tables: Tables, name: str) -> tuple[Slot, Slot]:
 
 
 def _slope(cells: pd.DataFrame) -> float:
-    """Fit a line to the score over the logarithm of the downlink."""
-    return float(np.polyfit(np.log(cells["downlink_kbps"]), cells["score"], 1)[0]) if len(cells) > 1 else float("nan")
+    """Fit a line to the score over the logarithm of the downlink, where there was any."""
+    used = cells[(cells["downlink_kbps"] > 0) & cells["score"].notna()]
+    if used["downlink_kbps"].nunique() < 2:
+        return float("nan")
+    return float(np.polyfit(np.log(used["downlink_kbps"]), used["score"], 1)[0])
 
 
 # Beyond the paper: smaller updates ------------------------------------------------------------------------------------

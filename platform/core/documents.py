@@ -1,0 +1,106 @@
+"""YAML and JSON as people write them, read within bounds: of size, of depth, and of what aliases stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from driftlab.errors import DataError, RequestError, quoted, shortened
+
+MAX_FILE_BYTES = 2**22
+MAX_VALUES = 40_000  # of a document, each alias counted as what it stands for
+MAX_DEPTH = 100
+SEPARATORS = 4  # commas and line ends for each value, at most
+
+
+class _Reader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML that takes 1e-3 for the number that it is (YAML 1.1 asks for a point and a sign) and a key only once."""
+
+    def __init__(self, text: str, most: int) -> None:
+        super().__init__(text)
+        self._most = most
+        self._depth = self._values = 0
+        self._weights: dict[int, int] = {}  # values in a composed node, by its identity
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Count what was composed: an alias makes no new nodes, and whoever reads the document meets it in full."""
+        before, self._depth = self._values, self._depth + 1
+        if self._depth > MAX_DEPTH:
+            raise RequestError(f"it is nested more than {MAX_DEPTH} deep")
+        alias = self.check_event(yaml.events.AliasEvent)
+        node = super().compose_node(parent, index)
+        if alias and id(node) not in self._weights:
+            raise RequestError("an alias stands within what it is an alias of")
+        self._values = before + self._weights[id(node)] if alias else self._values + 1
+        self._weights[id(node)] = self._values - before
+        self._depth -= 1
+        if self._values > self._most:
+            raise _too_many(self._most)
+        return node
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Look at the keys as they are written: later, those of a `<<` stand among them."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key, line = self.construct_object(key_node), key_node.start_mark.line + 1
+            if key in lines:
+                name, there = shortened(str(key)), lines[key]
+                raise RequestError(f"line {line}: '{name}' stands in line {there} already; keep one of them")
+            lines[key] = line
+        return node
+
+
+_Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read(text: str, most: int = MAX_VALUES) -> Any:
+    """Read YAML as people write it; yaml.YAMLError for what is none, RequestError for what is out of bounds."""
+    if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so much would take seconds
+        raise _too_many(most)
+    try:
+        reader = _Reader(text, most)
+        try:
+            return reader.get_single_data()
+        finally:
+            reader.dispose()
+    except RecursionError:
+        raise RequestError("it is nested too deeply to be read") from None
+    except (ValueError, OverflowError, TypeError) as error:  # 5 000 digits, the 31st of February, a list as a key
+        raise RequestError(f"it holds a value that cannot be read ({quoted(str(error))})") from None
+
+
+def _too_many(most: int) -> RequestError:
+    return RequestError(f"it holds more than {most:,} values, aliases counted in full")
+
+
+def read_json(text: str) -> Any:
+    """Read JSON; ValueError for what is none or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_text(file: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """Read a file of bounded size; FileNotFoundError if there is none, DataError if it is no file or too large."""
+    check_file(file, most_bytes)
+    return file.read_text(encoding="utf-8")
+
+
+def check_file(file: Path, most_bytes: int) -> None:
+    """Refuse what is no regular file, where opening a pipe would wait for ever, and what is too large."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"'{file}' is no regular file.")
+    if found.st_size > most_bytes:
+        raise DataError(f"'{file}' has {found.st_size:,} bytes, allowed are {most_bytes:,}.")
