@@ -9,8 +9,9 @@ from pathlib import Path
 
 from driftlab.errors import RequestError, quoted
 from driftlab.platform.core import plugins
-from driftlab.platform.lab.cells import Cell, cells_of, resolved
+from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.experiment import Experiment
+from driftlab.platform.loop.cell import Cell
 from driftlab.platform.results.diff import spec_differences
 from driftlab.platform.results.origin import Origin, cell_spec, seal_of
 from driftlab.platform.results.recorder import FAILED, doubt, files_of, table_file
