@@ -245,10 +245,10 @@ class TestFailure:
     def test_rows_that_no_table_holds_are_a_failed_cell(self, tmp_path, monkeypatch):
         write = Recorder.write
 
-        def overflows(self: Any, cell: str, rows: Any) -> Any:
+        def overflows(self: Any, cell: str, *rest: Any) -> Any:
             if cell == CELLS[0]:
                 raise OverflowError("Python int too large to convert to C long")
-            return write(self, cell, rows)
+            return write(self, cell, *rest)
 
         monkeypatch.setattr(Recorder, "write", overflows)
         outcome = run(DOCUMENT, out=tmp_path / "failed")
