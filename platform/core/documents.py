@@ -19,7 +19,7 @@ SEPARATORS = 4  # commas and line ends for each value, at most
 
 
 class _Reader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML that takes 1e-3 for the number that it is (YAML 1.1 asks for a point and a sign) and a key only once."""
+    """YAML of a bounded size that takes a key only once."""
 
     def __init__(self, text: str, most: int) -> None:
         super().__init__(text)
@@ -58,17 +58,21 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
 
-_Reader.add_implicit_resolver(
+class _PeoplesReader(_Reader):
+    """Takes 1e-3 for the number that it is: YAML 1.1 asks for a point and a sign, and its writers go by that."""
+
+
+_PeoplesReader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
 
 
-def read(text: str, most: int = MAX_VALUES) -> Any:
-    """Read YAML as people write it; yaml.YAMLError for what is none, RequestError for what is out of bounds."""
+def read(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
+    """Read YAML as people write it, or as a run stored it; yaml.YAMLError or RequestError where it cannot be."""
     if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so much would take seconds
         raise _too_many(most)
     try:
-        reader = _Reader(text, most)
+        reader = _Reader(text, most) if stored else _PeoplesReader(text, most)
         try:
             return reader.get_single_data()
         finally:

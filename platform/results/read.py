@@ -106,7 +106,7 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
         raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
     file = folder / "spec.yaml"
     try:
-        spec = read(read_text(file), MAX_SPEC_VALUES)
+        spec = read(read_text(file), MAX_SPEC_VALUES, stored=True)
     except FileNotFoundError:
         raise DataError(
             f"'{folder}' is not a run folder: it has no spec.yaml. Give one that `driftlab run` made."
