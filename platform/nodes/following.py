@@ -61,6 +61,7 @@ class Following:
     def __init__(self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost) -> None:
         self._spec, self._member, self._model, self.memory, self._cost = spec, member, model, memory, cost
         self._task = zoo.task_of(spec.student.network)
+        self._rng = rng_for(spec.student.seed, "answer", spec.app)  # of all answers: making one takes a while
         self._pool: list[Sight] = []
         self._answering: Answering | None = None
         self._lesson: Lesson | None = None
@@ -78,7 +79,7 @@ class Following:
         """Continue with another network of the family, once `break_off` has ended the lesson in the one before it."""
         self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
         self._domain, self._answering = before._domain, before._answering
-        self._given_up, self._left_out = before._given_up, before._left_out
+        self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
 
     def break_off(self, now_s: float, told: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
         """End the lesson that is being learned, if there is one, without using it; what it drew until now is paid.
@@ -167,7 +168,7 @@ class Following:
 
     def _answer(self, sights: list[Sight], now_s: float, told: Sights) -> None:
         """Answer frames; a member that fails at it is left out, and the network answers by itself."""
-        batch, answered = self._batch(sights), None
+        batch, answered = self._batch(sights, self._rng), None
         try:
             if not self._left_out:
                 with time_limit(self._spec.member_limit_s):
@@ -218,7 +219,8 @@ class Following:
 
     def _attempt(self, pool: Sequence[Sight]) -> Adapted:
         self._lessons += 1
-        batch, phase = self._batch(pool), Phase(on_stream=True)
+        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
+        batch, phase = self._batch(pool, rng), Phase(on_stream=True)
         done = attempt(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
         self._given_up = done.skipped.startswith(ENDLESS)
         return done
@@ -263,8 +265,7 @@ class Following:
             }
         )
 
-    def _batch(self, sights: Sequence[Sight]) -> Batch:
-        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
+    def _batch(self, sights: Sequence[Sight], rng: np.random.Generator) -> Batch:
         images = np.stack([sight.image for sight in sights])
         times_s = np.array([sight.time_s for sight in sights])
         return Batch(images, None, rng, self._task, times_s, sights[-1].scene if self._spec.told else None)
