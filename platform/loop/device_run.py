@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
@@ -65,6 +65,7 @@ class DeviceRun:
     grants: Mapping[str, Grant] = field(default_factory=dict)
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
     closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # no longer, with their real lengths
+    follow: Callable[[DeviceRun], None] = lambda device: None  # called whenever allocations change
 
     def __post_init__(self, draws: Radio) -> None:
         self.machine = Machine(self.parts.clock, self.shares)
@@ -86,11 +87,13 @@ class DeviceRun:
         now_s = machine.clock.now
         took_s = 0.0
         moved: dict[str, tuple[int, int]] = {}
-        if reason == "window" or reason in self.parts.scheduling.wants.reasons:
+        wanted = reason == "window" or reason in self.parts.scheduling.wants.reasons
+        if wanted and now_s < self.until_s:  # else the next window is about to be shared out, or the session is over
             took_s = self._ask(now_s, reason, moved)
         self.close(now_s)
         known = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
         self.allocations = [self._allocation(one, now_s, moved.get(one.app, (0, 0)), took_s) for one in known]
+        self.follow(self)
         return dict(self._works())
 
     def close(self, now_s: float) -> None:
@@ -98,7 +101,7 @@ class DeviceRun:
         for one in self.allocations:
             planned = one.start_s + one.window_s == now_s
             length_s = one.window_s if planned else now_s - one.start_s
-            if length_s > 0:
+            if length_s > 0 and one.window_s > 0:  # works that outlast the session have shares, and no rows of them
                 self.closed.append((one, length_s))
         self.allocations = []
 

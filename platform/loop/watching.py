@@ -22,6 +22,10 @@ class Watching:
     devices: dict[str, DeviceRun]
     looking: dict[str, list[tuple[AppRun, Job]]] = field(default_factory=dict)  # by device: not asked for yet
 
+    def __post_init__(self) -> None:
+        for device in self.devices.values():
+            device.follow = self.follow
+
     def watch(self, device: DeviceRun) -> Process:
         """Share every window out; what applications see while it lasts goes through their models after it."""
         parts = self.parts
@@ -29,7 +33,6 @@ class Watching:
             start_s = parts.clock.now
             stop_s = min(start_s + parts.context.window_s, device.spec.duration_s)
             device.begin_window(start_s, stop_s - start_s)
-            self.follow(device)
             yield parts.clock.timeout(stop_s - start_s)
             views = [(one.app, one.app.view) for one in device.allocations if one.app.view is not None]
             for _, view in views:
@@ -53,12 +56,11 @@ class Watching:
             if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.wants.reasons:
                 yield clock.timeout(event.time_s - clock.now)
                 device.visit(reason)
-                self.follow(device)
 
     def follow(self, device: DeviceRun) -> None:
         """Write down what was granted before, and let applications go by what is granted now."""
         self._write(device)
-        if not self.parts.context.live:
+        if not self.parts.context.live or self.parts.clock.now >= device.until_s:
             return
         running = {one.demand.app: one for one in device.allocations if overall(one.grant.answer)}
         for name, app in device.apps.items():

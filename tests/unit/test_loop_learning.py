@@ -60,12 +60,13 @@ SYSTEMS = {
 }
 
 
+@pytest.fixture(scope="module", params=SYSTEMS, ids=" ".join)
+def ran(request):
+    return *request.param, run_real(*SYSTEMS[request.param])
+
+
 class TestPlacesAndLabels:
     """A learner stands at the server or on the device, and learns from a teacher's labels or from none."""
-
-    @pytest.fixture(scope="class", params=SYSTEMS, ids=" ".join)
-    def ran(self, request):
-        return *request.param, run_real(*SYSTEMS[request.param])
 
     def test_every_phase_leaves_a_row_that_says_what_it_took(self, ran):
         place, labels, loop = ran
@@ -322,6 +323,49 @@ class TestTrials:
         assert update["work_s"] == pytest.approx(LABEL_S + self.TRIAL_S)  # finding out was not free
         assert not session.of("train")
         assert rows(loop, "devices")[0]["learning_j"] == pytest.approx(self.TRIAL_J)
+
+
+# Between two windows --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Switcher(Scheduling):
+    """Grants the larger network at windows and when a phase ends, and the smaller one when a phase begins."""
+
+    asked: list[Window] = field(default_factory=list)
+
+    def allocate(self, window: Window) -> Allocation:
+        self.asked.append(window)
+        which = 0 if window.reason == "offer" else 1
+        return Allocation(tuple(Grant(0.5, learn=0.5, variant=which) for _ in window.demands))
+
+
+class TestBetweenWindows:
+    FAMILY = tuple(Variant(name, None, 100, 0.01) for name in "sl")
+
+    def ran(self, *send_s: float, steps: int = 50) -> tuple[FakeSession, Any, Switcher]:
+        scheduler, session = Switcher(), on_device(switch=lambda node, variant: variant)
+        given = {"measured": self.FAMILY, "scheduling": Given(scheduler), "session": session, **TEACHER}
+        session, loop = run(OnDevice(uploads(*send_s), Phase(steps)), **given)
+        return session, loop, scheduler
+
+    def test_a_device_switches_when_the_scheduler_grants_another_network(self):
+        session, loop, scheduler = self.ran(12.0)
+        ended_s = next(window.start_s for window in scheduler.asked if window.reason == "end")
+        assert 12.0 < ended_s < 20.0
+        switches = [(note.now_s, note.facts) for note in session.of("switch") if note.node.kind == "application"]
+        assert switches == [(0.0, 1), (12.0, 0), (pytest.approx(ended_s), 1)]
+        granted = [(row["time_s"], row["network"]) for row in rows(loop, "shares") if row["window_s"]]
+        assert [name for _, name in granted] == ["l", "l", "s", "s", "l", "l"]  # asked again when its labels are there
+        pieces = [note.args[:2] for note in session.of("capture")]
+        assert (10.0, 12.0) in pieces
+        assert sum(note.facts.frames for note in session.of("watch")) == 30 * FPS  # no frame twice, and none left out
+
+    def test_no_scheduler_is_asked_when_the_session_is_over(self):
+        _, loop, scheduler = self.ran(29.0, steps=2000)
+        assert min(window.window_s for window in scheduler.asked) > 0
+        assert 29.0 < max(window.start_s for window in scheduler.asked) < 29.5
+        assert seconds(loop, "segmentation") == pytest.approx(30.0)
 
 
 # Energy ---------------------------------------------------------------------------------------------------------------
