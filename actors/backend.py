@@ -15,8 +15,8 @@ from driftlab.actors.cluster import ClusterConfig, connect
 from driftlab.actors.pool import Pool, Slot
 from driftlab.actors.session import RaySession
 from driftlab.errors import RunError
-from driftlab.platform.core.backend import Kind
-from driftlab.platform.lab.inline import NODE_CLASSES
+from driftlab.platform.backend.base import Kind
+from driftlab.platform.backend.inline import NODE_CLASSES
 
 LOOK_S = 0.5  # how long a wait goes on before it looks whether it still makes sense
 CELL_BYTES = 2**30  # a fleet of 200 devices with applications and learners

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.errors import DriftlabError
-from driftlab.platform.core.backend import Kind, NodeId, run_verb
+from driftlab.platform.backend.base import Kind, NodeId, run_verb
 from driftlab.platform.core.catalogue import import_class
 
 RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit by which Ray ends a process: that is a loss

@@ -21,7 +21,7 @@ from driftlab.actors.losses import is_loss, is_lost_object, reason
 from driftlab.actors.pool import Slot
 from driftlab.actors.rack import Failure
 from driftlab.errors import RunError
-from driftlab.platform.core.backend import Job, NodeId
+from driftlab.platform.backend.base import Job, NodeId
 from driftlab.platform.core.records import Reply
 
 if TYPE_CHECKING:

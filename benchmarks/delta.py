@@ -16,9 +16,9 @@ import time
 
 import numpy as np
 
-from driftlab.platform.models import delta
-from driftlab.platform.models.delta import Change, Format
-from driftlab.platform.models.vector import Layout
+from driftlab.platform.networks.vector import Layout
+from driftlab.platform.wire import delta
+from driftlab.platform.wire.delta import Change, Format
 
 SIZE = 2_000_000
 FRACTION = 0.05

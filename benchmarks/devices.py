@@ -23,8 +23,8 @@ import psutil
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.run import run
+from driftlab.platform.grid.progress import Progress
+from driftlab.platform.grid.run import run
 
 SMALL = 10
 LOOK_S = 5.0  # whoever is looked at stands still

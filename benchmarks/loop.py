@@ -20,17 +20,17 @@ import torch
 from torch.nn import functional as F
 
 from driftlab.datasets.catalogue import open_stream
+from driftlab.platform.backend.inline import InlineBackend, InlineSession
 from driftlab.platform.core.metrics import confusions, miou
-from driftlab.platform.lab.artefacts import settings_of
-from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.experiment import parse
-from driftlab.platform.lab.inline import InlineBackend, InlineSession
-from driftlab.platform.lab.progress import Progress
+from driftlab.platform.grid.builds import settings_of
+from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.context import key
 from driftlab.platform.loop.loop import Loop
-from driftlab.platform.models.predict import load, predict, to_input
-from driftlab.platform.models.zoo import build
-from driftlab.platform.results.recorder import Recorder
+from driftlab.platform.networks.predict import load, predict, to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.tables.recorder import Recorder
 
 WINDOW_S, SAMPLE_S, ITERATIONS, BATCH, POOL = 10.0, 60.0, 100, 4, 32
 

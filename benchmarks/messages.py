@@ -17,7 +17,7 @@ import ray
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.core.backend import NodeId
+from driftlab.platform.backend.base import NodeId
 from driftlab.platform.core.records import Reply
 
 DEVICES = 50

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from driftlab.platform.models import masks, vector
-from driftlab.platform.models.descent import Adam, Descent
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.training import masks
+from driftlab.platform.training.descent import Adam, Descent
 
 NETWORKS = ("tiny", "teacher", "deeplabv3_mobilenet")
 RATE = 1e-3

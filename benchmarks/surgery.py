@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import torch
 
-from driftlab.platform.models import surgery
+from driftlab.platform.pruning import surgery
 
 SIDE = 224
 

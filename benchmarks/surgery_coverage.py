@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftlab.platform.models import surgery
-from driftlab.platform.models.account import tensors_in
+from driftlab.platform.networks.account import tensors_in
+from driftlab.platform.pruning import surgery
 
 SMALL = ("googlenet", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1")
 SIDES_PX = (64, 224, 299)

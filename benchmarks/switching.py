@@ -24,11 +24,11 @@ from safetensors.numpy import load_file, save_file
 
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.core.records import Variant
-from driftlab.platform.models.family import Family, dense
-from driftlab.platform.models.schooling import data_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.pruning.family import Family, dense
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.training.schooling import data_of
 from driftlab.platform.world.variants import paged_bytes
 
 NETWORK, CLASSES = "wide_classifier", 10

@@ -21,9 +21,9 @@ CHILD = """
 import json, sys, time, psutil
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.run import run
+from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.grid.progress import Progress
+from driftlab.platform.grid.run import run
 
 class Watch(Progress):
     ends = []

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import driftlab
 from driftlab.platform.results.figures.base import view_of
-from driftlab.platform.results.notebook import show
+from driftlab.platform.results.figures.notebook import show
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
 newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)

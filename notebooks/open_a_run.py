@@ -23,7 +23,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import driftlab
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
 newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)

@@ -203,7 +203,7 @@ def opencv() -> Finding:
 
 def cache() -> Finding:
     """Whether built artefacts can be kept."""
-    from driftlab.platform.models.artifacts import FOLDER_VARIABLE, cache_folder
+    from driftlab.platform.training.artifacts import FOLDER_VARIABLE, cache_folder
 
     return _folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a folder that can be written")
 

@@ -161,26 +161,26 @@ def _values(profile: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def _networks() -> dict[str, str]:
-    from driftlab.platform.models.zoo import ZOO
+    from driftlab.platform.networks.zoo import ZOO
 
     return {name: f"{one.task.name}: {one.summary}" for name, one in ZOO.items()}
 
 
 def _network(name: str) -> Entry:
-    from driftlab.platform.models import zoo
+    from driftlab.platform.networks import zoo
 
     zoo.check(name)
     return Entry("networks", name, _networks()[name])
 
 
 def _experiments() -> dict[str, str]:
-    from driftlab.platform.lab import experiment
+    from driftlab.platform.request import experiment
 
     return {name: _head(experiment.find(name)).partition("\n")[0] for name in experiment.names()}
 
 
 def _experiment(name: str) -> Entry:
-    from driftlab.platform.lab import experiment
+    from driftlab.platform.request import experiment
 
     path = experiment.find(name)
     summary, _, head = _head(path).partition("\n")

@@ -24,9 +24,9 @@ def register(app: typer.Typer) -> None:
 
 def report(run: Folder, as_json: Json = False) -> None:
     """Write report.html, one self-contained file with plots, and report.md from a run's tables."""
-    from driftlab.platform.results.read import open_run
-    from driftlab.platform.results.report import write_report
-    from driftlab.platform.results.trust import warnings_of
+    from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.tables.trust import warnings_of
 
     path = write_report(run)
     for warning in warnings_of(open_run(run)):
@@ -45,7 +45,7 @@ def claims(
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
     from driftlab.platform.results.claims.base import COLUMNS, as_records, as_rows, evaluate, untestable
-    from driftlab.platform.results.read import open_run
+    from driftlab.platform.results.tables.read import open_run
 
     folder = run or _newest_run(Path("runs"))
     opened = open_run(folder)
@@ -71,7 +71,7 @@ def _newest_run(folder: Path) -> Path:
 
 def diff(first: Folder, second: Folder, as_json: Json = False) -> None:
     """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where."""
-    from driftlab.platform.results.diff import differences
+    from driftlab.platform.results.tables.diff import differences
 
     found = differences(first, second)
     if as_json:

@@ -15,9 +15,9 @@ from driftlab.errors import BackendLost, RequestError, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from driftlab.platform.core.backend import Backend
-    from driftlab.platform.lab.experiment import Experiment
-    from driftlab.platform.lab.grid import Outcome
+    from driftlab.platform.backend.base import Backend
+    from driftlab.platform.grid.grid import Outcome
+    from driftlab.platform.request.experiment import Experiment
 
 Experiments = Annotated[str | None, typer.Argument(metavar="EXPERIMENT|FILE.yaml", show_default=False)]
 Systems = Annotated[str | None, typer.Option("--system", help="Only these systems: a,b.", show_default=False)]
@@ -65,7 +65,7 @@ def run(
 
     EXPERIMENT is one of `driftlab list experiments`, or a YAML file of your own.
     """
-    from driftlab.platform.lab.experiment import load
+    from driftlab.platform.request.experiment import load
 
     place = _Place(backend, address, workers, rack, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else [])]
@@ -88,7 +88,7 @@ def run(
 
 def demo(out: Out = None, backend: BackendName = "ray", as_json: Json = False) -> None:
     """Run the main job on built-in data; ends with its table and the path of the report."""
-    from driftlab.platform.lab.experiment import load
+    from driftlab.platform.request.experiment import load
 
     _start(load("demo"), out, _Place(backend, None, None, None, False), as_json)
 
@@ -108,12 +108,12 @@ class _Place:
 
     def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
         """Return what opens the backend for a run in this folder; nothing is started before it is called."""
-        from driftlab.platform.lab.machine import check_torch_device
+        from driftlab.platform.backend.host import check_torch_device
 
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
         if self.backend == "inline":
-            from driftlab.platform.lab.inline import InlineBackend
+            from driftlab.platform.backend.inline import InlineBackend
 
             return InlineBackend
         from driftlab.actors.backend import RayBackend
@@ -138,7 +138,7 @@ class _Place:
 
 
 def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
-    from driftlab.platform.lab.experiment import Choice
+    from driftlab.platform.request.experiment import Choice
 
     if system is None and workload is None and seed is None:
         return None
@@ -170,8 +170,8 @@ def _is_seed(text: str) -> bool:
 
 
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.lab import run as lab
-    from driftlab.platform.lab.size import announcement
+    from driftlab.platform.grid import run as lab
+    from driftlab.platform.request.size import announcement
 
     if told := announcement(spec):
         remark(told)
@@ -181,8 +181,8 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.lab import paths
-    from driftlab.platform.lab import run as lab
+    from driftlab.platform.grid import paths
+    from driftlab.platform.grid import run as lab
 
     spec, directory = lab.found(path)
     with paths.locked(directory), _told_how_to_go_on(directory), shown() as progress:
@@ -209,8 +209,8 @@ def _how_to_go_on(directory: Path) -> str:
 
 def _plan(spec: Experiment, as_json: bool) -> None:
     """List the cells and what they amount to."""
-    from driftlab.platform.lab.cells import cells_of
-    from driftlab.platform.lab.size import size_of
+    from driftlab.platform.request.cells import cells_of
+    from driftlab.platform.request.size import size_of
 
     cells = cells_of(spec)
     rows = [(cell.id, _count(len(cell.devices), "device"), f"{cell.duration_s:g} s") for cell in cells]
@@ -231,7 +231,7 @@ def _count(number: int, noun: str) -> str:
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
     """End with the table and the path of the report; a failed cell is exit code 1."""
-    from driftlab.platform.results.report import write_report
+    from driftlab.platform.results.report.page import write_report
 
     report = write_report(outcome.directory)
     if as_json:
@@ -248,8 +248,8 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 def _sum_up(directory: Path) -> None:
     """Print the tables of the report's summary, and what it warns of."""
     from driftlab.platform.results.figures.base import view_of
-    from driftlab.platform.results.read import open_run
-    from driftlab.platform.results.summary.table import summarise
+    from driftlab.platform.results.report.summary.table import summarise
+    from driftlab.platform.results.tables.read import open_run
 
     for part in summarise(view_of(open_run(directory))).parts:
         head = ("workload", "system", *(column.named for column in part.columns))

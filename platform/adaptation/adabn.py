@@ -72,6 +72,6 @@ class AdaBn(OnStream):
         return self.variant in ("batch", "alpha")
 
     def _statistics(self, model: nn.Module) -> AbstractContextManager[Any]:
-        from driftlab.platform.models.parts import blended, by_batch
+        from driftlab.platform.networks.parts import blended, by_batch
 
         return blended(model, self.alpha) if self.variant == "alpha" else by_batch(model, keeps=False)

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.training.schooling import Data
 
 NOTHING: Mapping[str, npt.NDArray[Any]] = {}  # the pack of a member that needs none
 
@@ -93,7 +93,7 @@ class Adaptation(ABC):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Answer a batch of the stream; most members let the network do it."""
-        from driftlab.platform.models.predict import device_of, predict
+        from driftlab.platform.networks.predict import device_of, predict
 
         return Answered(predict(model, batch.images, task=batch.task, device=device_of(model)), state)
 

@@ -20,15 +20,15 @@ import numpy.typing as npt
 from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.models import masks
-from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.training import masks
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.models.descent import Descent, Rule
-    from driftlab.platform.models.vector import Flat
+    from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.training.descent import Descent, Rule
 
 Vector = npt.NDArray[np.float32]
 Images = npt.NDArray[np.uint8]
@@ -98,20 +98,20 @@ class Distill(Adaptation):
 
     def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
         """Begin with no moments: those of a network of other channels say nothing about this one's."""
-        from driftlab.platform.models.vector import read
+        from driftlab.platform.networks.vector import read
 
         model.eval()
         vector = read(model)
         return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
 
     def reset(self, model: nn.Module, state: Any) -> Memory:
-        from driftlab.platform.models.vector import write
+        from driftlab.platform.networks.vector import write
 
         write(model, state.start)
         return self.prepare(model)
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.models.vector import bound
+        from driftlab.platform.networks.vector import bound
 
         if batch.labels is None or not len(batch.images):
             return Adapted(state, skipped="no labels" if batch.labels is None else "no frames")
@@ -121,7 +121,7 @@ class Distill(Adaptation):
 
     def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then walk; a walk that leaves the finite numbers never happened."""
-        from driftlab.platform.models.descent import Descent
+        from driftlab.platform.training.descent import Descent
 
         before = flat.weights.clone()
         undone = _restart(flat, memory, anew=self.restart_each_phase)
@@ -178,7 +178,7 @@ class Distill(Adaptation):
         return masks.ends(_running_order(model, flat, batch), count, self.strategy)
 
     def _rule(self) -> Rule:
-        from driftlab.platform.models.descent import Adam, Momentum
+        from driftlab.platform.training.descent import Adam, Momentum
 
         if self.optimiser == "momentum":
             return Momentum(self.learning_rate, self.beta1)
@@ -216,7 +216,7 @@ def gradients(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SE
 
 
 def _output(model: nn.Module, images: Images) -> torch.Tensor:
-    from driftlab.platform.models.predict import to_input
+    from driftlab.platform.networks.predict import to_input
 
     output: torch.Tensor = model(to_input(images).to(next(model.parameters()).device))
     return output
@@ -258,8 +258,8 @@ def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> ma
 
 def _running_order(model: nn.Module, flat: Flat, batch: Batch) -> npt.NDArray[np.intp]:
     """List the coordinates layer by layer as the model runs."""
-    from driftlab.platform.models.predict import to_input
-    from driftlab.platform.models.vector import running_order
+    from driftlab.platform.networks.predict import to_input
+    from driftlab.platform.networks.vector import running_order
 
     names = running_order(model, flat.layout, to_input(batch.images[:1]).to(flat.weights.device))
     return np.concatenate([np.arange(flat.layout.size)[flat.layout.spans[name]] for name in names])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.models.vector import Flat
+    from driftlab.platform.networks.vector import Flat
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Shot(OnStream):
         return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
 
     def _learn(self, model: nn.Module, state: Memory, batch: Batch, lessons: list[Rows], *, on_stream: bool) -> Adapted:
-        from driftlab.platform.models.features import features
-        from driftlab.platform.models.parts import coordinates, copied, put_back
-        from driftlab.platform.models.vector import layout_of
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.parts import coordinates, copied, put_back
+        from driftlab.platform.networks.vector import layout_of
 
         done, layout, layers = Steps(), layout_of(model), dict[str, None]()
         head = _head(model, state, batch, done)
@@ -155,7 +155,7 @@ class Labels:
         """Look at every frame once and label it."""
         import torch
 
-        from driftlab.platform.models.features import features
+        from driftlab.platform.networks.features import features
 
         frames = len(self._batch.images)
         parts = [np.arange(start, min(start + self._size, frames)) for start in range(0, frames, self._size)]
@@ -202,7 +202,7 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
 
 def _head(model: nn.Module, state: Memory, batch: Batch, done: Steps) -> str:
     """Name the network's head; the first time that takes a look at one frame."""
-    from driftlab.platform.models.features import head_of
+    from driftlab.platform.networks.features import head_of
 
     if state.head is not None:
         return state.head

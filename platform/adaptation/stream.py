@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.models.parts import Passed
-    from driftlab.platform.models.vector import Flat, Layout
+    from driftlab.platform.networks.parts import Passed
+    from driftlab.platform.networks.vector import Flat, Layout
 
 MAX_FRAMES = 4096  # of one batch of the stream: they all go through the network at once
 NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
@@ -83,13 +83,13 @@ class OnStream(Adaptation):
 
     def changes(self, model: nn.Module) -> list[str]:
         """Name what the member may change of the state dict."""
-        from driftlab.platform.models.parts import norm_state
+        from driftlab.platform.networks.parts import norm_state
 
         return norm_state(model)
 
     def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
         """Copy what may change; of the optimiser before, keep what fits this network by name and shape."""
-        from driftlab.platform.models.parts import copied
+        from driftlab.platform.networks.parts import copied
 
         model.eval()
         source = copied(model, self.changes(model))
@@ -104,7 +104,7 @@ class OnStream(Adaptation):
 
     def reset(self, model: nn.Module, state: Any) -> Memory:
         """Return to the source network, with an optimiser that has seen nothing."""
-        from driftlab.platform.models.parts import put_back
+        from driftlab.platform.networks.parts import put_back
 
         put_back(model, state.source)
         return OnStream.prepare(self, model)
@@ -112,7 +112,7 @@ class OnStream(Adaptation):
 
 def unfit(model: nn.Module, batch: Batch) -> str:
     """Say why a member of batch norms cannot learn from this at all."""
-    from driftlab.platform.models.parts import batch_norms
+    from driftlab.platform.networks.parts import batch_norms
 
     return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
 
@@ -145,7 +145,7 @@ def follow(
     """Let the statistics of batch norms follow groups of frames: with a momentum, or (None) as their average."""
     import torch
 
-    from driftlab.platform.models.parts import batch_norms, by_batch, copied, put_back
+    from driftlab.platform.networks.parts import batch_norms, by_batch, copied, put_back
 
     before, done = copied(model, state.source), Steps()
     model.eval()
@@ -166,8 +166,8 @@ def part_learning(
     model: nn.Module, names: Sequence[str], *, keeps: bool, momentum: float
 ) -> Iterator[tuple[Flat, Passed]]:
     """Bind these parameters to one vector while batch norms look at the batch."""
-    from driftlab.platform.models.parts import by_batch, only_learning
-    from driftlab.platform.models.vector import bound
+    from driftlab.platform.networks.parts import by_batch, only_learning
+    from driftlab.platform.networks.vector import bound
 
     with only_learning(model, names), bound(model) as flat, by_batch(model, keeps=keeps, momentum=momentum) as passed:
         yield flat, passed
@@ -194,7 +194,7 @@ def answer_by(
     statistics: AbstractContextManager[Any], model: nn.Module, state: Memory, batch: Batch, *, alone: bool
 ) -> Answered:
     """Answer with batch norms that look at the whole batch, or at each frame alone."""
-    from driftlab.platform.models.predict import device_of, predict
+    from driftlab.platform.networks.predict import device_of, predict
 
     frames = len(batch.images)
     size = 1 if alone else max(frames, 1)
@@ -205,7 +205,7 @@ def answer_by(
 
 def inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
     """Bring frames to where the model computes."""
-    from driftlab.platform.models.predict import device_of, to_input
+    from driftlab.platform.networks.predict import device_of, to_input
 
     return to_input(batch.images[rows]).to(device_of(model))
 
@@ -236,7 +236,7 @@ def by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[Weight
 
 def why_undone(model: nn.Module, state: Memory, passed: Passed, done: Steps) -> str:
     """Say what makes an update worthless: batches too small for a batch norm, or numbers that are not finite."""
-    from driftlab.platform.models.parts import is_finite
+    from driftlab.platform.networks.parts import is_finite
 
     if passed.starved:
         return f"batch norm {next(iter(passed.starved))} was given one value per channel: more frames are needed"

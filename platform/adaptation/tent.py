@@ -29,14 +29,14 @@ from driftlab.platform.adaptation.stream import (
 )
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes
-from driftlab.platform.models.tasks import Task
+from driftlab.platform.tasks.tasks import Task
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.models.descent import Rule
-    from driftlab.platform.models.parts import Passed
+    from driftlab.platform.networks.parts import Passed
+    from driftlab.platform.training.descent import Rule
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Tent(OnStream):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Answer by statistics of the batch, or of each frame alone where answers do not wait; `run` by stored ones."""
-        from driftlab.platform.models.parts import by_batch
+        from driftlab.platform.networks.parts import by_batch
 
         if self.variant == "run":
             return super().answer(model, state, batch)
@@ -88,9 +88,9 @@ class Tent(OnStream):
         self, model: nn.Module, state: Memory, batch: Batch, learning: list[str], lessons: list[Rows], *, at_once: bool
     ) -> Adapted:
         """Make the steps; the outputs before the first one are the answers where those look at the same batch."""
-        from driftlab.platform.models.descent import Descent
-        from driftlab.platform.models.parts import coordinates, copied, put_back
-        from driftlab.platform.models.vector import layout_of
+        from driftlab.platform.networks.parts import coordinates, copied, put_back
+        from driftlab.platform.networks.vector import layout_of
+        from driftlab.platform.training.descent import Descent
 
         before, layout, done, rule = copied(model, state.source), layout_of(model), Steps(), self._rule()
         outputs: list[torch.Tensor] = []
@@ -117,7 +117,7 @@ class Tent(OnStream):
         return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work, answers=answers)
 
     def _rule(self) -> Rule:
-        from driftlab.platform.models.descent import Adam, Momentum
+        from driftlab.platform.training.descent import Adam, Momentum
 
         if self.optimiser == "sgd":
             return Momentum(self.learning_rate, self.momentum)
@@ -131,8 +131,8 @@ def _no_entropy(task: Task) -> str:
 
 def _scales_and_shifts(model: nn.Module) -> list[str]:
     """Name what can learn in batch norms."""
-    from driftlab.platform.models.parts import norm_state
-    from driftlab.platform.models.vector import layout_of
+    from driftlab.platform.networks.parts import norm_state
+    from driftlab.platform.networks.vector import layout_of
 
     spans = layout_of(model).spans
     return [name for name in norm_state(model) if name in spans]

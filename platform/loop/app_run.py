@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from driftlab.platform.core.backend import Job, Kind, NodeId
+from driftlab.platform.backend.base import Job, Kind, NodeId
 from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.context import AppContext
 from driftlab.platform.loop.ledger import Account

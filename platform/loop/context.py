@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from driftlab.platform.core.backend import Job
+from driftlab.platform.backend.base import Job
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Need, Passes, Variant
-from driftlab.platform.models.tasks import Task
-from driftlab.platform.models.zoo import task_of
+from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.scaling.base import Profile, most_accurate, variants_on
+from driftlab.platform.tasks.tasks import Task
 from driftlab.platform.world.clock import ClockKind
 from driftlab.platform.world.cost import inference_j, inference_s, need_of
 from driftlab.platform.world.hardware import Hardware

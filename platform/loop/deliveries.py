@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.core.records import Applied, Need, Stored, Trained
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.messages import Message, Upload

@@ -9,7 +9,7 @@ from typing import Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.backend import Job
+from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Noticed, Received, Uploaded
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying

@@ -13,7 +13,7 @@ from typing import get_args
 
 import simpy
 
-from driftlab.platform.core.backend import Session
+from driftlab.platform.backend.base import Session
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying

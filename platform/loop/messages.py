@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from driftlab.platform.core.backend import Job
+from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.damage import Damage

@@ -9,7 +9,7 @@ from typing import Any
 import simpy
 
 from driftlab.platform.adaptation.base import Adaptation
-from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import CellContext
 from driftlab.platform.loop.ledger import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from driftlab.platform.core.backend import Job, NodeId
+from driftlab.platform.backend.base import Job, NodeId
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.parts import Parts

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
-from driftlab.platform.core.backend import Job, Session
+from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.core.records import Need, Packed, Passes, Stored, Trained, Tried
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.context import Site
@@ -32,7 +32,7 @@ from driftlab.platform.streaming.base import DownlinkPlan, Streaming
 from driftlab.platform.world.cost import added, need_of
 
 if TYPE_CHECKING:
-    from driftlab.platform.core.backend import NodeId
+    from driftlab.platform.backend.base import NodeId
 
 NO_LABEL = "no sample within the horizon has a label that counts"
 DECLINED = "the scheduler gave it no way to learn"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from driftlab.platform.core.backend import Job
+from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Captured, Watched
 from driftlab.platform.loop.app_run import AppRun, View
 from driftlab.platform.loop.device_run import DeviceRun

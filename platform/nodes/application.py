@@ -11,11 +11,10 @@ from driftlab.datasets.frames import Frames
 from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import NOTHING
 from driftlab.platform.core.records import Applied, Finished, Noticed, Reply, Weights
-from driftlab.platform.models import delta, state, vector, zoo
-from driftlab.platform.models.account import account
-from driftlab.platform.models.predict import predict
-from driftlab.platform.models.state import State
-from driftlab.platform.models.tasks import Answers
+from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.predict import predict
+from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.following import Following
 from driftlab.platform.nodes.noticing import Noticing
@@ -25,6 +24,8 @@ from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.tasks.tasks import Answers
+from driftlab.platform.wire import delta
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.damage import Damage, received
 from driftlab.platform.world.machine import Course

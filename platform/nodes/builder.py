@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.core.records import Reply
-from driftlab.platform.models.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
 from driftlab.platform.scaling.base import Profile
+from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Builder:
 
     def build(self, recipe: FamilyRecipe) -> Reply:
         """Return what the scaling member stores of the network that a recipe trains."""
-        from driftlab.platform.models.predict import digest
-        from driftlab.platform.models.zoo import build
+        from driftlab.platform.networks.predict import digest
+        from driftlab.platform.networks.zoo import build
 
         network, scaling = recipe.network, recipe.scaling.make()
         size = (network.height, network.width)
@@ -33,7 +33,7 @@ class Builder:
 
     def pack(self, recipe: PackRecipe) -> Reply:
         """Return what an adaptation member finds out about the data that a family was built on."""
-        from driftlab.platform.models.digest import digest
+        from driftlab.platform.networks.digest import digest
 
         pack = obtain_pack(recipe)
         return Reply(digest(pack), payload=pack)

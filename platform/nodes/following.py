@@ -16,9 +16,9 @@ from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Bat
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import ModelCost, Need, Passes
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import state, zoo
-from driftlab.platform.models.predict import device_of, predict
-from driftlab.platform.models.state import State
+from driftlab.platform.networks import state, zoo
+from driftlab.platform.networks.predict import device_of, predict
+from driftlab.platform.networks.state import State
 from driftlab.platform.nodes.lesson import ENDLESS, attempt, checked
 from driftlab.platform.nodes.pace import INFINITE_S, Pace
 from driftlab.platform.nodes.sights import Sight, Sights

@@ -14,15 +14,16 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import NOTHING, Adapted, Batch, Phase
 from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import delta, state, vector, zoo
-from driftlab.platform.models.predict import predict
-from driftlab.platform.models.tasks import Answers
+from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.lesson import attempt
 from driftlab.platform.nodes.receiving import UNTOLD, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
+from driftlab.platform.tasks.tasks import Answers
+from driftlab.platform.wire import delta
 from driftlab.platform.world.damage import Damage
 
 Mask = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
-from driftlab.platform.models import state
+from driftlab.platform.networks import state
 
 if TYPE_CHECKING:
     from torch import nn

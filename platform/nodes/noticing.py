@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import Noticed
-from driftlab.platform.models.tasks import DETECTION, Task
 from driftlab.platform.nodes.sights import Sight
+from driftlab.platform.tasks.tasks import DETECTION, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,8 +50,8 @@ class Noticing:
             return Noticed(frames, None, None, domain)
         import torch
 
-        from driftlab.platform.models.features import features
-        from driftlab.platform.models.predict import device_of, evaluating, to_input
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.predict import device_of, evaluating, to_input
 
         with evaluating(model), torch.inference_mode():
             looked = features(model, to_input(np.stack(images)).to(device_of(model)))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.metrics import windowed
-from driftlab.platform.models.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

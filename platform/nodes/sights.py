@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.core.records import Columns, Reply, Watched
-from driftlab.platform.models.tasks import Answer, Answers, Task
 from driftlab.platform.nodes.scorer import Scorer, Scores
 from driftlab.platform.nodes.specs import AppNodeSpec
+from driftlab.platform.tasks.tasks import Answer, Answers, Task
 
 Image = npt.NDArray[np.uint8]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation
 from driftlab.platform.core.records import Weights
-from driftlab.platform.models import state
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import state
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import StudentSpec
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models import tasks
-from driftlab.platform.models.tasks import Answers
 from driftlab.platform.nodes.receiving import receive
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.tasks import tasks
+from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.world.damage import Damage
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Teacher:
         if self._network is None:
             labels = self._truth(frames)
         else:
-            from driftlab.platform.models.predict import predict
+            from driftlab.platform.networks.predict import predict
 
             labels = predict(self._network, frames.images, task=self._task, device=self._spec.torch_device)
         return Reply(Labelled(len(frames)), payload=labels)
@@ -75,8 +75,8 @@ def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:
 
 
 def _network(spec: TeacherSpec, weights: Weights) -> nn.Module:
-    from driftlab.platform.models.predict import load
-    from driftlab.platform.models.zoo import build
+    from driftlab.platform.networks.predict import load
+    from driftlab.platform.networks.zoo import build
 
     model = build(spec.network, spec.classes, seed=0)
     load(model, weights)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.models import flow
-from driftlab.platform.models.flow import Gray, Map
-from driftlab.platform.models.tasks import SEGMENTATION, Answer, Task
+from driftlab.platform.tasks import flow
+from driftlab.platform.tasks.flow import Gray, Map
+from driftlab.platform.tasks.tasks import SEGMENTATION, Answer, Task
 
 LATEST_S = 60.0  # the first labels are not waited for any longer
 

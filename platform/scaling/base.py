@@ -15,7 +15,7 @@ from driftlab.platform.world.hardware import Hardware
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.training.schooling import Data
 
 Size = tuple[int, int]  # height and width of a frame
 

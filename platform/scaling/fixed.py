@@ -11,7 +11,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.training.schooling import Data
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Fixed(Scaling):
         return variant
 
     def profile(self, family: nn.Module, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.models.account import account
+        from driftlab.platform.networks.account import account
 
         return single(account(family, *size))
 
     def store(self, family: nn.Module) -> Weights:
-        from driftlab.platform.models.predict import state_of
+        from driftlab.platform.networks.predict import state_of
 
         return state_of(family)
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> nn.Module:
-        from driftlab.platform.models.predict import load
+        from driftlab.platform.networks.predict import load
 
         load(model, arrays)
         return model

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.models.family import Family, Widths, gather
-from driftlab.platform.models.ranking import Ranking, Scores, rank
-from driftlab.platform.models.schooling import Data, grade
-from driftlab.platform.models.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
-from driftlab.platform.models.vector import layout_of
+from driftlab.platform.networks.vector import layout_of
+from driftlab.platform.pruning.family import Family, Widths, gather
+from driftlab.platform.pruning.ranking import Ranking, Scores, rank
+from driftlab.platform.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.scaling.widths import width_of
+from driftlab.platform.training.schooling import Data, grade
 
 Kept = Mapping[str, Tensor]  # by group: which of the original channels are still there, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first

@@ -18,9 +18,9 @@ from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.family import Family
-    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.pruning.family import Family
     from driftlab.platform.scaling.growing import Ground
+    from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class Independent(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.models.family import gather
-        from driftlab.platform.models.schooling import Course, alone, teach
-        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.pruning.family import gather
+        from driftlab.platform.pruning.surgery import groups
         from driftlab.platform.scaling.growing import Ground, distinct, judged, tensor_names, widths_of
+        from driftlab.platform.training.schooling import Course, alone, teach
 
         assert data is not None
         with alone(data.seed):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from driftlab.platform.models.family import Family
-    from driftlab.platform.models.schooling import Course, Data
+    from driftlab.platform.pruning.family import Family
     from driftlab.platform.scaling.growing import Footprint, Ground, Growth
+    from driftlab.platform.training.schooling import Course, Data
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,9 @@ class Nested(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.models.schooling import alone
-        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.pruning.surgery import groups
         from driftlab.platform.scaling.growing import Ground, multi_capacity
+        from driftlab.platform.training.schooling import alone
 
         assert data is not None
         with alone(data.seed):
@@ -81,8 +81,8 @@ class Nested(OfWidths):
 
     def _prune(self, ground: Ground) -> list[Footprint]:
         """Walk down as long as the goal is met (paper, section 3.1)."""
-        from driftlab.platform.models.schooling import grade, teach
         from driftlab.platform.scaling.growing import pruned, start
+        from driftlab.platform.training.schooling import grade, teach
 
         goal = grade(ground.model, ground.data, ground.data.val) - self.accuracy_loss
         shares = self._shares(ground)
@@ -124,8 +124,8 @@ class Nested(OfWidths):
 
     def _freeze_and_grow(self, ground: Ground, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
         """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""
-        from driftlab.platform.models.schooling import teach
         from driftlab.platform.scaling import growing
+        from driftlab.platform.training.schooling import teach
 
         order = growing.nested_order(ground.groups, roadmap)
         seed, *rest = roadmap[::-1]
@@ -141,7 +141,7 @@ class Nested(OfWidths):
         return descendants
 
     def _course(self, phase: Literal["prune", "grow"]) -> Course:
-        from driftlab.platform.models.schooling import Course
+        from driftlab.platform.training.schooling import Course
 
         if phase == "prune":
             return Course(self.prune_epochs, self.prune_rate, self.batch)

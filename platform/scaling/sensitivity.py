@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftlab.platform.models.account import account
-from driftlab.platform.models.ranking import Ranking
-from driftlab.platform.models.schooling import grade
-from driftlab.platform.models.surgery import cut
+from driftlab.platform.networks.account import account
+from driftlab.platform.pruning.ranking import Ranking
+from driftlab.platform.pruning.surgery import cut
 from driftlab.platform.scaling.growing import Ground, best, ranked
 from driftlab.platform.scaling.widths import FEWEST, width_of
+from driftlab.platform.training.schooling import grade
 
 Losses = Mapping[str, npt.NDArray[np.float64]]  # by group: how much of the score is lost with 0, 1, 2, ... channels
 TRIED = 10  # widths of each group that are measured; what lies between is drawn straight

@@ -13,10 +13,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
-from driftlab.platform.models.predict import to_input
-from driftlab.platform.models.schooling import Course, epochs
-from driftlab.platform.models.surgery import cut, restrict
+from driftlab.platform.networks.predict import to_input
+from driftlab.platform.pruning.surgery import cut, restrict
 from driftlab.platform.scaling.growing import Ground, prefix_of
+from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
 

@@ -16,8 +16,8 @@ from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.family import Family
-    from driftlab.platform.models.schooling import Data
+    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ class UsNet(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.models.family import gather
-        from driftlab.platform.models.schooling import Course, alone
-        from driftlab.platform.models.surgery import groups
+        from driftlab.platform.pruning.family import gather
+        from driftlab.platform.pruning.surgery import groups
         from driftlab.platform.scaling import slimming
         from driftlab.platform.scaling.growing import Ground, distinct, judged, widths_of
+        from driftlab.platform.training.schooling import Course, alone
 
         assert data is not None
         with alone(data.seed):

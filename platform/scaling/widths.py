@@ -11,7 +11,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.models.family import Family
+    from driftlab.platform.pruning.family import Family
 
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
@@ -25,18 +25,18 @@ class OfWidths(Scaling):
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
         """Make the network that was chosen; else the most accurate one that fits into memory."""
-        from driftlab.platform.models.family import dense
+        from driftlab.platform.pruning.family import dense
 
         return dense(family, chosen(family, budget))
 
     def absorb(self, family: Family, variant: nn.Module) -> Family:
-        from driftlab.platform.models.family import absorbed
+        from driftlab.platform.pruning.family import absorbed
 
         return absorbed(family, variant)
 
     def profile(self, family: Family, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.models.account import account
-        from driftlab.platform.models.family import dense
+        from driftlab.platform.networks.account import account
+        from driftlab.platform.pruning.family import dense
 
         costs = [account(dense(family, which), *size) for which in range(len(family))]
         return tuple(
@@ -45,12 +45,12 @@ class OfWidths(Scaling):
         )
 
     def store(self, family: Family) -> Weights:
-        from driftlab.platform.models.family import stored
+        from driftlab.platform.pruning.family import stored
 
         return stored(family)
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Family:
-        from driftlab.platform.models.family import restored
+        from driftlab.platform.pruning.family import restored
 
         return restored(model, arrays, size)
 

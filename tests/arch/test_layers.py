@@ -15,12 +15,26 @@ RANKS = {"datasets": 0, "platform": 1, "actors": 2, "serve_apps": 3, "tune_space
 ROOTS = ("datasets", "platform", "actors", "serve_apps", "tune_spaces")
 LEAVES = {"driftlab.errors", "driftlab._torchvision"}
 FRONT_DOOR = {"driftlab", "driftlab.__main__"}
+PACKAGES = (  # of the platform: each imports from lines above its own, and from its neighbours in one direction
+    ("core",),
+    ("tasks",),
+    ("networks", "world"),
+    ("training", "pruning", "wire"),
+    ("adaptation", "streaming", "scaling", "scheduling", "systems"),
+    ("nodes", "backend"),
+    ("loop",),
+    ("results",),
+    ("request",),
+    ("grid",),
+)
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
 NO_TORCH_AT_IMPORT = (
     "driftlab.platform.core",
     "driftlab.platform.results",
-    "driftlab.platform.lab",
+    "driftlab.platform.request",
+    "driftlab.platform.grid",
+    "driftlab.platform.backend",
     "driftlab.platform.loop",
     "driftlab.cli",
 )
@@ -103,6 +117,19 @@ def cycle_of_packages(trees: Trees) -> list[str]:
     return []
 
 
+def against_the_order_of_packages(trees: Trees) -> list[str]:
+    """What a package of the platform imports from one that stands below it in the list."""
+    lines = {name: line for line, names in enumerate(PACKAGES) for name in names}
+    faults = []
+    for module, tree in trees.items():
+        here = _package(module).removeprefix("driftlab.platform.")
+        for name in sorted(set(imports(tree, typing_too=False))) if layer_of(module) == "platform" else ():
+            there = _package(name).removeprefix("driftlab.platform.")
+            if there in lines and here in lines and lines[there] > lines[here]:
+                faults.append(f"{module} imports {name}")
+    return faults
+
+
 def torch_at_import(trees: Trees) -> list[str]:
     return [
         module
@@ -144,6 +171,15 @@ def test_packages_of_the_platform_form_no_cycle(trees):
     assert cycle_of_packages(trees) == []
 
 
+def test_packages_of_the_platform_stand_on_one_another(trees):
+    assert against_the_order_of_packages(trees) == []
+
+
+def test_every_package_of_the_platform_has_its_place(root: Path):
+    listed = [name for names in PACKAGES for name in names]
+    assert sorted(listed) == sorted(path.name for path in (root / "platform").iterdir() if any(path.glob("*.py")))
+
+
 def test_the_platform_imports_no_tensors_to_read_a_request(trees):
     assert torch_at_import(trees) == []
 
@@ -166,14 +202,15 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
     [
         (against_the_direction, "driftlab.datasets.a", "import driftlab.platform.core.records"),
         (against_the_direction, "driftlab.datasets.a", "from driftlab import platform"),
-        (against_the_direction, "driftlab.platform.lab.a", "def f():\n    from driftlab.actors import backend"),
-        (against_the_direction, "driftlab.platform.lab.a", "NAME = 'driftlab.actors.backend:RayBackend'"),
+        (against_the_direction, "driftlab.platform.grid.a", "def f():\n    from driftlab.actors import backend"),
+        (against_the_direction, "driftlab.platform.grid.a", "NAME = 'driftlab.actors.backend:RayBackend'"),
         (against_the_direction, "driftlab.serve_apps.a", "from driftlab.tune_spaces import b"),
         (against_the_direction, "driftlab.errors", "from driftlab.platform.core import records"),
         (ray_outside_its_homes, "driftlab.platform.nodes.a", "import ray"),
         (ray_outside_its_homes, "driftlab.actors.a", "from ray import serve"),
         (ray_outside_its_homes, "driftlab.serve_apps.a", "import ray.tune.search"),
         (families_that_know_each_other, "driftlab.platform.scaling.a", "from driftlab.platform.streaming import local"),
+        (against_the_order_of_packages, "driftlab.platform.wire.a", "from driftlab.platform.nodes import device"),
         (torch_at_import, "driftlab.platform.results.a", "import torch.nn as nn"),
     ],
 )
@@ -183,20 +220,20 @@ def test_each_rule_catches_its_breach(rule, module: str, line: str):
 
 def test_a_cycle_is_found():
     trees = {
-        "driftlab.platform.world.a": ast.parse("import driftlab.platform.models.b"),
-        "driftlab.platform.models.b": ast.parse("def f():\n    from driftlab.platform.world import a"),
+        "driftlab.platform.world.a": ast.parse("import driftlab.platform.networks.b"),
+        "driftlab.platform.networks.b": ast.parse("def f():\n    from driftlab.platform.world import a"),
     }
-    assert set(cycle_of_packages(trees)) == {"driftlab.platform.world", "driftlab.platform.models"}
+    assert set(cycle_of_packages(trees)) == {"driftlab.platform.world", "driftlab.platform.networks"}
 
 
 def test_a_type_alone_makes_no_cycle():
     trees = {
-        "driftlab.platform.world.a": ast.parse("import driftlab.platform.models.b"),
-        "driftlab.platform.models.b": ast.parse("if TYPE_CHECKING:\n    from driftlab.platform.world import a"),
+        "driftlab.platform.world.a": ast.parse("import driftlab.platform.networks.b"),
+        "driftlab.platform.networks.b": ast.parse("if TYPE_CHECKING:\n    from driftlab.platform.world import a"),
     }
     assert cycle_of_packages(trees) == []
 
 
 def test_a_notebook_that_reaches_inside_is_caught():
-    assert notebook_imports("import driftlab\nfrom driftlab.platform.lab import run")
+    assert notebook_imports("import driftlab\nfrom driftlab.platform.grid import run")
     assert notebook_imports("import driftlab\nfrom driftlab.platform.results import plots") == []

@@ -19,11 +19,12 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes
-from driftlab.platform.models import boxes, vector
-from driftlab.platform.models.account import account
-from driftlab.platform.models.parts import batch_norms
-from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.parts import batch_norms
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.tasks import boxes
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 

@@ -17,14 +17,14 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.models import vector
-from driftlab.platform.models.account import account
-from driftlab.platform.models.digest import digest
-from driftlab.platform.models.predict import predict, state_of
-from driftlab.platform.models.schooling import Data, Lessons, grade
-from driftlab.platform.models.tasks import SEGMENTATION
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.digest import digest
+from driftlab.platform.networks.predict import predict, state_of
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget, Scaling
+from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.training.schooling import Data, Lessons, grade
 
 CLASSES = 4
 SIZE = (16, 24)

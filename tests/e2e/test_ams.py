@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from driftlab.platform.core.metrics import paired
-from driftlab.platform.lab.experiment import load, names
-from driftlab.platform.lab.run import run
+from driftlab.platform.grid.run import run
+from driftlab.platform.request.experiment import load, names
 from driftlab.platform.results.claims.base import evaluate
-from driftlab.platform.results.diff import differences
-from driftlab.platform.results.read import open_run
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
 
 SEEDS = [0, 1, 2]
 STREETS = ("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running", "drift")

@@ -9,10 +9,10 @@ import pytest
 from film_factory import FPS, HEIGHT, WIDTH, put_beside, write_film
 
 from driftlab.errors import RequestError
-from driftlab.platform.lab.experiment import parse
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.report import write_report
+from driftlab.platform.grid.run import run
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.report.page import write_report
+from driftlab.platform.results.tables.read import open_run
 
 AMS = {
     "name": "ams",

@@ -13,7 +13,7 @@ import sharing_factory
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 READS = {"driftlab", "driftlab.platform.results"}
-READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.notebook"}
+READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
 READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads

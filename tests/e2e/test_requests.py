@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from driftlab.cli import app
-from driftlab.platform.lab import paths
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.recorder import table_file
+from driftlab.platform.grid import paths
+from driftlab.platform.grid.run import run
+from driftlab.platform.results.tables.recorder import table_file
 
 LIMIT_S = 60  # keeps a broken command from hanging the tests
 REFUSED_S = 10  # the promise for a wrong request; measured: 0.6 to 5.8 s while other work runs
@@ -146,7 +146,7 @@ def test_all_faults_at_once(ask):
 
 
 def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
-    monkeypatch.setattr("driftlab.platform.lab.machine.gpus", lambda: 0)
+    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
     answer = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
     refused(answer, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
     assert list(tmp_path.iterdir()) == [mine]

@@ -18,15 +18,15 @@ import pytest
 from documents_factory import SHARING, TINY
 
 import driftlab
-from driftlab.platform.core.backend import NodeId
-from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.experiment import parse
-from driftlab.platform.lab.inline import InlineBackend, InlineSession
-from driftlab.platform.lab.run import resume, run
+from driftlab.platform.backend.base import NodeId
+from driftlab.platform.backend.inline import InlineBackend, InlineSession
+from driftlab.platform.grid.run import resume, run
 from driftlab.platform.nodes.application import Application
-from driftlab.platform.results.diff import differences
-from driftlab.platform.results.recorder import Recorder, table_file
-from driftlab.platform.results.schema import TABLES
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.recorder import Recorder, table_file
+from driftlab.platform.results.tables.schema import TABLES
 
 DOCUMENT: dict[str, Any] = {
     **TINY,
@@ -285,7 +285,7 @@ class TestFailure:
         assert f"report  {tmp_path / 'out' / 'report.html'}" in output
 
     def test_what_cannot_be_written_is_a_failed_cell_and_not_the_end(self, tmp_path, monkeypatch):
-        from driftlab.platform.results import recorder
+        from driftlab.platform.results.tables import recorder
 
         write = recorder._write_whole
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.backend import NodeId
+from driftlab.platform.backend.base import NodeId
+from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import (
     Applied,
@@ -27,7 +28,6 @@ from driftlab.platform.core.records import (
     Uploaded,
     Watched,
 )
-from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
@@ -285,9 +285,9 @@ def begin_real(
     **setting: Any,
 ) -> Loop:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
-    from driftlab.platform.models.account import account
-    from driftlab.platform.models.predict import state_of
-    from driftlab.platform.models.zoo import build
+    from driftlab.platform.networks.account import account
+    from driftlab.platform.networks.predict import state_of
+    from driftlab.platform.networks.zoo import build
 
     stream = StreamSpec("signs/motorway", 3, 32, 48, FPS, duration_s)
     classes = len(open_stream(stream.workload, seed=3, height=32, width=48, fps=FPS, duration_s=duration_s).classes)

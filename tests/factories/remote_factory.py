@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from driftlab.platform.core.backend import Job, NodeId
+from driftlab.platform.backend.base import Job, NodeId
+from driftlab.platform.backend.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.inline import InlineBackend, InlineJob, InlineSession
 
 KEY = b"a test"
 AWAY = ("device", "application")

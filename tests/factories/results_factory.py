@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 from driftlab.datasets.sheet import PALETTE
-from driftlab.platform.results.recorder import Recorder
+from driftlab.platform.results.tables.recorder import Recorder
 
 SLOTS = {
     "no_custom": ("local", "frozen", "do_nothing"),

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.datasets.labelled import open_set
-from driftlab.platform.models.schooling import Data, data_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.training.schooling import Data, data_of
 
 CLASSES = 4
 SIZE = (16, 16)

@@ -11,8 +11,8 @@ import yaml
 from tables_factory import Made
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.recorder import Recorder
-from driftlab.platform.results.schema import TABLES
+from driftlab.platform.results.tables.recorder import Recorder
+from driftlab.platform.results.tables.schema import TABLES
 from driftlab.platform.world.variants import paged_bytes
 
 NESTED = {"name": "nested", "keep": [0.8, 0.6, 0.3]}

@@ -11,7 +11,7 @@ from torch import nn
 from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.models.predict import to_input
+from driftlab.platform.networks.predict import to_input
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
-from driftlab.platform.models import vector
-from driftlab.platform.models.account import account
-from driftlab.platform.models.predict import state_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from driftlab.platform.results.read import Tables
-from driftlab.platform.results.schema import TABLES
+from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.schema import TABLES
 
 
 class Made(Tables):

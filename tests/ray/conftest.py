@@ -91,7 +91,7 @@ def inline(monkeypatch):
     """A session in this process."""
     import ray_fakes
 
-    from driftlab.platform.lab import inline
+    from driftlab.platform.backend import inline
 
     monkeypatch.setattr(inline, "NODE_CLASSES", ray_fakes.CLASSES)
     return inline.InlineSession()

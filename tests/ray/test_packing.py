@@ -9,8 +9,8 @@ import pytest
 import yaml
 from documents_factory import SHARES, SHARING
 
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.diff import differences
+from driftlab.platform.grid.run import run
+from driftlab.platform.results.tables.diff import differences
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import pytest
 from documents_factory import SHARING, TINY
 
 from driftlab.actors import faults
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.diff import differences
+from driftlab.platform.grid.run import run
+from driftlab.platform.results.tables.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every 1.5 s
 DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 12}], "seeds": [0, 1]}

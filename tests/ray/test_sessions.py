@@ -14,7 +14,7 @@ import ray_fakes
 
 from driftlab.actors import watchdog
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.backend import NodeId
+from driftlab.platform.backend.base import NodeId
 
 DEVICE, LEARNER, RECORDER = NodeId("device", "d"), NodeId("learner", "t"), NodeId("recorder", "r")
 

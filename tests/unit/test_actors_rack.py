@@ -7,7 +7,7 @@ import pytest
 
 from driftlab.actors.rack import Failure, OutOfStep, Rack
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.backend import NodeId
+from driftlab.platform.backend.base import NodeId
 from driftlab.platform.core.records import Reply
 
 A, B = NodeId("device", "a"), NodeId("learner", "b")

@@ -13,17 +13,17 @@ from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
-from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.rounds import NO_LABEL
-from driftlab.platform.models import vector
-from driftlab.platform.models.account import account
-from driftlab.platform.models.predict import state_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.read import Run, open_run
+from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.grid.run import run
+from driftlab.platform.results.tables.read import Run, open_run
 
 PERIOD_S = 20  # between two switches
 COURSE = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}

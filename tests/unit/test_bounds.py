@@ -16,8 +16,8 @@ from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError, RequestError, quoted
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.documents import MAX_VALUES, check_file, read
-from driftlab.platform.lab.experiment import load, names, parse
-from driftlab.platform.lab.size import announcement, size_of
+from driftlab.platform.request.experiment import load, names, parse
+from driftlab.platform.request.size import announcement, size_of
 from driftlab.platform.world import link, measured
 from driftlab.platform.world.link import Outages
 

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from tables_factory import Made
 
-from driftlab.platform.results.claims import nestdnn, nestdnn_sharing, sharing
+from driftlab.platform.results.analysis import sharing
+from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
 from driftlab.platform.results.claims.base import Measured, Untestable, judge
 
 SEEDS = (0, 1, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driftlab.errors import DataError
-from driftlab.platform.lab.experiment import names
+from driftlab.platform.request.experiment import names
 from driftlab.platform.results.claims.base import Measured, Untestable, as_records, every_claim, judge
 from driftlab.platform.results.claims.pages import PLACE, main, of_place, stored, verdict_of, written
 

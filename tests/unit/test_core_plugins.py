@@ -11,8 +11,8 @@ import pytest
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member, member_class, parameters
-from driftlab.platform.lab.cells import system_of
-from driftlab.platform.lab.experiment import SystemPart
+from driftlab.platform.request.cells import system_of
+from driftlab.platform.request.experiment import SystemPart
 from driftlab.platform.scheduling.base import Demand, Grant, Window
 
 GOOD = """

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 
 from driftlab.errors import WireError
-from driftlab.platform.models import buffer_codec, delta, mask_codecs, value_codecs
-from driftlab.platform.models.delta import MASKS, VALUES, Change, Format
-from driftlab.platform.models.state import NO_BUFFERS, BufferLayout, Buffers
-from driftlab.platform.models.vector import Layout
+from driftlab.platform.networks.state import NO_BUFFERS, BufferLayout, Buffers
+from driftlab.platform.networks.vector import Layout
+from driftlab.platform.wire import buffer_codec, delta, mask_codecs, value_codecs
+from driftlab.platform.wire.delta import MASKS, VALUES, Change, Format
 from driftlab.platform.world.damage import Damage
 
 CODECS = [codec for codec in MASKS if codec is not None]

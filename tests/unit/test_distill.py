@@ -14,10 +14,11 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill, draw
-from driftlab.platform.models import masks, vector
-from driftlab.platform.models.descent import Adam, Descent, Momentum
-from driftlab.platform.models.predict import predict, to_input
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.predict import predict, to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.training import masks
+from driftlab.platform.training.descent import Adam, Descent, Momentum
 
 STRATEGIES = ("gradient_guided", "random", "first", "last", "first_last", "probe", "full")
 

@@ -11,16 +11,16 @@ from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
+from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.lab.inline import InlineJob, InlineSession
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.models.account import account
-from driftlab.platform.models.predict import state_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single
 from driftlab.platform.systems.system import System

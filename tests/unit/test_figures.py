@@ -12,10 +12,10 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.experiment import Choice, Experiment, load, names
-from driftlab.platform.results import figures, plots
-from driftlab.platform.results.figures import clients, frontier, gains, horizon, rates, strategies, streets
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import Choice, Experiment, load, names
+from driftlab.platform.results import figures
+from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
 from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
 from driftlab.platform.results.figures.table import FIGURES
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from driftlab.platform.models import flow
+from driftlab.platform.tasks import flow
 
 HEIGHT, WIDTH, MARGIN = 64, 96, 16
 

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.core.records import ModelCost, Variant
-from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.experiment import parse
-from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.run import run
+from driftlab.platform.grid.run import run
 from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
 from driftlab.platform.nodes.specs import StreamSpec
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.report import write_report
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.report.page import write_report
+from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App, Event

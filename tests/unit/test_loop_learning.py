@@ -29,18 +29,18 @@ from loop_factory import (
 )
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
+from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Captured, Passes, Tried, Uploaded, Variant
-from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.run import run as lab_run
+from driftlab.platform.grid.run import run as lab_run
 from driftlab.platform.loop.context import Network, Site
 from driftlab.platform.loop.ledger import PURPOSES, Ledger
 from driftlab.platform.loop.messages import TOO_LATE
 from driftlab.platform.loop.rounds import DECLINED
-from driftlab.platform.models.account import account
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.results.read import open_run
+from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.base import single
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
 from driftlab.platform.world import hardware

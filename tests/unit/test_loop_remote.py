@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from remote_factory import RemoteBackend
 
-from driftlab.platform.lab.inline import InlineBackend
-from driftlab.platform.lab.run import run
-from driftlab.platform.results.diff import differences
-from driftlab.platform.results.read import open_run
+from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.grid.run import run
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
 
 DOCUMENT = {
     "name": "apart",

@@ -13,14 +13,14 @@ from driftlab.datasets.labelled import open_set
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
 from driftlab.platform.core.metrics import confusions
-from driftlab.platform.models import ranking
-from driftlab.platform.models.predict import predict
-from driftlab.platform.models.schooling import Course, Data, Lessons, data_of, grade, teach
-from driftlab.platform.models.surgery import groups
-from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.predict import predict
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.nodes.teacher import Teacher
+from driftlab.platform.pruning import ranking
+from driftlab.platform.pruning.surgery import groups
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
+from driftlab.platform.training.schooling import Course, Data, Lessons, data_of, grade, teach
 
 CLASSES = 300
 

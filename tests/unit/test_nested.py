@@ -17,18 +17,19 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.models import schooling, vector
-from driftlab.platform.models.account import account
-from driftlab.platform.models.artifacts import FamilyRecipe, Recipe, _family_origin
-from driftlab.platform.models.descent import Descent
-from driftlab.platform.models.family import dense, restored, stored
-from driftlab.platform.models.schooling import Course, epochs, grade, teach
-from driftlab.platform.models.surgery import cut, groups, permute
-from driftlab.platform.models.vector import layout_of, read
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.vector import layout_of, read
+from driftlab.platform.pruning.family import dense, restored, stored
+from driftlab.platform.pruning.surgery import cut, groups, permute
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.growing import Footprint, Ground, Growth, keeping_statistics
 from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.training import schooling
+from driftlab.platform.training.artifacts import FamilyRecipe, Recipe, _family_origin
+from driftlab.platform.training.descent import Descent
+from driftlab.platform.training.schooling import Course, epochs, grade, teach
 
 KEEP, SIZE, networks, numbers, problem = (
     factory.KEEP, factory.SIZE, factory.networks, factory.numbers, factory.problem

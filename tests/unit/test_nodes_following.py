@@ -29,9 +29,9 @@ from stream_factory import (
 )
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.models.tasks import SEGMENTATION
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.tasks.tasks import SEGMENTATION
 
 ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
 ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte

@@ -15,8 +15,8 @@ from stream_factory import CLASSES, HEIGHT, WIDTH, Steps, application, steps, st
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
-from driftlab.platform.models import state
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import state
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.lesson import attempt
 
 

@@ -14,16 +14,16 @@ from state_factory import DEVICE, SERVER
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.models import state
-from driftlab.platform.models.account import account
-from driftlab.platform.models.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.models.predict import state_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import state
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.builder import Builder
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
+from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.world import hardware
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 8

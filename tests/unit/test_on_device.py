@@ -12,7 +12,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Noticed, Stored
-from driftlab.platform.models.predict import predict
+from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
@@ -78,8 +78,8 @@ class TestNoticing:
         """A share of the entropy of four equal classes; and, until the network learns, from the frames seen first."""
         import torch
 
-        from driftlab.platform.models.features import features
-        from driftlab.platform.models.predict import to_input
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.predict import to_input
 
         node, seen = real(Member("adaptation", "frozen"), notices=True, told=True, answer_s=0.1), stream(16.0)
         notes = []

@@ -11,12 +11,13 @@ import torch
 
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.models import masks, vector
-from driftlab.platform.models.descent import Descent
-from driftlab.platform.models.family import dense
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.pruning.family import dense
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.training import masks
+from driftlab.platform.training.descent import Descent
 
 GPU = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]

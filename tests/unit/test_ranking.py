@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
-from driftlab.platform.models.predict import to_input
-from driftlab.platform.models.ranking import rank, sums_of, triplet_response_residual
-from driftlab.platform.models.surgery import groups, mask
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.pruning.ranking import rank, sums_of, triplet_response_residual
+from driftlab.platform.pruning.surgery import groups, mask
 
 METHODS = ("trr", "l1", "bn_gamma", "random")
 SEEDS = range(5)

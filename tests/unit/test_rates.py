@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.models import phi
 from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
@@ -18,6 +17,7 @@ from driftlab.platform.streaming.rates import (
     sampled_at,
     trained_every,
 )
+from driftlab.platform.tasks import phi
 
 
 def settle(c: float, mode: str, updates: int = 400) -> list[float]:

@@ -19,7 +19,7 @@ from driftlab.platform.results.claims.base import (
     judge,
     untestable,
 )
-from driftlab.platform.results.read import open_run
+from driftlab.platform.results.tables.read import open_run
 
 
 def verdict(rule, paper, measured):

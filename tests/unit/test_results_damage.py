@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import DataError
-from driftlab.platform.lab import run as lab
+from driftlab.platform.grid import run as lab
 from driftlab.platform.results.claims.ams_traffic import _slope
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.recorder import finished
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import finished
 
 DEEP = "[" * 100_000
 WAIT_S = 5.0

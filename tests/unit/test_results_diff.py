@@ -8,8 +8,8 @@ import pytest
 import results_factory as factory
 import yaml
 
-from driftlab.platform.results.diff import differences
-from driftlab.platform.results.recorder import Recorder
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.recorder import Recorder
 
 CELL = "one_time/w/two-phones/seed-0"
 

@@ -13,14 +13,14 @@ import results_factory as factory
 from matplotlib.figure import Figure as Canvas
 
 from driftlab.errors import DataError
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import view_of
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.recorder import Recorder
-from driftlab.platform.results.report import compose, write_report
-from driftlab.platform.results.summary import scores
-from driftlab.platform.results.summary.base import BOUNDS
-from driftlab.platform.results.svg import panel
+from driftlab.platform.results.figures.svg import panel
+from driftlab.platform.results.report.page import compose, write_report
+from driftlab.platform.results.report.summary import scores
+from driftlab.platform.results.report.summary.base import BOUNDS
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import Recorder
 
 FAILED = ("one_time", "streets/interview", 2)
 VOID = {"meta", "img", "line", "path", "use", "rect", "br"}

@@ -10,10 +10,10 @@ import pytest
 import results_factory as factory
 
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.lab.paths import new_run
-from driftlab.platform.results import schema
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.recorder import Recorder, as_table, finished, table_file
+from driftlab.platform.grid.paths import new_run
+from driftlab.platform.results.tables import schema
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import Recorder, as_table, finished, table_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,7 +138,7 @@ def test_same_rows_same_bytes(tmp_path):
 
 
 def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
-    from driftlab.platform.results import recorder as module
+    from driftlab.platform.results.tables import recorder as module
 
     class Killed(BaseException):
         pass

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.lab.cells import cells_of, resolved
-from driftlab.platform.lab.experiment import load, parse
-from driftlab.platform.results import columns, recorder, schema
-from driftlab.platform.results.diff import differences
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.recorder import Recorder, finished
-from driftlab.platform.results.systems import NESTED, Slot, every_system, filled, slots_of
+from driftlab.platform.request.cells import cells_of, resolved
+from driftlab.platform.request.experiment import load, parse
+from driftlab.platform.results.tables import columns, recorder, schema
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import Recorder, finished
+from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, filled, slots_of
 
 OLD = Path(__file__).resolve().parents[1] / "fixtures/run-schema-4"
 ROWS = {
@@ -87,8 +87,8 @@ def test_a_notebook_draws_the_old_run(monkeypatch):
     import matplotlib.pyplot as plt
 
     from driftlab.platform.results.figures.base import view_of
+    from driftlab.platform.results.figures.notebook import show
     from driftlab.platform.results.figures.table import FIGURES
-    from driftlab.platform.results.notebook import show
 
     monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
     with mpl.rc_context({"backend": "Agg"}):
@@ -101,13 +101,14 @@ def test_a_notebook_draws_the_old_run(monkeypatch):
 def test_reading_a_run_imports_no_member(old):
     code = (
         "import sys; from driftlab.platform.results.claims.base import evaluate;"
-        "from driftlab.platform.results.diff import differences; from driftlab.platform.results.read import open_run;"
-        "from driftlab.platform.results.report import write_report; path = sys.argv[1]; evaluate(open_run(path));"
+        "from driftlab.platform.results.tables.diff import differences;"
+        "from driftlab.platform.results.tables.read import open_run;"
+        "from driftlab.platform.results.report.page import write_report; path = sys.argv[1]; evaluate(open_run(path));"
         "write_report(path); assert differences(path, path) == []; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(old)], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "driftlab.platform.results.report" in loaded
+    assert "driftlab.platform.results.report.page" in loaded
     members = {place.partition(":")[0] for family in FAMILIES.values() for place in family.values()}
     assert loaded & {*members, "torch", "torchvision", "ray"} == set()
 

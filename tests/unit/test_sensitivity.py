@@ -11,13 +11,13 @@ import scaling_factory as factory
 import torch
 
 from driftlab.platform.core.catalogue import member_class, parameter_faults
-from driftlab.platform.models.schooling import Course, grade, teach
-from driftlab.platform.models.surgery import cut, groups
+from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import sensitivity
 from driftlab.platform.scaling.growing import Ground
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.sensitivity import HAIR, curve, equally_lossy, losses, macs, narrowest
 from driftlab.platform.scaling.widths import FEWEST, width_of
+from driftlab.platform.training.schooling import Course, grade, teach
 
 EXAMPLE, SPARE = factory.some_images(), "deep.1.0"
 

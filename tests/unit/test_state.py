@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.models import state, vector
-from driftlab.platform.models.state import NO_BUFFERS, Buffers, State, canonical_bytes, digest_of
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import state, vector
+from driftlab.platform.networks.state import NO_BUFFERS, Buffers, State, canonical_bytes, digest_of
+from driftlab.platform.networks.zoo import build
 
 
 class Shared(nn.Module):
@@ -188,7 +188,7 @@ class TestCanonicalBytes:
     def test_another_process_writes_the_same(self):
         code = (
             "import hashlib, sys, numpy as np, torch; from dataclasses import make_dataclass\n"
-            "from driftlab.platform.models.state import canonical_bytes\n"
+            "from driftlab.platform.networks.state import canonical_bytes\n"
             "Memory = make_dataclass('Memory', ['steps', 'moments', 'notes'])\n"
             "value = Memory(3, (np.arange(3, dtype=np.float32), torch.zeros(2)), {'b': None, 'a': 1})\n"
             "print(hashlib.sha256(canonical_bytes(value)).hexdigest())"

@@ -10,11 +10,11 @@ import results_factory as factory
 from tables_factory import Made
 
 from driftlab.platform.results.figures.base import View, view_of
-from driftlab.platform.results.read import open_run
-from driftlab.platform.results.recorder import Recorder
-from driftlab.platform.results.report import write_report
-from driftlab.platform.results.summary import sharing
-from driftlab.platform.results.summary.table import summarise
+from driftlab.platform.results.report.page import write_report
+from driftlab.platform.results.report.summary import sharing
+from driftlab.platform.results.report.summary.table import summarise
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import Recorder
 
 RUN = {"workload": "w", "fleet": "one", "devices": 1, "status": "done"}
 WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
-from driftlab.platform.models import vector
-from driftlab.platform.models.surgery import coordinates, cut, expand, groups, lift, mask, permute, restrict
+from driftlab.platform.networks import vector
+from driftlab.platform.pruning.surgery import coordinates, cut, expand, groups, lift, mask, permute, restrict
 
 
 def plain() -> Net:

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.models import vector
-from driftlab.platform.models.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
-from driftlab.platform.models.zoo import ZOO, build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.zoo import ZOO, build
+from driftlab.platform.pruning.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
 
 SAME = 1e-9  # relative; float64 leaves about 1e-15
 SEEDS = range(20)

@@ -95,7 +95,7 @@ class Hide(importlib.machinery.PathFinder):
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hide
 import driftlab
 from driftlab import _torchvision
-import driftlab.platform.models.zoo
+import driftlab.platform.networks.zoo
 print(_torchvision.state())
 """
     assert python(hide, tmp_path) == ["absent"]

@@ -20,12 +20,12 @@ from driftlab.platform.adaptation.shot import Shot, information, pseudo_labels
 from driftlab.platform.adaptation.stream import Memory, entropies, groups, mini_batches
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
-from driftlab.platform.models import vector
-from driftlab.platform.models.features import features, head_of
-from driftlab.platform.models.parts import blended, by_batch
-from driftlab.platform.models.predict import to_input
-from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.features import features, head_of
+from driftlab.platform.networks.parts import blended, by_batch
+from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
 
 STREAM = Phase(on_stream=True)
 SOURCE = [

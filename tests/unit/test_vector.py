@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.models import vector
-from driftlab.platform.models.zoo import build
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.zoo import build
 
 
 class Tied(nn.Module):

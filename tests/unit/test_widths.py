@@ -7,15 +7,15 @@ import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.models.family import dense
-from driftlab.platform.models.schooling import Course, grade
-from driftlab.platform.models.surgery import cut, groups
+from driftlab.platform.pruning.family import dense
+from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on
 from driftlab.platform.scaling.growing import Ground, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.usnet import UsNet
+from driftlab.platform.training.schooling import Course, grade
 from driftlab.platform.world import hardware
 
 EXAMPLE = factory.some_images()

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from driftlab.errors import WireError
 from driftlab.platform.core import wire
-from driftlab.platform.models import boxes, mask_codecs, value_codecs
-from driftlab.platform.models.delta import MASKS, VALUES
-from driftlab.platform.models.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
 from driftlab.platform.streaming import codec
+from driftlab.platform.tasks import boxes
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.wire import mask_codecs, value_codecs
+from driftlab.platform.wire.delta import MASKS, VALUES
 
 HEIGHT, WIDTH = 12, 16
 INDICES, SIZE = np.array([0, 3, 260, 511, 530, 1290]), 1300

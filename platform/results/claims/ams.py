@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import (
+from driftlab.platform.results.analysis.cells import (
     CELL,
     FRAME,
     difference,
@@ -17,7 +16,8 @@ from driftlab.platform.results.claims.cells import (
     side_by_side,
     slot,
 )
-from driftlab.platform.results.read import Tables
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.tables.read import Tables
 
 COMPARED = ("ams", "one_time", "just_in_time")  # Figure 5
 BEST = ("random", "first_last", "first", "last")  # rivals of gradient guidance, in the paper's order

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.models.value_codecs import bytes_of
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import (
+from driftlab.platform.results.analysis.cells import (
     CELL,
     difference,
     done,
@@ -22,8 +20,10 @@ from driftlab.platform.results.claims.cells import (
     slot,
     table_of,
 )
-from driftlab.platform.results.read import Tables
-from driftlab.platform.results.systems import Slot
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot
+from driftlab.platform.wire.value_codecs import bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd

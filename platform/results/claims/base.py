@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from driftlab.errors import unknown_name
 from driftlab.platform.core.metrics import Interval
-from driftlab.platform.results.read import Run, Tables
+from driftlab.platform.results.tables.read import Run, Tables
 
 DASH = "–"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign

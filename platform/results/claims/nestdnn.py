@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import difference, members
-from driftlab.platform.results.claims.sharing import (
+from driftlab.platform.results.analysis.cells import difference, members
+from driftlab.platform.results.analysis.sharing import (
     APP,
     every_switch,
     joule_per_byte,
@@ -23,7 +22,8 @@ from driftlab.platform.results.claims.sharing import (
     pruned_alone,
     whole,
 )
-from driftlab.platform.results.read import Tables
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd

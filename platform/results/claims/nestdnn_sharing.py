@@ -9,9 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.claims.base import Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import lowest, members, over_seeds, slot
-from driftlab.platform.results.claims.sharing import (
+from driftlab.platform.results.analysis.cells import lowest, members, over_seeds, slot
+from driftlab.platform.results.analysis.sharing import (
     costs,
     crossing,
     decisions,
@@ -23,7 +22,8 @@ from driftlab.platform.results.claims.sharing import (
     once,
     switches,
 )
-from driftlab.platform.results.read import Tables
+from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

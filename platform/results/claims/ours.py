@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.streets.presets import PRESETS
+from driftlab.platform.results.analysis.cells import CELL, labels_of, over_seeds
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
-from driftlab.platform.results.claims.cells import CELL, labels_of, over_seeds
-from driftlab.platform.results.read import Tables
+from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
 if TYPE_CHECKING:

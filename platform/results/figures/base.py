@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.metrics import interval
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import members
-from driftlab.platform.results.claims.sharing import USUAL_ALPHA, swept
-from driftlab.platform.results.plots import Style
-from driftlab.platform.results.read import Run, Tables
-from driftlab.platform.results.systems import Slot
+from driftlab.platform.results.analysis.cells import members
+from driftlab.platform.results.analysis.sharing import USUAL_ALPHA, swept
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.tables.read import Run, Tables
+from driftlab.platform.results.tables.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd

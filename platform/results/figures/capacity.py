@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.sharing import memory_of_all, networks, over_draws, whole
+from driftlab.platform.results.analysis.sharing import memory_of_all, networks, over_draws, whole
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, common, means
 
 if TYPE_CHECKING:

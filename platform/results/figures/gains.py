@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import gains
+from driftlab.platform.results.analysis.cells import gains
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
 
 if TYPE_CHECKING:

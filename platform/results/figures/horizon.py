@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import labels_of, uploads
+from driftlab.platform.results.analysis.cells import labels_of, uploads
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
+from driftlab.platform.results.analysis.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results import plots
-from driftlab.platform.results.claims.cells import CELL
-from driftlab.platform.results.claims.sharing import beside_status_quo, crossing, knee, on_traces, swept
+from driftlab.platform.results.analysis.cells import CELL
+from driftlab.platform.results.analysis.sharing import beside_status_quo, crossing, knee, on_traces, swept
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, common, means
 
 if TYPE_CHECKING:

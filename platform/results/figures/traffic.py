@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from driftlab.platform.results import plots
+from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
 NOTE = (

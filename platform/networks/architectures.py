@@ -1,0 +1,188 @@
+"""Networks: normalised float images [n, 3, height, width] in; out comes what their task reads answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.errors import RequestError
+from driftlab.platform.tasks.boxes import SIDES
+
+
+def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+    """Convolve 3x3, normalise, cut off: the block that every network here is made of."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=dilation, dilation=dilation, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def _standardise(images: torch.Tensor) -> torch.Tensor:
+    """Take each frame's light and tint away, so that fewer lessons suffice to know a scene under any."""
+    deviation, mean = torch.std_mean(images, dim=(2, 3), keepdim=True)
+    return (images - mean) / (deviation + 0.05)
+
+
+class _Trunk(nn.Module):
+    """Four convolutions down to a quarter of the resolution, with the first feature kept for the borders."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = _conv(3, width, stride=2)
+        self.deep = nn.Sequential(
+            _conv(width, 2 * width, stride=2), _conv(2 * width, 2 * width), _conv(2 * width, 2 * width, dilation=2)
+        )
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """See each place at half the resolution by itself and in what surrounds it: 3 * width channels."""
+        first = self.first(images)
+        return torch.cat([_resize(self.deep(first), first), first], dim=1)
+
+
+class Student(_Trunk):
+    """Name every pixel by the features of its place."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
+        self.head = nn.Conv2d(3 * width, classes, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return _resize(self.head(self.features(images)), images)
+
+
+class Classifier(_Trunk):
+    """Name the frame by its features' averages."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
+        self.head = nn.Linear(3 * width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.features(images).mean(dim=(2, 3)))
+        return logits
+
+
+class Detector(_Trunk):
+    """Judge each place: which class has its middle here, and how far the sides are."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__(width)
+        self.neck = _conv(3 * width, 2 * width)
+        self.head = nn.Conv2d(2 * width, classes + SIDES, 1)
+        if self.head.bias is not None:
+            nn.init.constant_(self.head.bias[:classes], -4.0)  # middles are rare
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        judged: torch.Tensor = self.head(self.neck(self.features(images)))
+        return judged
+
+
+class Block(nn.Module):
+    """Add two convolutions to what comes in, which is brought to their shape where it has another."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.inner = _conv(inputs, outputs, stride=stride)
+        self.outer = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inputs != outputs:
+            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.outer(self.inner(x)) + self.shortcut(x))
+
+
+class ResidualClassifier(nn.Module):
+    """Name the frame by two residual blocks, with the resolutions and channels of a trunk."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.first = _conv(3, width, stride=2)
+        self.deep = nn.Sequential(Block(width, 2 * width, stride=2), Block(2 * width, 2 * width))
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.deep(self.first(images)).mean(dim=(2, 3)))
+        return logits
+
+
+class Context(nn.Module):
+    """Scale each channel by what the whole frame shows: how a scene looks is a fact of the frame, not of a pixel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width, 1), nn.Sigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate: torch.Tensor = self.gate(x)
+        return x * gate
+
+
+class Teacher(nn.Module):
+    """An encoder down to an eighth of the resolution and back up with skips, wide enough to know many scenes."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.stem = _conv(3, width, stride=2)
+        self.quarter = nn.Sequential(_conv(width, 2 * width, stride=2), _conv(2 * width, 2 * width))
+        self.eighth = nn.Sequential(
+            _conv(2 * width, 3 * width, stride=2),
+            _conv(3 * width, 3 * width, dilation=2),
+            Context(3 * width),
+            _conv(3 * width, 3 * width, dilation=4),
+        )
+        self.up_quarter = _conv(5 * width, 2 * width)
+        self.up_half = _conv(3 * width, width)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        half = self.stem(_standardise(images))
+        quarter = self.quarter(half)
+        eighth = self.eighth(quarter)
+        x = self.up_quarter(torch.cat([_resize(eighth, quarter), quarter], dim=1))
+        x = self.up_half(torch.cat([_resize(x, half), half], dim=1))
+        return _resize(self.head(x), images)
+
+
+class DeepLab(nn.Module):
+    """torchvision's DeepLabV3 on MobileNetV3-Large, without its dictionary of outputs."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        try:
+            from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
+        except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+            raise RequestError(
+                f"The network 'deeplabv3_mobilenet' needs torchvision, which cannot be imported here ({error}). "
+                "Install torch and torchvision from the same index (see `driftlab doctor`), or take 'teacher' or "
+                "'small', which do not need it."
+            ) from error
+        self.network = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(images)["out"]
+        return logits
+
+
+MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
+    "tiny": partial(Student, width=16),
+    "small": partial(Student, width=24),
+    "half": partial(Student, width=8),
+    "teacher": partial(Teacher, width=32),
+    "deeplabv3_mobilenet": DeepLab,
+    "tiny_classifier": partial(Classifier, width=16),
+    "wide_classifier": partial(Classifier, width=64),
+    "tiny_residual": partial(ResidualClassifier, width=14),
+    "wide_residual": partial(ResidualClassifier, width=56),
+    "tiny_detector": partial(Detector, width=16),
+    "wide_detector": partial(Detector, width=48),
+}

@@ -1,0 +1,69 @@
+"""What a network sees before it names anything: the input of its head, in the same pass as its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from driftlab.errors import RunError
+from driftlab.platform.networks.predict import evaluating
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturePass:
+    """One pass through a network."""
+
+    outputs: torch.Tensor
+    features: torch.Tensor  # [n, d] what the head took, averaged over space
+    head: str  # the name of the last linear or convolutional layer that ran
+    layers: tuple[str, ...]  # leaf modules with weights, in running order
+
+
+def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
+    """Run the model in its present mode and keep what its head took; gradients flow through both."""
+    taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # of the newest layer that could be the head
+    layers: dict[str, None] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
+            if next(module.children(), None) is None:
+                layers[name] = None
+            if isinstance(module, nn.Linear | _ConvNd):
+                taken[:] = [(name, module, given[0])]
+
+        return hook
+
+    weighted = [(name, module) for name, module in model.named_modules() if _has_weights(module)]
+    hooks = [module.register_forward_pre_hook(note(name)) for name, module in weighted]
+    try:
+        outputs = model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not taken:
+        raise RunError(f"This {type(model).__name__} has no linear or convolutional layer, therefore no head.")
+    name, module, given = taken[0]
+    return FeaturePass(outputs, _pooled(module, given), name, tuple(layers))
+
+
+def head_of(model: nn.Module, inputs: torch.Tensor) -> str:
+    """Name the head: the last linear or convolutional layer in running order."""
+    with evaluating(model), torch.inference_mode():
+        return features(model, inputs).head
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Tell layers, and those whose weights are computed from others, from what contains layers."""
+    return isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
+
+
+def _pooled(module: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    """Average over places: convolutions have channels first, linear layers last."""
+    if given.dim() <= 2:
+        return given
+    return given.flatten(1, -2).mean(dim=1) if isinstance(module, nn.Linear) else given.flatten(2).mean(dim=2)

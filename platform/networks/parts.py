@@ -1,0 +1,142 @@
+"""A part of a network: copies of it, learning in it alone, and batch norms that look at the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.vector import Layout
+
+
+@dataclass
+class Passed:
+    """Which batch norms normalised by the batch, and which could not: one value per channel has no variance."""
+
+    ran: dict[str, None] = field(default_factory=dict)  # in running order
+    starved: dict[str, None] = field(default_factory=dict)
+    rests: bool = False
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Let batch norms use what they have stored for a while."""
+        self.rests = True
+        try:
+            yield
+        finally:
+            self.rests = False
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """List the batch norms by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+def norm_state(model: nn.Module) -> list[str]:
+    """Name what batch norms hold in the state dict: scales, shifts and statistics."""
+    return [f"{name}.{own}" for name, norm in batch_norms(model).items() for own in norm.state_dict()]
+
+
+def copied(model: nn.Module, names: Iterable[str]) -> Weights:
+    """Copy these entries of the state dict."""
+    state = model.state_dict()
+    return {name: np.array(state[name].cpu().numpy(), order="C") for name in names}
+
+
+def put_back(model: nn.Module, weights: Weights) -> None:
+    """Copy entries back into the model, to the bit."""
+    state = model.state_dict()
+    for name, value in weights.items():
+        state[name].copy_(torch.tensor(value))
+
+
+def is_finite(model: nn.Module, names: Iterable[str]) -> bool:
+    """Tell whether every number of these entries is finite."""
+    state = model.state_dict()
+    return all(bool(state[name].isfinite().all()) for name in names)
+
+
+def coordinates(layout: Layout, names: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """Mark where these parameters lie in the vector."""
+    mask = np.zeros(layout.size, dtype=bool)
+    for name in names:
+        mask[layout.spans[name]] = True
+    return mask
+
+
+@contextmanager
+def only_learning(model: nn.Module, names: Collection[str]) -> Iterator[None]:
+    """Let only these parameters learn for a while."""
+    still = [value for name, value in model.named_parameters() if value.requires_grad and name not in names]
+    for parameter in still:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in still:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) -> Iterator[Passed]:
+    """Let batch norms normalise by the batch; where they keep its statistics, by momentum or (None) as an average.
+
+    A batch norm that meets one value per channel uses what it has stored. No other module changes its mode.
+    """
+    norms, passed = batch_norms(model), Passed()
+    before = {name: (norm.training, norm.track_running_stats, norm.momentum) for name, norm in norms.items()}
+    hooks = [norm.register_forward_pre_hook(_choosing(name, passed)) for name, norm in norms.items()]
+    for norm in norms.values():
+        norm.track_running_stats, norm.momentum = keeps and norm.track_running_stats, momentum
+    try:
+        yield passed
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, norm in norms.items():
+            norm.training, norm.track_running_stats, norm.momentum = before[name]
+
+
+@contextmanager
+def blended(model: nn.Module, share: float) -> Iterator[None]:
+    """Let batch norms normalise by their statistics with a share of those of the batch, whose variance is unbiased."""
+    norms = {name: norm for name, norm in batch_norms(model).items() if norm.running_mean is not None}
+    stored = copied(model, names := [f"{name}.running_{what}" for name in norms for what in ("mean", "var")])
+    source = {name: torch.tensor(stored[name]) for name in names}
+
+    def blend(name: str) -> Callable[..., None]:
+        def hook(norm: _BatchNorm, given: tuple[Any, ...]) -> None:
+            if given[0].numel() > given[0].shape[1]:
+                seen = given[0].transpose(0, 1).flatten(1)
+                for what, found in (("mean", seen.mean(dim=1)), ("var", seen.var(dim=1))):
+                    kept = source[f"{name}.running_{what}"].to(found.device)
+                    getattr(norm, f"running_{what}").copy_(torch.lerp(kept, found.to(kept.dtype), share))
+
+        return hook
+
+    hooks = [norm.register_forward_pre_hook(blend(name)) for name, norm in norms.items()]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+        put_back(model, stored)
+
+
+def _choosing(name: str, passed: Passed) -> Callable[..., None]:
+    """Before each call, put a batch norm into the mode that its input allows, and note it."""
+
+    def hook(norm: _BatchNorm, given: tuple[Any, ...]) -> None:
+        norm.training = not passed.rests and given[0].numel() > given[0].shape[1]
+        if not passed.rests:
+            (passed.ran if norm.training else passed.starved)[name] = None
+
+    return hook

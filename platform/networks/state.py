@@ -1,0 +1,187 @@
+"""The state of a network: its trainable parameters as one vector, its persistent buffers as arrays by name.
+
+Buffers are what batch norm measures (means, variances, batches counted) and whatever else a module keeps in its state
+dict without training it. A digest tells states apart; it covers what an adaptation remembers as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.networks import vector
+from driftlab.platform.networks.vector import Vector
+
+Array = npt.NDArray[Any]
+DTYPES = ("float16", "float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """Names, shapes and types of buffers; two models with the same digest can exchange buffers."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @cached_property
+    def nbytes(self) -> tuple[int, ...]:
+        """Bytes of each buffer."""
+        return tuple(
+            math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits over names, shapes and types."""
+        return hashlib.sha256(repr((self.names, self.shapes, self.dtypes)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Copies of a model's persistent buffers, in the order of the layout."""
+
+    layout: BufferLayout
+    arrays: tuple[Array, ...]
+
+
+NO_BUFFERS = Buffers(BufferLayout((), (), ()), ())
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Parameters and buffers of one network at one moment."""
+
+    vector: Vector
+    buffers: Buffers
+
+
+def read(model: nn.Module) -> State:
+    """Copy the model's parameters and buffers."""
+    return State(vector.read(model), read_buffers(model))
+
+
+def write(model: nn.Module, held: State) -> None:
+    """Copy parameters and buffers into the model."""
+    write_buffers(model, held.buffers)  # refuses another model's before anything is changed
+    vector.write(model, held.vector)
+
+
+def read_buffers(model: nn.Module) -> Buffers:
+    """Copy the model's persistent buffers; those that share storage count once, under the name that comes first."""
+    found = _persistent(model)
+    return Buffers(_layout_of(found), tuple(np.array(tensor.detach().cpu().numpy()) for tensor in found.values()))
+
+
+def write_buffers(model: nn.Module, buffers: Buffers) -> None:
+    """Copy buffers into the model; names, shapes and types must be the model's own."""
+    found = _persistent(model)
+    if _layout_of(found) != buffers.layout:
+        raise RequestError(
+            f"buffers of layout {buffers.layout.digest} do not belong to this {type(model).__name__}, "
+            f"whose layout is {_layout_of(found).digest}; write buffers that were read from the same network"
+        )
+    with torch.no_grad():
+        for tensor, array in zip(found.values(), buffers.arrays, strict=True):
+            tensor.copy_(torch.tensor(array))  # a copy: an array that crossed a border may be read-only
+
+
+def moved(before: Buffers, after: Buffers) -> tuple[int, ...]:
+    """Find the buffers of `after` that are not bit for bit in `before`, by their places in the layout."""
+    if before.layout != after.layout:
+        return tuple(range(len(after.arrays)))
+    pairs = zip(before.arrays, after.arrays, strict=True)
+    return tuple(place for place, (old, new) in enumerate(pairs) if old.tobytes() != new.tobytes())
+
+
+def digest_of(held: State, built: Buffers, memory: Any = None) -> str:
+    """Tell states apart by sixteen hex digits over weights, buffers and the state of an adaptation.
+
+    Buffers count where they differ from those of the network as it was built, `memory` where there is any: a network
+    of which only the weights changed has the digest of its weights alone.
+    """
+    seen = hashlib.sha256(held.vector.tobytes())
+    changed = {held.buffers.layout.names[place]: held.buffers.arrays[place] for place in moved(built, held.buffers)}
+    if changed:
+        seen.update(canonical_bytes(("buffers", changed)))
+    if not (memory is None or (isinstance(memory, Mapping | Sequence) and not len(memory))):
+        seen.update(canonical_bytes(("adaptation", memory)))
+    return seen.hexdigest()[:16]
+
+
+def canonical_bytes(value: Any, place: str = "state") -> bytes:
+    """Write a value as bytes that are the same in every process and differ where type, name, shape or a bit does.
+
+    The order in which a dictionary was filled does not count. A type that cannot be written is refused.
+    """
+    kind, parts = _parts_of(value, place)
+    return b"".join(struct.pack("<Q", len(part)) + part for part in (kind.encode(), *parts))
+
+
+def _parts_of(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
+    """Name the type of a value, and write what it consists of."""
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        values = [canonical_bytes(getattr(value, name), f"{place}.{name}") for name in names]
+        name = type(value).__qualname__  # without the module: that of a member in a file depends on the machine
+        return f"dataclass {name}", [part for pair in zip(map(str.encode, names), values, strict=True) for part in pair]
+    if isinstance(value, Mapping):
+        items = [(canonical_bytes(key, place), canonical_bytes(value[key], f"{place}[{key!r}]")) for key in value]
+        return "mapping", [part for pair in sorted(items) for part in pair]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return kind, [canonical_bytes(each, f"{place}[{number}]") for number, each in enumerate(value)]
+    return _parts_of_leaf(value, place)
+
+
+def _parts_of_leaf(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
+    if isinstance(value, Tensor) and value.layout is torch.strided:
+        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return f"tensor {value.dtype} {tuple(value.shape)}", [plain.view(torch.uint8).numpy().tobytes()]
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return f"{kind} {value.dtype.descr} {value.shape}", [value.tobytes()]
+    if value is None:
+        return "none", []
+    if isinstance(value, bool | int):
+        return "bool" if isinstance(value, bool) else "int", [b"%d" % value]
+    if isinstance(value, float):
+        return "float", [struct.pack("<d", value)]
+    if isinstance(value, str):
+        return "str", [value.encode()]
+    if isinstance(value, bytes):
+        return "bytes", [value]
+    raise RunError(
+        f"{place} is a {type(value).__qualname__}, which no digest can cover. Keep a state of dataclasses, "
+        f"dictionaries, lists, tuples, arrays, tensors, numbers, text, bytes and None."
+    )
+
+
+def _persistent(model: nn.Module) -> dict[str, Tensor]:
+    """Find the persistent buffers by name, one name for each place in memory."""
+    kept = model.state_dict(keep_vars=True).keys()
+    found: dict[object, tuple[str, Tensor]] = {}
+    for name, tensor in model.named_buffers():
+        if name in kept:
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+            found.setdefault(key, (name, tensor))
+    return dict(found.values())
+
+
+def _layout_of(found: Mapping[str, Tensor]) -> BufferLayout:
+    dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in found.values())
+    for name, dtype in zip(found, dtypes, strict=True):
+        if dtype not in DTYPES:
+            raise RequestError(f"buffer '{name}' is {dtype}, allowed are {', '.join(DTYPES)}; convert the network")
+    return BufferLayout(tuple(found), tuple(tuple(tensor.shape) for tensor in found.values()), dtypes)

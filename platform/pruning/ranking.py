@@ -1,0 +1,214 @@
+"""Rank the filters of a network: score every channel of every group; larger is more important.
+
+Scores compare channels of one group only: those of a layer with more energy are larger throughout. Where several layers
+make the channels of a group, or several read them, each one's scores are brought to the same size and added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from driftlab.datasets.frames import IGNORE
+from driftlab.errors import RequestError
+from driftlab.platform.networks.predict import evaluating, to_input
+from driftlab.platform.pruning.surgery import Groups
+from driftlab.platform.tasks.tasks import Answers
+
+Ranking = Literal["trr", "l1", "bn_gamma", "random"]
+Scores = Mapping[str, Tensor]  # by group, one number per channel
+BATCH = 64
+POOLING = frozenset(("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "mean", "amax"))
+FLATTENING = frozenset(("flatten", "reshape", "view"))
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers.
+
+    Maps are counted from a centre amid them: distances do not depend on it, and the digits of a large offset that all
+    maps share would be lost where large sums are subtracted.
+    """
+
+    count: Tensor  # [classes] samples
+    energy: Tensor  # [classes, channels] sum of the maps' squared lengths
+    total: Tensor  # [classes, channels, numbers] sum of the maps
+    centre: Tensor  # [channels, numbers]
+
+    def __add__(self, other: Sums) -> Sums:
+        if not bool(self.count.any()):
+            return other
+        there = other.around(self.centre)
+        return Sums(self.count + there.count, self.energy + there.energy, self.total + there.total, self.centre)
+
+    def around(self, centre: Tensor) -> Sums:
+        """Count the same maps from another centre."""
+        moved, count = self.centre - centre, self.count[:, None]
+        energy = self.energy + 2 * (self.total * moved).sum(dim=2) + count * moved.square().sum(dim=1)
+        return Sums(self.count, energy, self.total + count[:, :, None] * moved, centre)
+
+
+def rank(
+    model: nn.Module,
+    groups: Groups,
+    method: Ranking,
+    *,
+    images: npt.NDArray[np.uint8],
+    labels: Answers,
+    rng: np.random.Generator,
+) -> Scores:
+    """Score the channels of every group by one of the methods; only `trr` looks at the images and their labels."""
+    if method == "trr":
+        return _by_response(model, groups, images, labels)
+    if method == "random":
+        return {name: torch.from_numpy(rng.random(size)) for name, size in groups.sizes.items()}
+    return _by_weights(model, groups, norms=method == "bn_gamma")
+
+
+def triplet_response_residual(sums: Sums) -> Tensor:
+    """Average Eq. 1 of NestDNN over all triplets (anchor, positive, negative), in closed form: one number per channel.
+
+    Summed over the triplets of class c, with n of the N samples, the distances between classes count n - 1 times and
+    those within it N - n times. A class with a single sample makes no triplet.
+    """
+    n, rest = sums.count[:, None], (sums.count.sum() - sums.count)[:, None]
+    everything = sums.total.sum(dim=0)
+    others = sums.energy.sum(dim=0) - sums.energy
+    between = rest * sums.energy + n * others - 2 * (sums.total * (everything - sums.total)).sum(dim=2)
+    within = 2 * n * sums.energy - 2 * sums.total.square().sum(dim=2)
+    triplets = (n * (n - 1) * rest).sum()
+    if not triplets > 0:
+        raise RequestError("Filters are ranked by triplets: two classes are needed, one of them with two samples.")
+    return ((n - 1) * between - rest * within).sum(dim=0) / triplets
+
+
+def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) -> Sums:
+    """Sum the maps [samples, channels, numbers] class by class, in float64: large sums will be subtracted."""
+    kind = torch.from_numpy(labels.astype(np.int64))
+    known = (kind >= 0) & (kind < classes)
+    member = F.one_hot(kind[known], classes).double().T
+    maps = maps[known].double()
+    centre = maps.mean(dim=0) if len(maps) else maps.new_zeros(maps.shape[1:])
+    maps = maps - centre
+    energy, flat = maps.square().sum(dim=2), maps.flatten(1)
+    total = (member @ flat).view(classes, *maps.shape[1:])
+    return Sums(member.sum(dim=1), member @ energy, total, centre)
+
+
+def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
+    """Look at the maps that the next layer reads, as they were before any pooling, batch by batch."""
+    if labels.dtype == object:
+        raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
+    classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
+    found: dict[str, Sums] = {}
+    readers = _readers(model, groups)
+    whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
+
+    def listen(name: str, rows: slice, maps: Unpooled) -> Callable[..., None]:
+        def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            seen, whose[name] = maps.before(given[0], readers[name])
+            sums = sums_of(*_samples(seen, labels[rows]), classes)
+            found[name] = found[name] + sums if name in found else sums
+
+        return look
+
+    with evaluating(model), torch.inference_mode():
+        for start in range(0, len(images), BATCH):
+            rows, maps = slice(start, start + BATCH), Unpooled()
+            hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
+            with maps:
+                model(to_input(images[rows]).to(next(model.parameters()).device))
+            for hook in hooks:
+                hook.remove()
+    parts = [(whose[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    return _gathered(groups, parts)
+
+
+class Unpooled(TorchFunctionMode):
+    """Remembers of every map that was pooled, averaged or flattened what it was made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # by id; both are held, so that no id is given twice
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.__name__ in POOLING | FLATTENING and isinstance(made, Tensor) and args[0].dim() == 4:
+            self._made[id(made)] = (made, args[0])
+        return made
+
+    def before(self, given: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
+        """Follow what a layer is given back to the maps that filters made, and tell which channel each of them is."""
+        while id(given) in self._made:
+            _, source = self._made[id(given)]
+            each = channels.view(source.shape[1], -1) if len(channels) % source.shape[1] == 0 else channels[None]
+            if len(each) != source.shape[1] or (each != each[:, :1]).any():
+                break  # it is not channel by channel that this was made
+            given, channels = source, each[:, 0]
+        return given, channels
+
+
+def _samples(given: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:
+    """Cut what a layer is given into samples with a class each: frames, or places where every pixel has its class."""
+    maps = given.detach().cpu().flatten(2) if given.dim() > 2 else given.detach().cpu()[:, :, None]
+    if labels.ndim == 1:
+        return maps, labels
+    height, width = given.shape[2:]
+    rows, columns = (
+        np.arange(size) * whole // size for size, whole in zip((height, width), labels.shape[1:], strict=True)
+    )
+    places = maps.transpose(1, 2).flatten(0, 1)[:, :, None]
+    return places, labels[:, rows[:, None], columns].reshape(-1)
+
+
+def _readers(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
+    """Find the layers that read channels, and which channel each of their inputs is."""
+    readers = {}
+    for tensor, dim in sorted(groups.reads):
+        layer, _, kind = tensor.rpartition(".")
+        module = model.get_submodule(layer)
+        inputs = getattr(module, "in_channels", getattr(module, "in_features", None))
+        if kind == "weight" and inputs == len(groups.axes[tensor, dim]):
+            readers[layer] = groups.axes[tensor, dim]
+    return readers
+
+
+def _by_weights(model: nn.Module, groups: Groups, *, norms: bool) -> Scores:
+    """Sum the absolute weights that make a channel, or take the absolute scale of its batch norms."""
+    tensors = dict(model.named_parameters())
+    parts = []
+    for (name, dim), channels in groups.axes.items():
+        if (name, dim) in groups.reads or name not in tensors:
+            continue
+        weights = tensors[name].detach().abs().double().cpu()
+        is_norm = isinstance(model.get_submodule(name.rpartition(".")[0]), _NormBase)
+        if (norms and is_norm and name.endswith("weight")) or (not norms and weights.dim() > 1):
+            parts.append((channels, weights.movedim(dim, 0).reshape(len(channels), -1).sum(dim=1)))
+    return _gathered(groups, parts)
+
+
+def _gathered(groups: Groups, parts: list[tuple[Tensor, Tensor]]) -> Scores:
+    """Add up what several layers say of the channels of each group, each layer with the same weight."""
+    scores: dict[str, Tensor] = {}
+    for name, group in groups.members.items():
+        says = []
+        for channels, values in parts:
+            mine = (channels >= group.first) & (channels < group.first + group.size)
+            if bool(mine.any()):
+                own = torch.zeros(group.size, dtype=torch.float64)
+                says.append(own.index_add(0, channels[mine] - group.first, values[mine]))
+        if not says:
+            raise RequestError(f"Nothing ranks the channels of '{name}' by this method; rank by l1 or random instead.")
+        scores[name] = torch.stack([each / each.abs().mean().clamp_min(1e-300) for each in says]).sum(dim=0)
+    return scores

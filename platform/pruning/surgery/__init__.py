@@ -1,0 +1,30 @@
+"""Channel surgery: find which channels of a network belong together, cut them, reorder them, put them back.
+
+found = groups(model, example)                                  once per architecture
+keep = {name: range(n // 2) for name, n in found.sizes.items()}
+small = cut(model, found, keep)                                 a dense model of half the width
+big = expand(small, model, found, keep)                         what it learnt, in the big model
+"""
+
+from __future__ import annotations
+
+from driftlab.platform.pruning.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict, silence
+from driftlab.platform.pruning.surgery.grouping import Group, Groups, groups
+from driftlab.platform.pruning.surgery.rules import Call, Lost, Rule
+
+__all__ = [
+    "Call",
+    "Group",
+    "Groups",
+    "Lost",
+    "Rule",
+    "coordinates",
+    "cut",
+    "expand",
+    "groups",
+    "lift",
+    "mask",
+    "permute",
+    "restrict",
+    "silence",
+]

@@ -1,0 +1,248 @@
+"""Cut, reorder and put back: what can be done with the channels of a network once its groups are known.
+
+Everything rests on two linear maps between tensors by name: `restrict` takes the part that a smaller model has, `lift`
+puts it back among zeros, and each is the other's adjoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from driftlab.errors import RequestError
+from driftlab.platform.networks.vector import Layout
+from driftlab.platform.pruning.surgery.trace import stored
+
+if TYPE_CHECKING:
+    from driftlab.platform.pruning.surgery.grouping import Groups
+
+Channels = Mapping[str, Tensor | npt.NDArray[np.integer] | list[int] | range]  # by group
+
+
+def cut(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
+    """Make the dense model of the channels to keep: it computes what `mask` computes.
+
+    Groups that are not named keep everything. What stays keeps its order, in whichever order it is listed.
+    """
+    return rebuild(model, groups, lambda state: restrict(state, groups, keep))
+
+
+def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
+    """Make the model with its channels in a new order, computing the same; what was `order[i]` becomes channel i."""
+    new = _order(groups, order)
+
+    def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
+        return tensor.index_select(dim, _source(ids, new).to(tensor.device))
+
+    return rebuild(model, groups, lambda state: _along_axes(state, groups, take))
+
+
+def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
+    """Make the model of full size in which nothing that is kept reads what is not; the rest stays for growing back."""
+    return rebuild(model, groups, lambda state: silence(state, groups, keep))
+
+
+def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
+    """Make the big model with the small one's tensors in their places; everything else is the big one's."""
+    theirs = _state(small)
+    lifted = lift(theirs, groups, keep)
+    there = lift({name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in theirs.items()}, groups, keep)
+
+    def overlay(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.where(there[name], lifted[name], tensor) for name, tensor in state.items()}
+
+    return rebuild(big, groups, overlay)
+
+
+def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
+    """Take from tensors of the big model's shapes the part that the small model has."""
+    stay = chosen(groups, keep)
+
+    def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
+        return tensor.index_select(dim, _where(stay[ids], tensor))
+
+    return _along_axes(state, groups, take)
+
+
+def silence(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
+    """Clear from tensors of the big model's shapes that by which what is kept reads what is not."""
+    stay = chosen(groups, keep)
+    return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
+
+
+def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
+    """Put tensors of the small model's shapes where they belong in the big one's, among zeros."""
+    stay = chosen(groups, keep)
+
+    def put(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
+        shape = [len(ids) if d == dim else size for d, size in enumerate(tensor.shape)]
+        return tensor.new_zeros(shape).index_copy(dim, _where(stay[ids], tensor), tensor)
+
+    def kept(ids: Tensor) -> int:
+        return int(stay[ids].sum())
+
+    return _along_axes(delta, groups, put, size=kept)
+
+
+def coordinates(layout: Layout, groups: Groups, keep: Channels) -> npt.NDArray[np.int64]:
+    """Say where each coordinate of the small model's flat vector lies in the big one's, whose layout this is."""
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    places = {name: torch.arange(span.start, span.stop).view(shapes[name]) for name, span in layout.spans.items()}
+    return torch.cat([places.reshape(-1) for places in restrict(places, groups, keep).values()]).numpy()
+
+
+def chosen(groups: Groups, keep: Channels) -> Tensor:
+    """Tell for every channel whether it stays; the last entry stands for all that belong to no group."""
+    stay = torch.ones(sum(groups.sizes.values()) + 1, dtype=torch.bool)
+    for name, index in _checked(groups, keep, whole=False).items():
+        group = groups.members[name]
+        stay[group.span] = False
+        stay[group.first + index] = True
+    return stay
+
+
+def _order(groups: Groups, order: Channels) -> Tensor:
+    """Say for every channel which one takes its place."""
+    new = torch.arange(sum(groups.sizes.values()) + 1)
+    new[-1] = -1
+    for name, index in _checked(groups, order, whole=True).items():
+        group = groups.members[name]
+        new[group.span] = group.first + index
+    return new
+
+
+def _source(ids: Tensor, new: Tensor) -> Tensor:
+    """Find where the content of each place comes from; of a channel with several places, the order stays."""
+    source = torch.empty_like(ids)
+    source[new[ids].argsort(stable=True)] = ids.argsort(stable=True)
+    return source
+
+
+def _where(stay: Tensor, tensor: Tensor) -> Tensor:
+    return torch.nonzero(stay).flatten().to(tensor.device)
+
+
+def _silenced(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor:
+    """Clear what reads a channel that goes, except for whom it goes as well."""
+    read = [dim for dim in groups.dims.get(name, ()) if (name, dim) in groups.reads]
+    if not read:
+        return tensor.clone()
+    gone = torch.zeros((1,) * tensor.dim(), dtype=torch.bool)
+    kept = ~gone
+    for dim in groups.dims[name]:
+        here = stay[groups.axes[name, dim]].view([-1 if d == dim else 1 for d in range(tensor.dim())])
+        if dim in read:
+            gone = gone | ~here
+        else:
+            kept = kept & here
+    return tensor.masked_fill((gone & kept).to(tensor.device), 0)
+
+
+def _along_axes(
+    state: Mapping[str, Tensor],
+    groups: Groups,
+    act: Callable[[Tensor, int, Tensor], Tensor],
+    size: Callable[[Tensor], int] = len,
+) -> dict[str, Tensor]:
+    """Act on every dimension of every tensor along which channels of groups lie."""
+    changed = {}
+    for name, tensor in state.items():
+        for dim in groups.dims.get(name, ()):
+            ids = groups.axes[name, dim]
+            if tensor.dim() <= dim or tensor.shape[dim] != size(ids):
+                raise RequestError(
+                    f"'{name}' has shape {tuple(tensor.shape)}; in the network whose groups these are it has "
+                    f"{size(ids)} along dimension {dim}"
+                )
+            tensor = act(tensor, dim, ids)
+        changed[name] = tensor
+    return changed
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensors[0].detach() for name, tensors in stored(model).items()}
+
+
+def rebuild(
+    model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> nn.Module:
+    """Copy a model with other tensors; those that are shared are shared again."""
+    shared = stored(model)
+    if absent := sorted(groups.dims.keys() - shared.keys()):
+        raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
+    state = {name: tensors[0].detach() for name, tensors in shared.items()}
+    memo: dict[int, object] = {}
+    for name, new in change(state).items():
+        own = new.clone(memory_format=torch.contiguous_format) if new is state[name] else new.contiguous()
+        for old in shared[name]:
+            memo[id(old)] = nn.Parameter(own, old.requires_grad) if isinstance(old, nn.Parameter) else own
+    rebuilt = copy.deepcopy(model, memo)
+    for module in rebuilt.modules():
+        _describe(module)
+    return rebuilt
+
+
+def _describe(module: nn.Module) -> None:
+    """Make a layer's numbers of channels those of its weights."""
+    weight: Any = getattr(module, "weight", None)
+    if isinstance(module, _ConvTransposeNd):
+        module.groups = max(1, len(weight) * module.groups // module.in_channels)  # a block goes as one
+        module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
+    elif isinstance(module, _ConvNd):
+        module.groups = max(1, len(weight) * module.groups // module.out_channels)
+        module.in_channels, module.out_channels = weight.shape[1] * module.groups, weight.shape[0]
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = weight.shape
+    elif isinstance(module, _NormBase):
+        held = weight if weight is not None else module.running_mean
+        module.num_features = module.num_features if held is None else len(held)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(weight)
+
+
+def _checked(groups: Groups, given: Channels, *, whole: bool) -> dict[str, Tensor]:
+    """Refuse channels that are not there, all faults at once."""
+    index = {
+        name: torch.as_tensor(list(channels) if isinstance(channels, range) else channels)
+        for name, channels in given.items()
+    }
+    faults = [fault for name, channels in index.items() for fault in _faults(groups, name, channels, whole=whole)]
+    if faults:
+        raise RequestError("The channels are not right: " + "; ".join(faults) + ".")
+    return {name: channels.cpu().long() for name, channels in index.items()}
+
+
+def _faults(groups: Groups, name: str, index: Tensor, *, whole: bool) -> Iterator[str]:
+    size = groups.sizes.get(name)
+    if size is None:
+        yield _stranger(groups, name)
+    elif index.dim() != 1 or (index.numel() and (index.is_floating_point() or index.dtype == torch.bool)):
+        yield f"'{name}' needs a list of indices, got {index.dtype} of shape {tuple(index.shape)}"
+    elif not index.numel():
+        yield f"'{name}' is left with none of its {size} channels, it needs at least 1"
+    elif int(index.min()) < 0 or int(index.max()) >= size:
+        wrong = int(index.min()) if int(index.min()) < 0 else int(index.max())
+        yield f"'{name}' has channels 0 to {size - 1}, got {wrong}"
+    elif len(index.unique()) < len(index):
+        yield f"'{name}' names a channel twice"
+    elif whole and len(index) != size:
+        yield f"'{name}' has {size} channels, an order names all of them, got {len(index)}"
+
+
+def _stranger(groups: Groups, name: str) -> str:
+    home = groups.home(name)
+    if home is not None:
+        return f"the channels of layer '{name}' belong to the group '{home}'"
+    if name in groups.fixed:
+        return f"the channels of layer '{name}' must stay: {groups.fixed[name]}"
+    close = difflib.get_close_matches(name, groups.sizes, n=1)
+    return f"there is no group '{name}'" + (f", did you mean '{close[0]}'?" if close else "")

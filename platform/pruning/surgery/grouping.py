@@ -1,0 +1,193 @@
+"""Channel groups: which channels of a network can only go, or move, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor, nn
+
+from driftlab.errors import DriftlabError, RequestError
+from driftlab.platform.pruning.surgery import edit
+from driftlab.platform.pruning.surgery.compare import differing
+from driftlab.platform.pruning.surgery.trace import Branch, Leaves, Pass, Place, Trace, call_model, run
+
+Ids = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+STAYS = -1  # stands for every channel that belongs to no group
+
+
+@dataclass(frozen=True)
+class Group:
+    """Channels that occur in the same places, so that any of them can go and any two can change places."""
+
+    name: str  # of the first layer that makes them
+    size: int
+    first: int  # channel 0 of the group has this number among the channels of all groups
+    layers: tuple[str, ...]  # that make these channels, in the order in which they run
+
+    @property
+    def span(self) -> slice:
+        """Where its channels lie among those of all groups."""
+        return slice(self.first, self.first + self.size)
+
+    def has(self, numbers: Ids) -> Bools:
+        """Tell which of these numbers are of its channels."""
+        return np.asarray((numbers >= self.first) & (numbers < self.first + self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The channels of one architecture; for every model that has it, whatever its weights."""
+
+    members: Mapping[str, Group]
+    fixed: Mapping[str, str]  # layers with channels that can neither go nor move, and why
+    axes: Mapping[Place, Tensor]  # which channel lies at each place along a tensor's dimension, STAYS for none
+    reads: frozenset[Place]  # those dimensions along which a tensor reads channels
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """How many channels each group has."""
+        return {name: group.size for name, group in self.members.items()}
+
+    @cached_property
+    def dims(self) -> dict[str, list[int]]:
+        """The dimensions of each tensor along which channels of groups lie."""
+        dims: dict[str, list[int]] = {}
+        for name, dim in self.axes:
+            dims.setdefault(name, []).append(dim)
+        return dims
+
+    def home(self, layer: str) -> str | None:
+        """Name a group that channels of a layer belong to."""
+        return next((group.name for group in self.members.values() if layer in group.layers), None)
+
+
+def groups(
+    model: nn.Module, example: Tensor, *, leaves: Leaves | None = None, branches: Sequence[Branch] = (call_model,)
+) -> Groups:
+    """Find the channel groups of a model by running it on one image of an example, as it answers and as it trains.
+
+    A model that can be called in several ways has a branch for each. How it trains is left out where it needs more than
+    images for that, or does not train the same way twice. A module of a type among `leaves` is one function, with that
+    rule. Then all runs again on a trial: the model with a third of every group cut away. Where the code insists on a
+    number of channels, or computes with it so that the trial's results are others than those of the masked model, those
+    channels count as fixed. A layer that never runs keeps its shape.
+    """
+    trace, passes = _first(
+        model, example, [Pass(branch, mode) for mode in (False, True) for branch in branches], leaves
+    )
+    ran = trace.labels
+    while True:
+        found, numbers = _collect(trace)
+        keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
+        trial, error = run(edit.cut(model, found, keep), example, passes, leaves)
+        remaining = np.flatnonzero(edit.chosen(found, keep).numpy()[numbers[:ran]])
+        layer, labels = _clash(trace, trial, remaining)
+        clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
+        if not clashing and (error is not None or trial.labels != len(remaining)):
+            if any(each.training for each in passes):  # such as one that leaves out layers at random
+                trace, passes = _first(model, example, [each for each in passes if not each.training], leaves)
+                ran = trace.labels
+                continue
+            raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
+        reason = f"{layer} insists on their number"
+        if not clashing:
+            clashing = [found.members[name] for name in differing(model, example, found, branches)]
+            reason = "with fewer of them the model computes something else"
+        if not clashing:
+            return found
+        insists = trace.pin(reason)
+        for group in clashing:
+            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers))), insists)
+
+
+def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None) -> tuple[Trace, list[Pass]]:
+    """Run the model as it is, and tell which passes it takes: it must answer, and may not train on images alone."""
+    while True:
+        trace, error = run(model, example, passes, leaves)
+        if error is None:
+            return trace, passes
+        if trace.at_work is None or not trace.at_work.training:
+            raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
+        passes = [each for each in passes if each != trace.at_work]
+
+
+def _collect(trace: Trace) -> tuple[Groups, Ids]:
+    """Sort the channels into groups; and number them, label by label."""
+    same = _classes(trace)
+    fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
+    axes = {place: same[labels.numpy()] for place, labels in trace.axes.items()}
+    makers = {place: axes[place] for place in trace.makes}
+    made = np.unique(np.concatenate([np.empty(0, np.int64), *makers.values()])).tolist()
+    number, members, first = np.full(len(same), STAYS), dict[str, Group](), 0
+    for channels in _alike([channel for channel in made if channel not in fixed], axes):
+        layers = tuple(dict.fromkeys(layer_of(place) for place, found in makers.items() if channels[0] in found))
+        name = _free_name(layers[0], members)
+        members[name] = Group(name, len(channels), first, layers)
+        number[channels] = np.arange(first, first + len(channels))
+        first += len(channels)
+    reasons = {layer_of(place): fixed[c] for place, found in makers.items() for c in found.tolist() if c in fixed}
+    numbered = {place: torch.from_numpy(number[channels]) for place, channels in axes.items()}
+    numbered = {place: channels for place, channels in numbered.items() if bool((channels != STAYS).any())}
+    return Groups(members, reasons, numbered, frozenset(trace.reads & numbered.keys())), number[same]
+
+
+def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
+    """Gather the channels that occur in the same places equally often."""
+    if not channels:
+        return []
+    rows = np.concatenate([*axes.values()])
+    columns = np.repeat(np.arange(len(axes)), [len(found) for found in axes.values()])
+    times = coo_array((np.ones(len(rows), np.int64), (rows, columns))).tocsr()
+    alike: dict[bytes, list[int]] = {}
+    for channel in channels:
+        row = slice(times.indptr[channel], times.indptr[channel + 1])
+        alike.setdefault(times.indices[row].tobytes() + times.data[row].tobytes(), []).append(channel)
+    return list(alike.values())
+
+
+def _classes(trace: Trace) -> Ids:
+    """Give every label the number of its class, classes counted in the order of their first labels."""
+    pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *trace.united], dim=1).numpy()
+    graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(trace.labels, trace.labels))
+    _, classes = connected_components(graph, directed=False)
+    _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def _free_name(layer: str, taken: Mapping[str, object]) -> str:
+    names: Iterator[str] = (layer if n == 1 else f"{layer}#{n}" for n in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def layer_of(place: Place) -> str:
+    """Name the layer that holds a tensor."""
+    tensor, _ = place
+    return tensor.rpartition(".")[0] or tensor
+
+
+def _clash(trace: Trace, trial: Trace, remaining: Ids) -> tuple[str, Ids]:
+    """Find the labels that lie elsewhere in the trial than the cut put them, or that broke it; none if all is well.
+
+    Both runs label in the same order, so that the trial's labels are those that remain of the first run's.
+    """
+    for place, labels in trial.axes.items():
+        whole = trace.axes[place].numpy() if place in trace.axes else remaining[:0]
+        known = labels.numpy()[labels.numpy() < len(remaining)]
+        if not np.array_equal(remaining[known], whole[np.isin(whole, remaining)]):
+            return f"layer '{layer_of(place)}'", whole
+    stuck = np.empty(0, np.int64) if trial.stuck is None else trial.stuck.numpy()
+    return trial.layer, remaining[stuck[stuck < len(remaining)]]
+
+
+def _refusal(trace: Trace, error: Exception | None, what: str) -> DriftlabError:
+    if isinstance(error, DriftlabError):
+        return error
+    return RequestError(f"The model {what}" + (f": {trace.layer} says: {error}" if error is not None else ""))

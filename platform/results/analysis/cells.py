@@ -1,0 +1,163 @@
+"""What claims compare: systems by what they do, and cells of the same workload, fleet and seed side by side."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from driftlab.datasets.catalogue import label_of
+from driftlab.platform.core.metrics import interval
+from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot, slots_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CELL = ["workload", "fleet", "seed"]
+FRAME = [*CELL, "device", "app", "frame"]
+MORE_SEEDS = "one seed has no interval; run it with more seeds"
+
+
+def done(tables: Tables) -> pd.DataFrame:
+    """List the cells that came to their end; what a method would do over no link is no cell of that method."""
+    runs = tables.frame("runs")
+    return runs[(runs["status"] == "done") & (runs["bound"] != "null_link")]
+
+
+def slot(tables: Tables, system: str, family: str) -> Slot:
+    """Read the member that a system of this run has in a slot, with every parameter."""
+    return slots_of(tables.run.spec, [system])[system][family]
+
+
+def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
+    """Read the members that the systems of a run have in a slot, by system; of these names alone, if any are given."""
+    found = slots_of(tables.run.spec, done(tables)["system"].unique())
+    slots = {system: of[family] for system, of in found.items()}
+    return {system: one for system, one in slots.items() if not names or one.name in names}
+
+
+def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
+    """Put a column of two systems into one row per cell that both have: `ours`, `theirs`."""
+    runs = done(tables).dropna(subset=[column])
+    left, right = (runs[runs["system"] == system][[*CELL, column]] for system in (ours, theirs))
+    both = left.merge(right, on=CELL)
+    return both.rename(columns={f"{column}_x": "ours", f"{column}_y": "theirs"})
+
+
+def gains(frames: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+    """Put every frame beside the same one of the system that does nothing: `gain`."""
+    both = frames.merge(plain[[*FRAME, "score_frame"]], on=FRAME, suffixes=("", "_plain"))
+    return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
+
+
+def difference(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
+    """Average the difference of two systems' scores over workloads, then over seeds."""
+    both = side_by_side(tables, ours, theirs)
+    if both.empty:
+        return Untestable(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
+    gains = (both["ours"] - both["theirs"]).groupby(both["workload"]).mean()
+    note = f"{gains.min():+.3f} on {gains.idxmin()} to {gains.max():+.3f} on {gains.idxmax()}"
+    return over_seeds(both.assign(value=both["ours"] - both["theirs"]), note)
+
+
+def over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
+    """Average a `value` over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
+    found = interval(cells.groupby("seed")["value"].mean())
+    if found is None:
+        return Untestable("nothing was measured")
+    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note))
+
+
+def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
+    """Average a `value` as factors are averaged: by its logarithm."""
+    found = over_seeds(cells.assign(value=cells["value"].map(math.log)), note)
+    if isinstance(found, Untestable) or found.low is None or found.high is None:
+        return found
+    return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note)
+
+
+def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
+    """Take the workload whose `value` is lowest over seeds: by its interval's lower end if all workloads have to hold.
+
+    Where a claim needs only one workload, it is the one with the lowest mean. The worst of many is low by chance too:
+    `chosen_after` divides the chance of an interval that misses by their number (Bonferroni).
+    """
+    from scipy.special import stdtrit
+
+    found = {name: interval(part["value"]) for name, part in cells.groupby("workload")}
+    known = {name: value for name, value in found.items() if value is not None and value.low is not None}
+    if not known:
+        return Untestable(MORE_SEEDS)
+    by = "mean" if chosen_after else "low"
+    name, least = min(known.items(), key=lambda item: float(getattr(item[1], by)))
+    assert least.low is not None
+    wider = 1.0
+    if chosen_after:
+        wider = float(stdtrit(least.n - 1, 1 - 0.025 / len(known)) / stdtrit(least.n - 1, 0.975))
+    half = (least.mean - least.low) * wider
+    note = f"on {name}, the lowest of {len(known)}"
+    return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
+
+
+def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
+    """List how much less a device scores in a fleet than the same device where it never waits: `devices`, `loss`.
+
+    It never waits in a fleet with a GPU for each device, and of such fleets the largest counts. There it runs the same
+    system, or the one that it is to be compared `against`.
+    """
+    runs = done(tables)
+    columns = ["cell", "system", "workload", "seed", "fleet", "devices"]
+    rows = tables.frame("devices").merge(runs[columns], on="cell").sort_values("devices")
+    device = ["workload", "seed", "device"]
+    key = ["system", *device] if against is None else device
+    alone = rows["fleet"].isin(without_waiting(tables))
+    own = rows[alone] if against is None else rows[alone & (rows["system"] == against)]
+    own = own.drop_duplicates(key, keep="last")[[*key, "score"]]
+    shared = rows[~alone].merge(own, on=key, suffixes=("", "_alone"))
+    return shared.assign(loss=shared["score_alone"] - shared["score"])[["system", *device, "devices", "loss"]]
+
+
+def without_waiting(tables: Tables) -> set[str]:
+    """Name the fleets with a GPU for each device."""
+    spec = tables.run.spec
+    fleets, usual = spec.get("fleets", ()), spec.get("server", {}).get("gpus", 1)
+    sizes = {part["name"]: sum(each.get("count", 1) for each in part.get("devices", ({},))) for part in fleets}
+    return {part["name"] for part in fleets if (part.get("gpus") or usual) >= sizes[part["name"]]}
+
+
+def uploads(tables: Tables) -> pd.DataFrame:
+    """List every upload of samples with what filled it (`start_s`, `gap_s`, `rate`), and the phase that served it.
+
+    A sampling rate is what an upload brought over the time since the upload before. One visit to the server takes all
+    uploads that wait, in the order of their arrival; what was refused or came too late has no phase.
+    """
+    place = ["cell", "device", "app"]
+    sent = tables.frame("transfers").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    sent = sent[sent["kind"] == "samples"].sort_values([*place, "sequence"])
+    start_s = sent.groupby(place)["queued_s"].shift(fill_value=0.0)
+    sent = sent.assign(start_s=start_s, gap_s=sent["queued_s"] - start_s)
+    sent["rate"] = sent["samples"] / sent["gap_s"]
+    taken = sent[sent["refused"].isna()]
+    served = tables.frame("updates").sort_values([*place, "teach_start_s"])
+    served = served.loc[served.index.repeat(served["uploads"].fillna(0).astype(int))]
+    pairs = [table.assign(number=table.groupby(place).cumcount()) for table in (taken, served)]
+    phases = pairs[1][[*place, "number", "teach_start_s", "train_start_s", "train_end_s"]]
+    numbered = pairs[0][[*place, "number", "sequence"]].merge(phases, on=[*place, "number"])
+    return sent.drop(columns=["bytes", "wire_bytes", "kind"]).merge(numbered, on=[*place, "sequence"], how="left")
+
+
+def labels_of(tables: Tables) -> dict[str, str]:
+    """Map how the tables call a workload to its name in the catalogue."""
+    parts: Iterable[dict[str, Any]] = tables.run.spec.get("workloads", ())
+    names = {part.get("alias") or label_of(part["name"]): part["name"] for part in parts}
+    return {**{part["name"]: part["name"] for part in parts}, **names}
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Make a table of cells with a `seed` and a `value`; no rows are a table too."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=["seed", "value"])

@@ -1,0 +1,30 @@
+"""Draw a figure in a notebook: what a report shows of it, on matplotlib's axes and as a table."""
+
+from __future__ import annotations
+
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.figures.table import FIGURES
+
+
+def show(view: View, name: str) -> None:
+    """Draw one figure of a run, or say that the run does not vary what the figure is about."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+    from IPython.display import Markdown, display
+
+    (figure,) = (figure for figure in FIGURES if figure.name == name)
+    shown = figure.show(view)
+    if shown is None:
+        display(Markdown(f"This run does not vary what '{figure.title}' is about."))
+        return
+    for panel in shown.panels:
+        canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
+        panel.draw(axis)
+        axis.set_title(panel.title, loc="left")
+        plots.legend(canvas, shown.legend)
+        plt.show()
+    for grid in shown.grids:
+        rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}
+        display(pd.DataFrame.from_dict(rows, orient="index", columns=grid.columns).rename_axis(grid.title))
+    display(Markdown(shown.note))

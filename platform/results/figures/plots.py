@@ -1,0 +1,273 @@
+"""Plots of a run, each on one matplotlib axis, so that the report and a notebook draw the same thing.
+
+Every function takes pandas frames of one panel: the rows of `runs`, and of other tables, that belong to one setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.core.metrics import interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, QUIET, RULE = "#1b1f24", "#6a717b", "#dde1e6"
+COLOURS = ("#2660c4", "#c4491b", "#15795a", "#7a46bd", "#96700a", "#b52d5c", "#127a8a", "#7c5734")
+GREYS = {"do_nothing": "#80868f", "null_link": "#757b84", "best_static": "#6b7179", "oracle": "#565b63"}
+DASHES: Mapping[str, Any] = {
+    "do_nothing": (0, (1, 1.6)),
+    "null_link": (0, (3, 1.2)),
+    "best_static": (0, (6, 2, 1, 2)),
+    "oracle": (0, (5, 2)),
+}
+BELOW, ABOVE = 1.9, 2.0
+POINTS = 240  # a line on a page shows no more than this many
+PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+MARKS = 60  # and more scene changes than this would hide it
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one system looks in every plot."""
+
+    colour: str
+    dash: Any = "-"
+
+
+Looks = Mapping[str, Style]
+
+
+def series(names: Iterable[str]) -> dict[str, Style]:
+    """Give each name a colour, in the order given, and a dash where colours run out."""
+    return {
+        name: Style(COLOURS[k % len(COLOURS)], "-" if k < len(COLOURS) else (0, (3, 1))) for k, name in enumerate(names)
+    }
+
+
+def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
+    """Give each system one look: methods a colour in the order asked for, bounds a grey dash, and bounds come last."""
+    bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
+    present = sorted(set(runs["system"]))
+    asked = [name for name in dict.fromkeys(order) if name in present]
+    methods = [name for name in [*asked, *(name for name in present if name not in asked)] if name not in bounds]
+    looks = series(methods)
+    for bound in GREYS:
+        looks |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
+    return looks
+
+
+def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Name the panel each run belongs to: its workload, and its fleet where there are several."""
+    several = runs["fleet"].nunique() > 1
+    setting = runs["workload"] + " · " + runs["fleet"] if several else runs["workload"]
+    return runs.assign(setting=setting)
+
+
+def measure(runs: pd.DataFrame) -> str:
+    """Name what the scores of these runs are, which follows from what their student does."""
+    from driftlab.platform.networks.zoo import ZOO
+
+    found = {ZOO[name].task.measure for name in set(runs["student"].dropna()) if name in ZOO}
+    return found.pop() if len(found) == 1 else "score"
+
+
+def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw accuracy over time: a line per system, a thin one per seed, and a rule where the scene changes."""
+    mark_changes(axis, frames)
+    lines = timeline(runs, frames)
+    for system, look in looks.items():
+        own = lines[lines["system"] == system]
+        if own.empty:
+            continue
+        height = BELOW if look.colour in GREYS.values() else ABOVE  # no bound hides a method that reaches it
+        usual: dict[str, Any] = {"color": look.colour, "zorder": height}
+        if own["seed"].nunique() > 1:
+            for _, line in own.groupby("seed"):
+                axis.plot(line["time_s"], line["score_window"], linewidth=0.6, alpha=0.35, **usual)
+        mean = own.groupby("bin")[["time_s", "score_window"]].mean()
+        axis.plot(mean["time_s"], mean["score_window"], linestyle=look.dash, linewidth=1.7, label=system, **usual)
+    axis.set_xlabel("time, s")
+    axis.set_ylabel(measure(runs))
+    axis.margins(x=0.01)
+    tidy(axis)
+    axis.grid(axis="x", visible=False)  # a vertical rule is a change of scene
+
+
+def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
+    """Average windowed scores over devices and applications: one row per system, seed and bin of time."""
+    known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
+    joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
+    times = np.unique(joined["time_s"].to_numpy())
+    edges = times[:: max(1, -(-len(times) // POINTS))]
+    joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
+    grouped = joined.groupby(["system", "seed", "bin"], as_index=False)
+    return grouped[["time_s", "score_window"]].mean()
+
+
+def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:
+    """List when scenes change, and the share of streams whose scene changes then (systems see the same streams)."""
+    ordered = frames[["cell", "device", "app", "time_s", "scene"]].sort_values(["cell", "device", "app", "time_s"])
+    same = ordered["cell"].eq(ordered["cell"].shift()) & ordered["device"].eq(ordered["device"].shift())
+    same &= ordered["app"].eq(ordered["app"].shift())
+    changed = ordered[same & ordered["scene"].ne(ordered["scene"].shift())]
+    streams = max(1, len(ordered[["cell", "device", "app"]].drop_duplicates()))
+    counts = changed.groupby("time_s").size()
+    return counts.div(streams).rename("share").reset_index()
+
+
+def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
+    """Rule where every stream changes; where they change at different times, tick the foot of the axis instead."""
+    for time_s, share in scene_changes(frames).nlargest(MARKS, "share").sort_values("time_s").itertuples(index=False):
+        top = 1.0 if share > 0.5 else 0.06
+        axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.8, alpha=0.8, zorder=0)
+
+
+def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
+    for row, (system, look) in enumerate(looks.items()):
+        values = runs[runs["system"] == system]["score"].dropna()
+        found = interval(values)
+        if found is None:
+            continue
+        axis.plot(values, [row] * len(values), "|", color=look.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
+        if found.low is not None and found.high is not None:
+            axis.plot([found.low, found.high], [row, row], color=look.colour, linewidth=2.2, alpha=0.45)
+        axis.plot([found.mean], [row], "o", color=look.colour, markersize=5.5)
+        axis.annotate(
+            f"{found.mean:.3f}",
+            (found.mean, row),
+            (0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=INK,
+        )
+    name_rows(axis, looks)
+    axis.set_xlabel(measure(runs))
+    axis.margins(x=0.12)
+    tidy(axis)
+    axis.grid(axis="y", visible=False)
+
+
+def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Draw what each device's link carries: down to the left, up to the right, as means over seeds."""
+    sides = {"downlink_kbps": -1, "uplink_kbps": 1}
+    means = runs.groupby("system")[list(sides)].mean()
+    reach = max(float(np.nanmax(means.to_numpy(), initial=0.0)), 1e-9)
+    for row, (system, look) in enumerate(looks.items()):
+        if system not in means.index:
+            continue
+        for column, side in sides.items():
+            value = float(means.loc[system, column])
+            if np.isnan(value):
+                continue
+            axis.barh(row, side * value, height=0.56, color=look.colour, alpha=1.0 if side > 0 else 0.55)
+            axis.annotate(
+                short(value),
+                (side * value, row),
+                (side * 4, 0),
+                textcoords="offset points",
+                ha="left" if side > 0 else "right",
+                va="center",
+                fontsize=9,
+                color=INK,
+            )
+    name_rows(axis, looks)
+    axis.axvline(0, color=QUIET, linewidth=0.8)
+    axis.set_xlim(-1.45 * reach, 1.45 * reach)
+    axis.set_xticks([])
+    axis.set_xlabel("← down · kbit/s per device · up →")
+    tidy(axis)
+    axis.grid(visible=False)
+
+
+def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: bool = False) -> None:
+    """Draw `mean` over a column: a dot and a bar for the 95 % interval each, joined in their order or, usually, its."""
+    points = points if ordered else points.sort_values(x)
+    known = points.dropna(subset=["low", "high"])
+    axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
+    axis.plot(points[x], points["mean"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+
+
+def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
+    """Draw which share of the values is at most so much."""
+    known = np.sort(values.dropna().to_numpy(dtype=float))
+    if known.size == 0:
+        return
+    shares = np.arange(1, known.size + 1) / known.size
+    if known.size > POINTS:  # the quantiles are what can be seen of them
+        shares = np.linspace(0, 1, POINTS)
+        known = np.quantile(known, shares)
+    known, shares = np.append(known[0], known), np.append(0.0, shares)
+    axis.plot(known, shares, color=look.colour, linestyle=look.dash, linewidth=1.7, drawstyle="steps-post")
+    axis.set_ylim(0, 1)
+
+
+def beside(axis: Axes, text: str, x: float, y: float, *, above: bool, right: bool = False) -> None:
+    """Write a word beside a point; on the right of it where its bar is in the way."""
+    place = (4 if right else 0, 6 if above else -13)
+    ha = "left" if right else "center"
+    axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
+
+
+def legend(figure: Figure, looks: Looks) -> None:
+    """Name the lines of a figure that stands alone, below it."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=look.colour, linestyle=look.dash, label=name) for name, look in looks.items()]
+    if handles:
+        figure.legend(handles=handles, frameon=False, ncols=4, loc="outside lower left")
+
+
+def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:
+    """Count a horizontal axis by factors, with plain numbers below it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator(list(ticks)) if ticks else LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.minorticks_off()
+
+
+def name_rows(axis: Axes, looks: Mapping[str, Style]) -> None:
+    """Write the systems' names beside their rows, the first on top."""
+    axis.set_yticks(range(len(looks)), list(looks))
+    axis.set_ylim(len(looks) - 0.45, -0.7)
+    axis.tick_params(axis="y", length=0)
+
+
+def tidy(axis: Axes) -> None:
+    """Leave only the ink that carries data."""
+    axis.set_axisbelow(True)
+    axis.grid(color=RULE, linewidth=0.7)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(RULE)
+    axis.tick_params(colors=QUIET, length=0, labelsize=9.5)
+    axis.tick_params(axis="y", labelcolor=INK)
+    axis.xaxis.label.set(color=QUIET, fontsize=9.5)
+    axis.yaxis.label.set(color=QUIET, fontsize=9.5)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Write a difference with its sign, as type has it."""
+    return f"{value:+.{digits}f}".replace("-", "\u2212")
+
+
+def scaled(most: float, unit: str) -> tuple[float, str]:
+    """Choose in which multiple of a unit values up to so much are read easily: how many it is, and its name."""
+    found = next(((size, prefix) for size, prefix in PREFIXES if most >= size), (1.0, ""))
+    return found[0], found[1] + unit
+
+
+def short(value: float) -> str:
+    """Write a number with three digits, and thousands in full."""
+    return f"{value:,.0f}".replace(",", "\u202f") if abs(value) >= 100 or value == 0 else f"{value:.3g}"

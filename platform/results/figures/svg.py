@@ -1,0 +1,76 @@
+"""Draw a plot as a piece of SVG that lives inside a page: its colours and its type are the page's."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.results.figures.plots import COLOURS, GREYS, INK, QUIET, RULE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, DOTS = 372, 72  # pixels on a page, which at 72 dots per inch are also points
+VARIABLES: Mapping[str, str] = {
+    INK: "var(--ink)",
+    QUIET: "var(--quiet)",
+    RULE: "var(--rule)",
+    **{colour: f"var(--s{k})" for k, colour in enumerate(COLOURS)},
+    **{colour: f"var(--{bound.replace('_', '-')})" for bound, colour in GREYS.items()},
+}
+# The same picture gives the same bytes: identifiers are hashed with a fixed salt, text stays text, no date is written.
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "driftlab",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.unicode_minus": True,
+    "lines.solid_capstyle": "round",
+}
+
+
+def panel(name: str, label: str, height: int, draw: Callable[[Axes], None]) -> str:
+    """Draw one axis as an SVG element; `name` keeps its identifiers apart from those of other panels on the page."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH / DOTS, height / DOTS), dpi=DOTS, layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_visible(False)
+        axis = figure.subplots()
+        axis.patch.set_visible(False)
+        draw(axis)
+        sink = io.StringIO()
+        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(sink.getvalue(), name, label)
+
+
+def _inline(text: str, name: str, label: str) -> str:
+    """Strip what only a file of its own needs, and hand colours and type to the page."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    box = re.search(r'viewBox="([^"]+)"', text)
+    assert box is not None
+    head = f'<svg class="plot" viewBox="{box[1]}" role="img" aria-label="{html.escape(label, quote=True)}">'
+    text = head + text[text.index(">") + 1 :]
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    text = re.sub(r'xlink:href="#', f'href="#{name}-', text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r" font-family: [^;\"]*;", "", text)
+    text = re.sub(r"<[^>]+>", _coarse, text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, variable)
+    return re.sub(r"\s*\n\s*", " ", text).strip()
+
+
+def _coarse(tag: re.Match[str]) -> str:
+    """Cut coordinates to a hundredth of a pixel; what is written between tags stays as it is."""
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0])

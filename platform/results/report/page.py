@@ -1,0 +1,162 @@
+"""The report: one page that opens anywhere, and the same as plain text. Every number in it comes from the tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
+from driftlab.platform.core.files import write_whole
+from driftlab.platform.results.claims import base as claims
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
+from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.figures.svg import VARIABLES, panel
+from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.report.pictures import Strip, strips
+from driftlab.platform.results.report.summary.base import BOUNDS, DASH
+from driftlab.platform.results.report.summary.table import Summary, summarise
+from driftlab.platform.results.tables.columns import SCHEMA_VERSION
+from driftlab.platform.results.tables.read import Run, Tables, open_run
+from driftlab.platform.results.tables.trust import warnings_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One figure as a page has it: its pictures are pieces of SVG."""
+
+    title: str
+    note: str
+    legend: Mapping[str, Style]
+    pictures: list[tuple[str, str]]  # what stands above each, and the piece
+    grids: Sequence[Grid]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that a template writes."""
+
+    title: str
+    subtitle: str
+    warnings: list[str]
+    summary: Summary
+    looks: Mapping[str, Style]
+    measure: str  # what a score is
+    sections: list[Section]
+    strips: list[Strip]
+    failures: list[tuple[str, str]]
+    verdicts: list[claims.Verdict]
+    commands: list[str]
+    spec: str
+    provenance: list[tuple[str, str]]
+
+
+def write_report(directory: str | Path) -> Path:
+    """Write report.html and report.md into a run folder and return the path of the page."""
+    run = open_run(directory)
+    page = compose(run)
+    write_whole(run.path / "report.md", _render("report.md.j2", page))
+    write_whole(run.path / "report.html", _render("report.html.j2", page))
+    return run.path / "report.html"
+
+
+def compose(run: Run) -> Page:
+    """Compute everything that the report shows."""
+    tables = Tables(run)
+    runs = plots.with_settings(tables.frame("runs"))
+    view = view_of(run, tables)
+    failed = runs[runs["status"] == "failed"]
+    return Page(
+        title=str(run.spec.get("name", run.path.name)),
+        subtitle=str(run.spec.get("summary") or ""),
+        warnings=warnings_of(run),
+        summary=summarise(view),
+        looks=view.looks,
+        measure=plots.measure(runs),
+        sections=_sections(view),
+        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks, _films(run)),
+        failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
+        verdicts=claims.evaluate(run, tables=tables) if len(runs) else [],
+        commands=_commands(run),
+        spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
+        provenance=_provenance(run),
+    )
+
+
+def _films(run: Run) -> set[str]:
+    """Name the workloads whose first application watches a file: only the file knows its classes."""
+    parts = run.spec.get("workloads", ())
+    return {
+        part.get("alias") or label_of(part["name"]) for part in parts if _watched_first(part).startswith(VIDEO_PREFIX)
+    }
+
+
+def _watched_first(part: Mapping[str, Any]) -> str:
+    apps: Sequence[Mapping[str, Any]] = part.get("apps") or [{}]
+    return str(apps[0].get("watches") or part["name"])
+
+
+def _sections(view: View) -> list[Section]:
+    """Draw every figure that this run has something for."""
+    shown = {figure: part for figure in FIGURES if (part := figure.show(view)) is not None}
+    return [
+        Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
+    ]
+
+
+def _draw(figure: Figure, shown: Shown) -> list[tuple[str, str]]:
+    return [
+        (part.title, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
+        for k, part in enumerate(shown.panels)
+    ]
+
+
+def _commands(run: Run) -> list[str]:
+    """Write what was typed, where it is known, and what repeats exactly this run."""
+    typed = run.info.get("command")
+    words = typed if isinstance(typed, str) else shlex.join(map(str, typed)) if typed else ""
+    return [line for line in (words, shlex.join(["driftlab", "run", str(run.path / "spec.yaml")])) if line]
+
+
+def _provenance(run: Run) -> list[tuple[str, str]]:
+    rows = [(key.replace("_", " "), _plain(value)) for key, value in run.info.items() if key != "command"]
+    return [*rows, ("schema of the tables", ", ".join(run.versions() or [SCHEMA_VERSION]))]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return DASH if value is None else str(value)
+
+
+def _render(template: str, page: Page) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=template.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "dashes": _dashes,
+        "of_paper": claims.of_paper,
+        "of_ours": claims.of_ours,
+        "of_span": claims.of_span,
+    }
+    return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
+
+
+def _dashes(look: Style) -> str:
+    """Write a line's dash as SVG has it."""
+    return "none" if look.dash == "-" else " ".join(f"{2 * part:g}" for part in look.dash[1])

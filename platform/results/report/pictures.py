@@ -1,0 +1,125 @@
+"""Choose and encode the pictures of a report: the same moments as every system saw them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from driftlab.datasets.frames import IGNORE
+from driftlab.platform.results.figures.plots import Style, measure
+from driftlab.platform.tasks.tasks import SEGMENTATION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOMENTS = 6
+WIDTH_LIMIT = 320  # pixels; a larger picture would only make the page heavy
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One cell of the strip; a picture that was not taken has no source."""
+
+    source: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What one device showed and what each system saw, moment by moment."""
+
+    setting: str
+    device: str
+    seed: int
+    times_s: tuple[float, ...]
+    rows: tuple[tuple[str, tuple[Picture, ...]], ...]  # label of the row, one picture per moment
+    classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
+
+
+def strips(
+    runs: pd.DataFrame,
+    pictures: pd.DataFrame,
+    frames: pd.DataFrame,
+    looks: Mapping[str, Style],
+    films: Collection[str] = (),
+) -> list[Strip]:
+    """Make one strip per setting, of its first seed and first device that have pictures."""
+    joined = pictures.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
+    found = []
+    for setting in sorted(set(joined["setting"])):
+        here = joined[joined["setting"] == setting]
+        here = here[here["seed"] == here["seed"].min()]
+        here = here[here["device"] == here["device"].min()]
+        strip = _strip(setting, here, frames, looks)
+        asked = runs[runs["setting"] == setting]
+        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(films)
+        found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
+    return found
+
+
+def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> Strip:
+    every = sorted(set(here["time_s"]))
+    times = tuple(every[k * len(every) // min(MOMENTS, len(every))] for k in range(min(MOMENTS, len(every))))
+    seen = frames[frames["cell"].isin(set(here["cell"])) & frames["device"].isin(set(here["device"]))]
+    scores = seen.groupby(["cell", "time_s"])["score_frame"].mean()
+    shown = here.drop_duplicates("time_s").set_index("time_s")
+    rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
+    if shown["truth"].notna().any():
+        rows.append(("truth", tuple(Picture(_source(shown["truth"].get(time_s))) for time_s in times)))
+    for system in looks:
+        own = here[here["system"] == system].set_index("time_s")
+        if own.empty:
+            continue
+        cell = own["cell"].iloc[0]
+        notes = [scores.get((cell, time_s)) for time_s in times]
+        rows.append(
+            (
+                system,
+                tuple(
+                    Picture(_source(own["prediction"].get(time_s)), "" if _missing(note) else f"{note:.2f}")
+                    for time_s, note in zip(times, notes, strict=True)
+                ),
+            )
+        )
+    maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]
+    return Strip(setting, str(here["device"].iloc[0]), int(here["seed"].iloc[0]), times, tuple(rows), _classes(maps))
+
+
+def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
+    """Name the colours of label maps; maps drawn in colours that are not known here have no names."""
+    from PIL import Image
+
+    from driftlab.datasets.sheet import PALETTE
+    from driftlab.datasets.streets.presets import CLASSES
+
+    used: set[Any] = set()
+    for png in maps:
+        with Image.open(io.BytesIO(png)) as image:
+            used |= {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or ()}
+    known = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
+    if used - known.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
+        return ()
+    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in known.items() if colour in used)
+
+
+def _source(png: bytes | None, smooth: bool = False) -> str | None:
+    """Write a picture as a data address, so that the page needs no other file."""
+    if not isinstance(png, bytes):
+        return None
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        if image.width > WIDTH_LIMIT:
+            size = (WIDTH_LIMIT, max(1, round(image.height * WIDTH_LIMIT / image.width)))
+            kind = Image.Resampling.BILINEAR if smooth else Image.Resampling.NEAREST  # labels must not mix
+            sink = io.BytesIO()
+            image.resize(size, kind).save(sink, "PNG", optimize=True)
+            png = sink.getvalue()
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _missing(value: float | None) -> bool:
+    return value is None or value != value

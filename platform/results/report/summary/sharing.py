@@ -1,0 +1,187 @@
+"""What a scheduler gave applications that share a device: means over seeds of what there was time for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results.analysis.sharing import allocations, decisions
+from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.report.summary.base import (
+    TOLD,
+    Column,
+    Part,
+    Row,
+    bound_of,
+    by_system,
+    failed,
+    mean,
+    number,
+    percent,
+    score,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    Column("accuracy", look="strong"),
+    Column("frames", "% of the stream", look="strong"),
+    Column("waits", "% of the time"),
+    Column("paged", "MB"),
+    Column("energy", "J"),
+    Column("decision", "ms"),
+    Column("n", look="quiet"),
+)
+NOTE = (
+    "Means over n seeds of what the scheduler gave, window by window and application by application. Accuracy is what "
+    "the networks that ran had reached on held-out data; frames are those that there is time for, and who waits has "
+    "none. Paged is what moved into memory and out of it; with it, energy is what frames and paging draw, both per "
+    "device. A decision is the processor time that this machine took for one window."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One system in one setting, as means over seeds."""
+
+    setting: str
+    system: str
+    bound: str | None
+    apps: float | None  # on a device at a time
+    accuracy: Interval | None  # of what ran
+    frames: Interval | None  # share of the stream's that there is time for
+    waits: Interval | None  # share of the windows of all applications
+    paged_mb: float | None  # per device
+    energy_j: float | None  # per device
+    decision_ms: float | None
+    failed: int
+
+
+def show(view: View) -> Part | None:
+    """Sum up who got what, where a device has several applications or one that waits."""
+    shares = view.tables.frame("shares")
+    if not (shares.groupby("cell")["app"].nunique() > 1).any() and not (shares["share"] == 0).any():
+        return None
+    found = lines(view)
+    words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
+    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
+
+
+def lines(view: View) -> list[Line]:
+    """Sum up each system in each setting."""
+    found = of_cells(view)
+    return by_system(view, lambda setting, system, runs: _line(setting, system, runs, found.reindex(runs["cell"])))
+
+
+def of_cells(view: View) -> pd.DataFrame:
+    """Average or sum what was given in each cell; sums are per device."""
+    import pandas as pd
+
+    rows = allocations(view.tables)
+    rows = rows.assign(
+        frames=(rows["rate"] / rows["fps"]).clip(upper=1.0),
+        waits=rows["share"] == 0,
+        paged_mb=(rows["paged_in_bytes"] + rows["paged_out_bytes"]) / 1e6,
+        drawn_j=rows["energy_j"] + rows["paging_j"],
+    )
+    decided = decisions(view.tables)
+    devices = decided.groupby("cell")["device"].nunique()
+    means = rows.groupby("cell")[["frames", "waits"]].mean()
+    sums = rows.groupby("cell")[["paged_mb", "drawn_j"]].sum(min_count=1).div(devices, axis="index")
+    return pd.concat(
+        [
+            rows[rows["share"] > 0].groupby("cell")["accuracy"].mean(),
+            (rows.groupby("cell").size() / decided.groupby("cell").size()).rename("apps"),
+            1000 * decided.groupby("cell")["host_schedule_seconds"].mean().rename("decision_ms"),
+            means,
+            sums,
+        ],
+        axis="columns",
+    )
+
+
+def never_ran(view: View) -> list[str]:
+    """Say which applications waited as long as they were there, on how many devices, and why."""
+    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    rows = rows.assign(waits=rows["share"] == 0)
+    ends = rows.groupby(["setting", "system", "app", "cell", "device"])
+    found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
+    apps = found.groupby(["setting", "system", "app"])
+    told = [_waited(app) for _, app in apps if app["waits"].any()]
+    more = [f"{len(told) - TOLD} more never run; the table `shares` has them."] if len(told) > TOLD else []
+    return told[:TOLD] + more
+
+
+def too_large(view: View) -> list[str]:
+    """Say how often networks ran that need more memory than there is: the status quo does not look."""
+    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
+    there_bytes = (
+        view.tables.frame("devices").set_index(["cell", "device"])["memory_bytes"].astype("float64").rename("there")
+    )
+    windows = held_bytes.reset_index().join(there_bytes, on=["cell", "device"])
+    over = (windows["memory_bytes"] > windows["there"]).rename("over")
+    parts = over.groupby([windows["setting"], windows["system"]]).mean()
+    told = [
+        f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
+        for (setting, system), part in parts[parts > 0].items()
+    ]
+    return told[:TOLD]
+
+
+def _waited(app: pd.DataFrame) -> str:
+    waits = app[app["waits"]]
+    first = waits.iloc[0]
+    part = "" if len(waits) == len(app) else f" on {len(waits)} of {len(app)} devices and seeds"
+    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["the scheduler does not say why"]
+    return f"On {first['setting']}, {first['app']} never runs under {first['system']}{part}: {why[0]}."
+
+
+def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) -> Line:
+    return Line(
+        setting=setting,
+        system=system,
+        bound=bound_of(runs),
+        apps=mean(found["apps"]),
+        accuracy=interval(found["accuracy"]),
+        frames=interval(found["frames"]),
+        waits=interval(found["waits"]),
+        paged_mb=mean(found["paged_mb"]),
+        energy_j=mean(found["drawn_j"]),
+        decision_ms=mean(found["decision_ms"]),
+        failed=failed(runs),
+    )
+
+
+def _row(line: Line) -> Row:
+    texts = [
+        score(line.accuracy) + _half(line.accuracy, 1, 3),
+        percent(line.frames) + _half(line.frames, 100, 1),
+        percent(line.waits),
+        *map(number, (line.paged_mb, line.energy_j, line.decision_ms)),
+        str(line.frames.n if line.frames else 0),
+    ]
+    return Row(line.setting, line.system, line.bound, line.failed, texts)
+
+
+def _half(found: Interval | None, scale: float, digits: int) -> str:
+    """Write half of an interval beside its middle."""
+    return "" if found is None or found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
+
+
+def _in_words(here: Sequence[Line]) -> str:
+    methods = [line for line in here if line.bound is None and line.frames]
+    if not methods:
+        return ""
+    fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
+    told = f"{fastest.system} gives them time for {percent(fastest.frames)} % of the frames"
+    if len(methods) > 1:
+        told += f", as much as any; the most accurate networks run under {best.system} ({score(best.accuracy)})"
+    return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
+
+
+def _middle(found: Interval | None) -> float:
+    return -1.0 if found is None else found.mean

@@ -1,0 +1,105 @@
+"""Compare two runs bit by bit, apart from what the host happened to do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from driftlab.errors import quoted
+from driftlab.platform.core.catalogue import FAMILIES
+from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.schema import TABLES, host_columns
+from driftlab.platform.results.tables.systems import all_params, every_system
+
+# How a run is carried out and where it goes; by the determinism promise none of it reaches a table.
+IRRELEVANT = frozenset(
+    {"backend", "workers", "address", "clock", "out", "resume", "rack", "racks", "packing", "faults"}
+)
+
+
+def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
+    """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row.
+
+    Columns and parameters' defaults that the version of one run did not have are not compared.
+    """
+    left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
+    lines = list(spec_differences(*_comparable(left.spec, right.spec)))
+    cells = [set(run.table("runs")["cell"].to_pylist()) for run in (left, right)]
+    lines += [f"cell '{cell}': only in {left.path}" for cell in sorted(cells[0] - cells[1])]
+    lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
+    for name in TABLES:
+        tables = [run.table(name) for run in (left, right)]
+        both = (left.columns(name) & right.columns(name)) - host_columns(name)
+        if not both:
+            continue  # a table that the version of one run did not have
+        tables = [table.select([column for column in TABLES[name].names if column in both]) for table in tables]
+        for cell in sorted(cells[0] & cells[1]):
+            ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
+            lines += [f"table '{name}', cell '{cell}', {line}" for line in _of_tables(ours, theirs)]
+    return lines
+
+
+def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write out the systems of two specs by name, so that defaults count the same however they are written."""
+    left, right = ({part["name"]: part for part in every_system(spec)} for spec in (a, b))
+    shared = left.keys() & right.keys()
+    ours = {name: _params(part, right[name]) if name in shared else part for name, part in left.items()}
+    theirs = {name: _params(part, left[name]) if name in shared else part for name, part in right.items()}
+    plain = [{key: spec[key] for key in spec if key not in ("systems", "bounds", "bound_rows")} for spec in (a, b)]
+    return {**plain[0], "systems": ours}, {**plain[1], "systems": theirs}
+
+
+def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge defaults with what was given; a default of a parameter that the other version does not have is left out."""
+    slots = {}
+    for family in FAMILIES:
+        mine, known = all_params(part[family]), all_params(other[family])
+        unknown = part[family]["defaults"].keys() - known.keys()
+        same = part[family]["name"] == other[family]["name"]
+        kept = {key: value for key, value in mine.items() if not same or key not in unknown}
+        slots[family] = {"name": part[family]["name"], **kept}
+    return {**part, **slots}
+
+
+def spec_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Name every setting that differs, with both values."""
+    for key in sorted(set(a) | set(b), key=str):
+        if not prefix and key in IRRELEVANT:
+            continue
+        ours, theirs = a.get(key), b.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            yield from spec_differences(ours, theirs, f"{prefix}{key}.")
+        elif ours != theirs:
+            yield f"spec '{prefix}{key}': {quoted(ours)} vs {quoted(theirs)}"
+
+
+def _of_tables(a: pa.Table, b: pa.Table) -> Iterator[str]:
+    if len(a) != len(b):
+        yield f"{len(a)} rows vs {len(b)} rows"
+        return
+    for column in a.column_names:
+        ours, theirs = (_bits(table[column].combine_chunks()) for table in (a, b))
+        unequal = pc.or_(
+            pc.fill_null(pc.not_equal(ours, theirs), False),
+            pc.xor(pc.is_null(ours), pc.is_null(theirs)),
+        )
+        row = pc.index(unequal, True).as_py()
+        if row >= 0:
+            values = " vs ".join(_shown(table[column][row].as_py()) for table in (a, b))
+            yield f"column '{column}', row {row}: {values} ({pc.sum(unequal)} of {len(a)} rows differ)"
+
+
+def _bits(array: pa.Array) -> pa.Array:
+    """See a float as its bits, so that -0.0 differs from 0.0 and NaN equals itself."""
+    return array.view(pa.int64()) if pa.types.is_float64(array.type) else array
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes ({hashlib.sha256(value).hexdigest()[:8]})"
+    return "null" if value is None else repr(value)

@@ -1,0 +1,151 @@
+"""Open a run folder and read its tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shortened, unknown_name
+from driftlab.platform.results.tables.columns import ordered
+from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
+from driftlab.platform.results.tables.schema import TABLES, is_newer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder; every call reads what is complete at that moment, so a run can be watched while it goes on."""
+
+    path: Path
+    spec: Mapping[str, Any]  # what was asked for
+    info: Mapping[str, Any]  # versions, host and seeds
+
+    def table(self, name: str) -> pa.Table:
+        """Read one table over all complete cells, in the order of their names, with the columns of today's schema."""
+        if name not in TABLES:
+            raise unknown_name("table", name, TABLES)
+        runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
+        runs.sort(key=lambda row: row["cell"][0].as_py())
+        parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
+        return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
+
+    def _part(self, name: str, cell: str) -> pa.Table:
+        """Read the rows of one cell; a cell of a version that had no such table has none."""
+        tables = self.path / "tables"
+        file = table_file(tables, name, cell)
+        if not file.exists() and is_newer(name, written_by(table_file(tables, "runs", cell))):
+            return TABLES[name].empty_table()
+        return _read(file, name, self.path)
+
+    def versions(self) -> list[str]:
+        """Name the schema versions that the cells were written with."""
+        return sorted({written_by(file) for file in files_of(self.path / "tables", "runs")}, key=ordered)
+
+    def columns(self, name: str) -> set[str]:
+        """Name today's columns of a table that the versions had which wrote the run; none if they had no such table."""
+        schemas = [pq.read_schema(file).names for file in files_of(self.path / "tables", name)]
+        return set(TABLES[name].names).intersection(*schemas) if schemas else set()
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Read one table as a pandas frame."""
+        return self.table(name).to_pandas()
+
+    def sql(self, query: str) -> pa.Table:
+        """Ask in SQL (DuckDB); every table is a view of its name."""
+        import duckdb
+
+        with duckdb.connect() as connection:
+            for name in TABLES:
+                if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
+                    connection.register(name, self.table(name))
+            try:
+                return connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise RequestError(f"The query cannot be answered: {shortened(str(error), MOST_LINE)}") from error
+
+
+class Tables:
+    """A run's tables as pandas frames, each read once: what reports and claims compute from."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Read a table, or give what was read before; nobody may change it."""
+        if name not in self._frames:
+            self._frames[name] = self.run.frame(name)
+        return self._frames[name]
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    folder = Path(path).expanduser().absolute()
+    return Run(path=folder, spec=read_spec(folder), info=_info(folder))
+
+
+def read_spec(folder: Path) -> Mapping[str, Any]:
+    """Read what a run was asked to run."""
+    import yaml
+
+    from driftlab.platform.core.documents import read, read_text
+    from driftlab.platform.results.tables.shapes import Spec, shape_fault
+
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
+    file = folder / "spec.yaml"
+    try:
+        spec = read(read_text(file), MAX_SPEC_VALUES, stored=True)
+    except FileNotFoundError:
+        raise DataError(
+            f"'{folder}' is not a run folder: it has no spec.yaml. Give one that `driftlab run` made."
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
+    if not isinstance(spec, dict):
+        raise DataError(f"'{file}' is not a mapping of settings. Start the experiment again.")
+    if fault := shape_fault(Spec, spec):
+        raise DataError(f"'{file}' cannot be read ({fault}). Put back what was changed, or start the experiment again.")
+    return spec
+
+
+def _info(folder: Path) -> Mapping[str, Any]:
+    from driftlab.platform.core.documents import read_json, read_text
+    from driftlab.platform.results.tables.shapes import Info, shape_fault
+
+    file = folder / "run.json"
+    try:
+        info = read_json(read_text(file))
+    except FileNotFoundError:
+        return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
+    except (OSError, ValueError, DataError) as error:
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
+    if not isinstance(info, dict):
+        raise DataError(f"'{file}' is not a JSON object. {_cure(folder)}")
+    if fault := shape_fault(Info, info):
+        raise DataError(f"'{file}' cannot be read ({fault}). Remove it: {_cure(folder)}")
+    return info
+
+
+def _read(file: Path, table: str, folder: Path) -> pa.Table:
+    try:
+        return read_file(file, table)
+    except FileNotFoundError:
+        raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
+
+
+def _cure(folder: Path) -> str:
+    return f"`driftlab run --resume {folder}` writes it again."

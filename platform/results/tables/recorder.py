@@ -1,0 +1,247 @@
+"""The one place that writes tables: whole files per cell, in an order that makes any interruption harmless."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from driftlab.errors import DataError
+from driftlab.platform.core.files import whole
+from driftlab.platform.core.records import Columns, Reply, Rows
+from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
+from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
+from driftlab.platform.results.tables.schema import TABLES, before, version_of
+
+FAILED = "it had failed"  # why a cell runs again although nothing is wrong with its files
+OTHERS = tuple(name for name in TABLES if name != "runs")  # tables of a cell that are written before its `runs`
+NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
+
+
+class Recorder:
+    """Write the tables of one run; a cell is complete when its `runs` file is there, which is written last."""
+
+    def __init__(self, directory: str) -> None:
+        self._tables = Path(directory).absolute() / "tables"
+
+    def write(self, cell: str, rows: Rows, origin: Origin | None = None) -> Reply:
+        """Replace everything that is recorded of a cell; the facts are the number of rows per table.
+
+        Rows keep the order they come in. The cell's name need not be a column of the chunks: it is filled in. The
+        `runs` file holds the cell's origin and the digests of its other files.
+        """
+        if unknown := set(rows) - set(TABLES):
+            raise ValueError(f"no such table: {', '.join(sorted(unknown))}; the schema has {', '.join(TABLES)}")
+        tables = {name: as_table(name, cell, rows.get(name, ())) for name in TABLES}
+        if len(tables["runs"]) != 1:
+            raise ValueError(f"cell '{cell}' has {len(tables['runs'])} rows for table 'runs', it must have one")
+        last = table_file(self._tables, "runs", cell)
+        _remove(last)
+        digests = {}
+        for name in OTHERS:
+            _write_whole(tables[name], file := table_file(self._tables, name, cell))
+            digests[name] = digest_of(file)
+        _write_whole(sealed(tables["runs"], Seal(origin, digests)), last)
+        return Reply(facts={name: len(table) for name, table in tables.items()})
+
+
+def finished(directory: str) -> set[str]:
+    """Name the cells that ended well and whose files are all readable and as written; resume repeats every other.
+
+    A cell of another minor schema version counts as not finished: older code filled fewer columns, and a run must not
+    mix both. One of a newer major version raises DataError, so that nothing of it is overwritten.
+    """
+    tables = Path(directory) / "tables"
+    rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
+    cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
+    return {cell for cell in cells if doubt(tables, cell) is None}
+
+
+def doubt(tables: Path, cell: str) -> str | None:
+    """Say why a cell that has a `runs` file must run again; None if all its files can be kept."""
+    file = table_file(tables, "runs", cell)
+    row = _readable(file, "runs")
+    if row is None or len(row) != 1:
+        return "its 'runs' file cannot be read"
+    if row["cell"][0].as_py() != cell:
+        return "its 'runs' file holds another cell"
+    if row["status"][0].as_py() != "done":
+        return FAILED
+    if (version := written_by(file)) != SCHEMA_VERSION:
+        return f"its tables have schema version {version}, today's is {SCHEMA_VERSION}"
+    seal = seal_of(file)
+    if seal is None:
+        return "an older driftlab wrote it, which did not record what decided its rows"
+    wrong = (name for name in OTHERS if not _as_written(table_file(tables, name, cell), name, seal))
+    return next((f"its '{name}' file is missing, damaged or not the one that was written" for name in wrong), None)
+
+
+def _as_written(file: Path, table: str, seal: Seal) -> bool:
+    return _readable(file, table) is not None and digest_of(file) == seal.files.get(table)
+
+
+def files_of(tables: Path, table: str) -> list[Path]:
+    """List the files of a table; DataError for a link that leads nowhere or to itself, which would look empty."""
+    for folder in (tables, tables / table):
+        if not folder.is_dir() and (folder.is_symlink() or folder.exists()):
+            raise DataError(f"'{folder}' is a link or a file, not a folder of tables. Put the folder back.")
+    return sorted((tables / table).glob("*.parquet"))
+
+
+def table_file(tables: Path, table: str, cell: str) -> Path:
+    """Name a cell's file: readable where the cell's name can be a file name, and never the same for two cells."""
+    stem = re.sub(r"[^A-Za-z0-9.=+-]+", "_", cell).strip("._")[:NAME_LIMIT]
+    if not stem or stem != cell:
+        stem = f"{stem}-{hashlib.sha256(cell.encode()).hexdigest()[:8]}"
+    return tables / table / f"{stem}.parquet"
+
+
+def read_file(file: Path, table: str) -> pa.Table:
+    """Read one file whole, its checksums included, as a table of today's schema (else OSError, ArrowException).
+
+    Files of all minor versions are read: a column that the file lacks is filled, one that is not known is left out. A
+    newer major version raises DataError.
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would wait for ever
+    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+        found, schema = parquet.schema_arrow, TABLES[table]
+        _check(found, table, file)
+        content = parquet.read([name for name in schema.names if name in found.names])
+    columns = [content[field.name] if field.name in found.names else _fill(field, len(content)) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def written_by(file: Path) -> str:
+    """Read the schema version of a file."""
+    return version_of(pq.read_schema(file))
+
+
+def _check(found: pa.Schema, table: str, file: Path) -> None:
+    version, ours = version_of(found), ordered(SCHEMA_VERSION)[0]
+    theirs = ordered(version)[0]
+    if theirs > ours:
+        raise DataError(
+            f"'{file}' has tables of schema version {version}, and this driftlab reads up to {ours}.x. "
+            "Read it with the driftlab that made the run (run.json names it), or install a newer one."
+        )
+    if theirs != ours or (found.metadata or {}).get(b"driftlab.table") != table.encode():
+        raise pa.ArrowInvalid(f"schema version {version or 'unknown'}, this is {SCHEMA_VERSION}, or no '{table}' table")
+    wrong = [
+        field.name
+        for field in TABLES[table]
+        if field.name in found.names and found.field(field.name).type != field.type
+    ]
+    if wrong:
+        raise pa.ArrowInvalid(f"column '{wrong[0]}' is {found.field(wrong[0]).type}, not what a '{table}' table has")
+
+
+def _fill(field: pa.Field, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(before(field), field.type), rows)
+
+
+def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
+    """Turn chunks of columns into one Arrow table of exactly the schema; NaN becomes null: it was not measured."""
+    schema = TABLES[table]
+    named = [{"cell": cell, **chunk} for chunk in chunks]
+    lengths = [_rows(table, schema, chunk) for chunk in named]
+    columns = [_column(table, field, [chunk.get(field.name) for chunk in named], lengths) for field in schema]
+    joined = pa.Table.from_arrays(columns, schema=schema)
+    if set(joined["cell"].unique().to_pylist()) - {cell}:
+        raise ValueError(f"table '{table}' holds rows of another cell than '{cell}'")
+    return joined
+
+
+def _rows(table: str, schema: pa.Schema, chunk: Columns) -> int:
+    """Count the rows of a chunk; one that holds scalars alone is a row."""
+    if unknown := set(chunk) - set(schema.names):
+        raise ValueError(f"table '{table}' has no column {', '.join(sorted(unknown))}")
+    lengths = {name: len(values) for name, values in chunk.items() if not _is_scalar(values)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"table '{table}': columns of one chunk differ in length: {lengths}")
+    return next(iter(lengths.values()), 1)
+
+
+def _column(table: str, field: pa.Field, parts: Sequence[Any], lengths: Sequence[int]) -> pa.Array:
+    try:
+        array = _convert(_join(parts, lengths), field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"table '{table}', column '{field.name}' ({field.type}): {error}") from error
+    if array.null_count and not field.nullable:
+        raise ValueError(f"table '{table}', column '{field.name}': a value is missing and may not be")
+    return array
+
+
+def _join(parts: Sequence[Any], lengths: Sequence[int]) -> pa.Array:
+    """Put one column's chunks end to end; a thousand devices send many small ones, so never one conversion for each."""
+    if all(map(_is_scalar, parts)):
+        values = pa.array([_plain(part) for part in parts], from_pandas=True)
+        return values.take(pa.array(np.repeat(np.arange(len(parts)), lengths)))
+    if all(isinstance(part, np.ndarray) for part in parts) and len({part.dtype.kind for part in parts}) == 1:
+        return pa.array(np.concatenate(parts), from_pandas=True)
+    spread = ([_plain(part)] * rows if _is_scalar(part) else part for part, rows in zip(parts, lengths, strict=True))
+    return pa.array([_plain(value) for values in spread for value in values], from_pandas=True)
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap a library's scalar."""
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _convert(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Widen numbers, and nothing else: a fraction never becomes a count, nor a number a text."""
+    given = array.type
+    number = pa.types.is_integer(given) or (pa.types.is_floating(given) and pa.types.is_floating(kind))
+    if (
+        given == kind
+        or pa.types.is_null(given)
+        or (number and (pa.types.is_integer(kind) or pa.types.is_floating(kind)))
+    ):
+        return array.cast(kind)
+    raise TypeError(f"values are {given}")
+
+
+def _is_scalar(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.ndim == 0
+    return not isinstance(values, list | tuple | pa.Array | pa.ChunkedArray)
+
+
+def _readable(file: Path, table: str) -> pa.Table | None:
+    try:
+        return read_file(file, table)
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def _write_whole(table: pa.Table, file: Path) -> None:
+    """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file) as draft, draft.open("wb") as sink:
+        pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
+        sink.flush()
+        os.fsync(sink.fileno())
+    _sync(file.parent)
+
+
+def _remove(file: Path) -> None:
+    if file.exists():
+        file.unlink()
+        _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""What makes the rows of a run doubtful: files that changed, code of several versions, a spec that was edited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from driftlab.platform.results.tables.diff import spec_differences
+from driftlab.platform.results.tables.origin import Seal, cell_spec, digest_of, seal_of
+from driftlab.platform.results.tables.read import Run
+from driftlab.platform.results.tables.recorder import OTHERS, table_file
+from driftlab.platform.results.tables.systems import filled
+
+DIFFERENCES_SHOWN = 3
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Say what a reader must know before trusting a run's rows; of cells without a seal nothing is known."""
+    tables, runs = run.path / "tables", run.table("runs")
+    names = runs.select(["cell", "system", "workload", "fleet", "seed"]).to_pylist()
+    misplaced = len({row["cell"] for row in names}) < len(names)
+    found = [(row, seal) for row in names if (seal := _seal(tables, row["cell"])) is not None]
+    changed = [row["cell"] for row, seal in found if not _as_written(tables, row["cell"], seal)]
+    versions = Counter(str(seal.origin.versions) for _, seal in found if seal.origin is not None)
+    edited = dict.fromkeys(line for row, seal in found for line in _edited(run, row, seal))
+    warnings = []
+    if misplaced:
+        warnings.append("Warning: a cell is there twice; move the file of 'runs' away that is not called by its cell.")
+    if changed:
+        warnings.append(f"Warning: files of {len(changed)} cells are not those that were written: {changed[0]}, ….")
+    if len(versions) > 1:
+        warnings.append("Warning: cells were computed by different versions of driftlab, torch or a member's file.")
+    if edited:
+        shown = "; ".join(list(edited)[:DIFFERENCES_SHOWN])
+        warnings.append(f"Warning: spec.yaml is not what the cells ran with (then vs now): {shown}.")
+    return warnings
+
+
+def _seal(tables: Path, cell: str) -> Seal | None:
+    file = table_file(tables, "runs", cell)
+    return seal_of(file) if file.is_file() else None
+
+
+def _as_written(tables: Path, cell: str, seal: Seal) -> bool:
+    files = {name: table_file(tables, name, cell) for name in OTHERS}
+    return all(file.is_file() and digest_of(file) == seal.files.get(name) for name, file in files.items())
+
+
+def _edited(run: Run, row: Mapping[str, Any], seal: Seal) -> Iterator[str]:
+    """Compare the spec of today with that of a cell, as far as both versions of driftlab know a setting."""
+    if seal.origin is None:
+        return
+    try:
+        now = cell_spec(filled(run.spec), row["system"], row["workload"], row["fleet"], row["seed"])
+    except (KeyError, TypeError):
+        yield f"the cell '{row['cell']}' is not in it"
+        return
+    then = seal.origin.spec
+    yield from spec_differences(_shared(then, now), _shared(now, then))
+
+
+def _shared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only one of two documents has."""
+    return {
+        key: _shared(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
+        for key, value in one.items()
+        if key in other
+    }

@@ -1,0 +1,300 @@
+"""What depends on the task: what is true of a frame, what an output says, how both compare, and what is learned from.
+
+Answers are arrays with one entry per frame: label maps [n, height, width], classes [n], or boxes, an object array [n]
+of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, where they are predicted, how sure the network is. Everything else
+in the lab passes answers on without asking what they are. Torch is imported where it computes: the driver needs none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
+from driftlab.errors import WireError, unknown_name
+from driftlab.platform.core import wire
+from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy, ratio
+from driftlab.platform.tasks import boxes, phi
+
+if TYPE_CHECKING:
+    import torch
+
+Answers = npt.NDArray[Any]
+Answer = Any  # one entry of answers
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Source = npt.NDArray[np.float32]  # [height, width, 2] where each pixel was before (models/flow.py)
+
+
+class Task(ABC):
+    """One task; the three of them are stateless and stand in TASKS."""
+
+    name: ClassVar[str]
+    measure: ClassVar[str]  # what its scores are
+
+    @abstractmethod
+    def truth(self, frames: Frames) -> Answers | None:
+        """Take what a stream knows to be true; None where it does not know."""
+
+    @abstractmethod
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        """Make room for answers about so many frames."""
+
+    @abstractmethod
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        """Read what a network's output says about frames of this size."""
+
+    @abstractmethod
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Say of which frames something can be learned."""
+
+    @abstractmethod
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        """Say how far an output is from the answers, averaged over what counts; None where nothing does."""
+
+    @abstractmethod
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count per frame; the counts of several frames may be added before they are scored."""
+
+    @abstractmethod
+    def score(self, counts: Counts) -> Floats:
+        """Score counts, 0 to 1, NaN where there was nothing to score."""
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        """Return the share of pixels that are right, where answers are about pixels."""
+        return None
+
+    @abstractmethod
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        """Say how much an answer changed, 0 to 1."""
+
+    @abstractmethod
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        """Tell what is true of the frames seen the other way round."""
+
+    @abstractmethod
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Move an answer along with the motion; where it does not reach, the other one holds."""
+
+    @abstractmethod
+    def pack(self, answer: Answer) -> bytes:
+        """Write one answer for the link, with a checksum."""
+
+    @abstractmethod
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        """Read it again; refuse bytes that are torn or hold no answer about a frame of this size."""
+
+    @abstractmethod
+    def unknown(self, answers: Answers, classes: int) -> int:
+        """Count labels that are outside the class list."""
+
+    @abstractmethod
+    def known(self, answer: Answer, classes: int) -> Answer:
+        """Leave out what is outside the class list, which nobody can score."""
+
+    @abstractmethod
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Draw an answer about a frame in the lab's colours."""
+
+
+class _OfClasses(Task):
+    """What naming a pixel and naming a frame have in common."""
+
+    label: ClassVar[type[np.integer[Any]]]  # holds one label
+    ignored: ClassVar[int]  # the label of what is not known
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        import torch
+        from torch.nn import functional as F
+
+        target = torch.tensor(answers, device=output.device).long()
+        target = torch.where((target >= 0) & (target < output.shape[1]), target, NO_CLASS)
+        if not bool((target != NO_CLASS).any()):
+            return None
+        return F.cross_entropy(output, target, ignore_index=NO_CLASS)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
+
+    def unknown(self, answers: Answers, classes: int) -> int:
+        return int(np.count_nonzero(~_listed(answers, classes)))
+
+    def known(self, answer: Answer, classes: int) -> Answer:
+        return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
+
+
+def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+    return np.asarray((answers >= 0) & (answers < classes))
+
+
+class Segmentation(_OfClasses):
+    """Name every pixel."""
+
+    name, measure = "segmentation", "mIoU"
+    label, ignored = np.uint8, IGNORE
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return frames.labels
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty((count, height, width), dtype=np.uint8)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Compare what is known: labels outside the class list count for nothing, as in the loss."""
+        return confusions(predicted, self.known(truth, classes), classes)
+
+    def score(self, counts: Counts) -> Floats:
+        return miou(counts)
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        return pixel_accuracy(counts)
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.segmentation(now, before, classes)
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return np.ascontiguousarray(answers[..., ::-1])
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        from driftlab.platform.tasks import flow
+
+        moved = flow.warp(answer, source)
+        return np.where(moved == IGNORE, otherwise, moved)
+
+    def pack(self, answer: Answer) -> bytes:
+        return wire.pack(np.ascontiguousarray(answer, dtype=np.uint8).tobytes())
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        body = wire.unpack(packed, height * width)
+        if len(body) != height * width:
+            raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
+        return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        from driftlab.datasets.sheet import PALETTE
+
+        return PALETTE[answer]
+
+
+class Classification(_OfClasses):
+    """Name the whole frame."""
+
+    name, measure = "classification", "accuracy"
+    label, ignored = np.int64, NO_CLASS
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return frames.classes
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=np.int64)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count what was right and what is known; a matrix of all classes would grow with their square."""
+        known = _listed(truth, classes)
+        return np.stack([known & (predicted == truth), known], axis=1).astype(np.int64)
+
+    def score(self, counts: Counts) -> Floats:
+        return ratio(counts[..., 0], counts[..., 1])
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.classification(now, before, classes)
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return answers
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Hold on to the class: motion says nothing about it."""
+        return otherwise if answer == NO_CLASS else answer
+
+    def pack(self, answer: Answer) -> bytes:
+        """Take a byte for a class below 256, four for any other."""
+        small = 0 <= int(answer) < 256
+        return wire.pack(np.array(answer, dtype="<u1" if small else "<i4").tobytes())
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        body = wire.unpack(packed, 4)
+        if len(body) not in (1, 4):
+            raise WireError(f"torn: {len(body)} bytes are no class")
+        return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Fill the picture with the class's colour."""
+        from driftlab.datasets.sheet import colour_of
+
+        return np.broadcast_to(colour_of(int(answer)), image.shape)
+
+
+class Detection(Task):
+    """Find every person and every car."""
+
+    name, measure = "detection", "F1"
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return None if frames.boxes is None else boxes.stacked([boxes.large(found) for found in frames.boxes])
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=object)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Learn from every frame: that there is nothing in it is a lesson too."""
+        return np.ones(len(answers), dtype=bool)
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return boxes.stacked([boxes.large(found) for found in boxes.read(output, height, width)])
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        classes = output.shape[1] - boxes.SIDES
+        return boxes.loss(output, boxes.stacked([self.known(answer, classes) for answer in answers]))
+
+    def unknown(self, answers: Answers, classes: int) -> int:
+        return sum(len(answer) - len(self.known(answer, classes)) for answer in answers)
+
+    def known(self, answer: Answer, classes: int) -> Answer:
+        return answer[answer[:, 0] < classes]
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count what was found, what was predicted and what there was."""
+        known = [self.known(true, classes) for true in truth]
+        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+    def score(self, counts: Counts) -> Floats:
+        """Return F1; nothing to find and nothing found is 1."""
+        found, sides = counts[..., 0], counts[..., 1] + counts[..., 2]
+        return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.detection(self.known(now, classes), self.known(before, classes))
+
+    def mirrored(self, answers: Answers, width: int) -> Answers:
+        return boxes.stacked([boxes.mirrored(found, width) for found in answers])
+
+    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        return boxes.carried(answer, source)
+
+    def pack(self, answer: Answer) -> bytes:
+        return boxes.pack(answer)
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        return boxes.unpack(packed, height, width)
+
+    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.drawn(answer, image)
+
+
+SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()
+TASKS: Mapping[str, Task] = {task.name: task for task in (SEGMENTATION, CLASSIFICATION, DETECTION)}
+
+
+def find(name: str) -> Task:
+    """Look a task up by its name."""
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[name]

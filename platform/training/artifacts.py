@@ -1,0 +1,264 @@
+"""Built networks, kept on disk under the hash of what built them. Plain arrays only: importing this costs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError
+from driftlab.platform.core import plugins
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.ranges import BEFORE
+from driftlab.platform.core.records import Weights
+
+logger = logging.getLogger(__name__)
+
+Origin = Mapping[str, Any]  # everything that decides what comes out, as JSON has it
+FOLDER_VARIABLE = "DRIFTLAB_CACHE"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that decides which weights come out; two equal recipes mean the same bits on one machine."""
+
+    network: str
+    classes: int = 8
+    height: int = 64
+    width: int = 96
+    workloads: str = "streets"  # the family whose scenes are the lessons
+    seed: int = 0
+    steps: int = 2500
+    batch: int = 4
+    lr: float = 6e-3
+    version: int = 1  # raise it when a network, the lessons or the training change what comes out
+    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # the lessons have other classes
+    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # what lies in the folder of a labelled set
+
+    def key(self) -> str:
+        """Hash the recipe together with the version of torch, which decides the last bits."""
+        return _key(_origin(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyRecipe:
+    """A network and the scaling member that makes a family of it."""
+
+    network: Recipe
+    scaling: Member
+    version: int = 4  # raise it when a member, the data or the training change what comes out
+
+    def key(self) -> str:
+        """Hash the recipe with every parameter of the member; of one that lies in a user's file, the file too."""
+        return _key(_family_origin(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class PackRecipe:
+    """A family of networks and the adaptation member that looks at what it was built on."""
+
+    family: FamilyRecipe
+    adaptation: Member
+    version: int = 1  # raise it when the member or the data change what comes out
+
+    def key(self) -> str:
+        """Hash the family's recipe with every parameter of the member and, in a user's file, its code."""
+        return _key(_pack_origin(self))
+
+
+def obtain(recipe: Recipe) -> Weights:
+    """Return a recipe's weights: from the cache, or built now and kept; processes that ask together build once."""
+
+    def build() -> Weights:
+        from driftlab.platform.training.pretrain import pretrain
+
+        return pretrain(recipe)
+
+    return _obtain(
+        f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build
+    )
+
+
+def obtain_family(recipe: FamilyRecipe) -> Weights:
+    """Return a family as its member stores it; one that needs no data is made anew, others are kept as weights are."""
+
+    def build() -> Weights:
+        from driftlab.platform.training.pretrain import grow
+
+        return grow(recipe, obtain(recipe.network))
+
+    if not recipe.scaling.make().needs_data:
+        return build()
+    name = f"{_file_name(recipe.scaling)}-{recipe.network.network}"
+    what = f"{recipe.scaling} from {recipe.network.network}"
+    return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
+
+
+def obtain_pack(recipe: PackRecipe) -> Weights:
+    """Return what an adaptation member knows of the source, kept as weights are; empty for one that asks nothing."""
+
+    def build() -> Weights:
+        from driftlab.platform.training.pretrain import pack
+
+        return pack(recipe, obtain_family(recipe.family))
+
+    if not recipe.adaptation.make().packs:
+        return {}
+    network = recipe.family.network.network
+    name = f"{_file_name(recipe.adaptation)}-pack-{network}"
+    return _obtain(
+        f"the pack of {recipe.adaptation} on {network}", f"{name}-{recipe.key()}", _pack_origin(recipe), build
+    )
+
+
+def cache_folder() -> Path:
+    """Tell where built networks are kept."""
+    import platformdirs
+
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given).absolute() if given else platformdirs.user_cache_path("driftlab") / "networks"
+
+
+def _key(origin: Origin) -> str:
+    return _hash(origin)[:20]
+
+
+def _hash(origin: Origin) -> str:
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
+
+
+def _origin(recipe: Recipe) -> Origin:
+    return {**_decisive(recipe), "torch": version_of("torch")}
+
+
+def _family_origin(recipe: FamilyRecipe) -> Origin:
+    return {
+        "network": _origin(recipe.network),
+        "scaling": _member_origin(recipe.scaling),
+        "version": recipe.version,
+    }
+
+
+def _pack_origin(recipe: PackRecipe) -> Origin:
+    return {
+        "family": _family_origin(recipe.family),
+        "adaptation": _member_origin(recipe.adaptation),
+        "version": recipe.version,
+    }
+
+
+def _member_origin(member: Member) -> Origin:
+    return {
+        "name": plugins.short(member.name),
+        "code": plugins.code_digest(member.name),
+        **_decisive(member.make()),
+    }
+
+
+def _file_name(member: Member) -> str:
+    return plugins.short(member.name).replace(":", "-")
+
+
+def _decisive(recipe: Any) -> Origin:
+    """List a recipe's or a member's fields, but none that came later and changes nothing: what was built is found."""
+    before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(recipe)}
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
+
+
+def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:
+    path = cache_folder() / f"{name}.safetensors"
+    weights = _read(path, origin)
+    if weights is not None:
+        return weights
+    with _locked(path.with_suffix(".lock")):
+        weights = _read(path, origin)
+        if weights is None:
+            logger.info("Training %s (kept in %s)", what, path)
+            begun_s = time.perf_counter()
+            weights = build()
+            logger.info("Trained %s in %.1f s", what, time.perf_counter() - begun_s)
+            _write(path, weights, origin)
+        return weights
+
+
+def _read(path: Path, origin: Origin) -> Weights | None:
+    """Load what is kept, or nothing; what is damaged or of another recipe counts as nothing and says so."""
+    from safetensors import SafetensorError, safe_open
+
+    from driftlab.platform.networks.digest import digest
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as kept:
+            weights = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118  not a mapping
+            told = kept.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        logger.warning("%s is damaged and will be built again: %s", path, error)
+        return None
+    seal = digest(weights)
+    if seal != told.get("digest"):
+        logger.warning("%s is damaged and will be built again: its weights are not those written", path)
+        return None
+    if (told["recipe"] != _hash(origin)) if "recipe" in told else (_told_beside(path) != _told(origin, seal)):
+        logger.warning("%s was built by another recipe and will be built again", path)
+        return None
+    return weights
+
+
+def _told_beside(path: Path) -> object:
+    """Read how a network was built that was kept before its own file said so; nothing if that is not known."""
+    try:
+        return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _told(origin: Origin, seal: str) -> object:
+    """Say how a network was built as JSON gives it back."""
+    return json.loads(json.dumps({**origin, "digest": seal}))
+
+
+def _write(path: Path, weights: Weights, origin: Origin) -> None:
+    """Keep weights with their digest and their recipe's hash; the recipe itself is beside them, for people."""
+    from safetensors.numpy import save
+
+    from driftlab.platform.networks.digest import digest
+
+    seal = digest(weights)
+    with _explained(path):
+        write_whole(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
+        write_whole(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel releases when its holder ends, however it ends."""
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn a refused write into a request that can be mended."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"Built networks cannot be kept in {path.parent}: {error.strerror}. "
+            f"Set {FOLDER_VARIABLE} to a folder that you may write to."
+        ) from error

@@ -1,0 +1,202 @@
+"""Resume keeps a cell only if its files are those that today's spec and code would write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import documents_factory as documents
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from driftlab.cli import app as front
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.grid import plan
+from driftlab.platform.grid import run as lab
+from driftlab.platform.grid.plan import origins_of, plan_of
+from driftlab.platform.grid.progress import Progress
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.tables.origin import KEY
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import Recorder, table_file
+from driftlab.platform.results.tables.trust import warnings_of
+
+DOCUMENT = {**documents.TINY, "systems": documents.TINY["systems"][:2]}
+CELLS = ["no_custom/running/one/seed-0", "one_time/running/one/seed-0"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("resume") / "run"
+    assert lab.run(DOCUMENT, out=folder).done == 2
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def planned(run):
+    """Plan as `--resume` does: cells to do, and those of them that run again by reason."""
+    found = plan_of(lab.found(run)[0], run)
+    return [cell.id for cell in found.todo], dict(found.again)
+
+
+def edit(run, **changes):
+    file = run / "spec.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
+
+
+def test_a_finished_run_is_kept_whole(run):
+    assert planned(run) == ([], {})
+    assert warnings_of(open_run(run)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"window_s": 4.0}, ["window_s", "3.0 vs 4.0"]),
+        ({"student": {"network": "half", "pretrain_steps": 3}}, ["student.pretrain_steps", "2 vs 3"]),
+        ({"workloads": [{**DOCUMENT["workloads"][0], "duration_s": 9}]}, ["workload.duration_s", "8.0 vs 9.0"]),
+        ({"pictures": 3, "limits": {"lesson_s": 1}}, ["pictures", "2 vs 3", "limits.lesson_s", "60.0 vs 1.0"]),
+    ],
+)
+def test_an_edited_spec_is_refused_and_reported(run, changes, told):
+    edit(run, **changes)
+    with pytest.raises(RequestError) as caught:
+        planned(run)
+    (warning,) = warnings_of(open_run(run))
+    for part in told:
+        assert part in str(caught.value)
+        assert part in warning or "spec.yaml" in warning
+    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert (answer.exit_code, "spec.yaml is not what the cells ran with" in answer.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"summary": "other"}, {"clock": "wall"}, {"compute": {"torch_device": "cpu", "gpus_per_actor": 0.5}}],
+)
+def test_what_changes_no_row_may_be_edited(run, changes):
+    edit(run, **changes)
+    assert planned(run) == ([], {})
+
+
+def test_cells_may_be_added_and_none_taken_away(run):
+    edit(run, seeds=[0, 1])
+    assert planned(run) == ([cell.replace("seed-0", "seed-1") for cell in CELLS], {})
+    edit(run, seeds=[1])
+    with pytest.raises(RequestError, match="does not list"):
+        planned(run)
+
+
+def damage_by(kind, run):
+    tables = run / "tables"
+    own, other = (table_file(tables, "frames", cell) for cell in CELLS)
+    if kind == "other rows":
+        shutil.copy(other, own)
+    elif kind == "cut":
+        own.write_bytes(own.read_bytes()[:-40])
+    elif kind == "rewritten":
+        content = pq.read_table(own)
+        pq.write_table(content.slice(0, 3), own)
+    elif kind == "gone":
+        own.unlink()
+    elif kind == "other cell":
+        shutil.copy(table_file(tables, "runs", CELLS[1]), table_file(tables, "runs", CELLS[0]))
+    else:
+        file = table_file(tables, "runs", CELLS[0])
+        content = pq.read_table(file)
+        metadata = {key: value for key, value in content.schema.metadata.items() if key != KEY}
+        if kind == "forged":
+            seal = json.loads(content.schema.metadata[KEY])
+            seal["origin"]["spec"]["pictures"] = 9
+            metadata[KEY] = json.dumps(seal).encode()
+        pq.write_table(content.replace_schema_metadata(metadata), file)
+
+
+@pytest.mark.parametrize("kind", ["other rows", "cut", "rewritten", "gone", "other cell", "unsealed", "forged"])
+def test_a_cell_whose_files_are_not_as_written_runs_again_with_a_reason(run, kind):
+    damage_by(kind, run)
+    todo, again = planned(run)
+    assert todo == CELLS[:1]
+    assert list(again.values()) == [CELLS[:1]]
+
+
+@pytest.mark.parametrize("kind", ["other rows", "rewritten"])
+def test_a_report_warns_of_files_that_were_exchanged(run, kind):
+    damage_by(kind, run)
+    (warning,) = warnings_of(open_run(run))
+    assert CELLS[0] in warning
+    assert "not those that were written" in (lab_report(run))
+
+
+def lab_report(run):
+    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert answer.exit_code == 0
+    return (run / "report.md").read_text()
+
+
+@pytest.mark.parametrize("package", ["driftlab", "torch"])
+def test_cells_of_another_version_run_again(run, monkeypatch, package):
+    real = plan.metadata.version
+    monkeypatch.setattr(plan.metadata, "version", lambda name: "99" if name == package else real(name))
+    todo, again = planned(run)
+    assert todo == CELLS
+    ((reason, cells),) = again.items()
+    assert (cells, f"{package} was {real(package)[:12]}, now 99" in reason) == (CELLS, True)
+
+
+def test_reasons_are_logged_and_told(run):
+    damage_by("cut", run)
+    told = []
+
+    class Listener(Progress):
+        def repeats(self, cells, reason):
+            told.append((list(cells), reason))
+
+    assert lab.resume(run, progress=Listener()).done == 1
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    logged = [(line["cells"], line["reason"]) for line in lines if line["event"] == "repeats"]
+    assert told == logged
+    assert [cells for cells, _ in told] == [CELLS[:1]]
+    assert planned(run) == ([], {})
+
+
+def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from driftlab.platform.streaming.local import Local\nclass Mine(Local):\n    pass\n")
+    document = {**DOCUMENT, "systems": [{"name": "mine", "streaming": f"{file}:Mine"}]}
+    experiment = parse(document)
+    (origin,) = origins_of(experiment, cells_of(experiment)).values()
+    file.write_text(file.read_text() + "# another\n")
+    (later,) = origins_of(experiment, cells_of(experiment)).values()
+    assert origin.digest == later.digest
+    assert origin.versions["mine.py:Mine"] != later.versions["mine.py:Mine"]
+
+
+def test_cells_that_are_there_twice_are_warned_of(run):
+    file = table_file(run / "tables", "runs", CELLS[0])
+    shutil.copy(file, file.with_name("copy.parquet"))
+    assert len(warnings_of(open_run(run))) == 1
+
+
+def test_the_seal_leaves_the_table_as_it_was(run, tmp_path):
+    rows = {"runs": [open_run(run).table("runs").slice(0, 1).to_pylist()[0]]}
+    for folder, origin in (("a", None), ("b", origins_of(parse(DOCUMENT), cells_of(parse(DOCUMENT)))[CELLS[0]])):
+        Recorder(str(tmp_path / folder)).write(CELLS[0], rows, origin)
+    files = [table_file(tmp_path / folder / "tables", "runs", CELLS[0]) for folder in "ab"]
+    assert pq.read_table(files[0]).equals(pq.read_table(files[1]))
+
+
+@pytest.mark.parametrize("folder", ["tables", "tables/runs"])
+def test_a_folder_that_leads_to_itself_is_not_taken_for_an_empty_one(run, folder):
+    shutil.rmtree(run / folder)
+    (run / folder).symlink_to(run / folder)
+    with pytest.raises(DataError, match="is a link"):
+        planned(run)

@@ -1,0 +1,106 @@
+"""Accounts against closed forms and against torch's own counter of operations."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from driftlab.platform.networks.account import account
+from driftlab.platform.networks.zoo import build
+
+
+def flops(model: nn.Module, batch: int, height: int, width: int) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(torch.zeros(batch, 3, height, width))
+    return counter.get_total_flops()
+
+
+@pytest.fixture
+def example():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
+    )
+
+
+def test_multiply_accumulates_of_the_example_are_exact(example):
+    assert account(example, 16, 16).macs == 8 * 16 * 16 * 27 + 80
+    assert flops(example, 2, 16, 16) == 221_504 == 2 * 2 * account(example, 16, 16).macs
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "half", "teacher"])
+def test_networks_agree_with_torchs_counter(name):
+    model = build(name, 6, seed=0)
+    assert 2 * account(model, 48, 80).macs == flops(model, 1, 48, 80)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 9, 5, stride=2, groups=3),
+        nn.ConvTranspose2d(3, 6, 4, stride=2, padding=1, groups=3),
+        nn.Conv2d(3, 4, (1, 3), dilation=2, padding=1),
+        nn.Linear(14, 5),
+    ],
+)
+def test_layers_agree_with_torchs_counter(layer):
+    assert 2 * account(layer, 12, 14).macs == flops(layer, 1, 12, 14) > 0
+
+
+def test_bytes_and_parameters_of_the_example(example):
+    cost = account(example, 16, 16)
+    conv = cost.layers[0]
+    assert (conv.name, conv.kind, conv.parameters) == ("0", "Conv2d", 8 * 27 + 8)
+    assert (conv.input_bytes, conv.output_bytes, conv.weight_bytes) == (3 * 256 * 4, 8 * 256 * 4, 4 * 224)
+    assert [layer.kind for layer in cost.layers] == [type(module).__name__ for module in example]
+    assert cost.parameters == 224 + 16 + 90
+    assert cost.weight_bytes == 4 * (224 + 16 + 90) + 4 * 16 + 8  # running statistics and their counter are kept too
+    assert cost.activation_bytes == 4 * (3 * 8 * 256 + 8 + 8 + 10)
+
+
+def test_a_module_used_twice_works_twice_and_is_stored_once():
+    shared = nn.Conv2d(3, 3, 1)
+    cost = account(nn.Sequential(shared, nn.ReLU(), shared), 4, 5)
+    assert cost.macs == 2 * 9 * 20
+    assert (cost.parameters, cost.weight_bytes) == (12, 48)
+
+
+def test_counting_neither_computes_nor_changes_the_model(example):
+    example.train()
+    statistics = example[1].running_mean.clone()
+    account(example, 16, 16)
+    assert example.training
+    assert torch.equal(example[1].running_mean, statistics)
+    assert not example[0]._forward_hooks
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(3, 1, batch_first=True)
+        self.scale = nn.Parameter(torch.ones(3))
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, images):
+        x = self.norm(images.flatten(2).transpose(1, 2))
+        return self.attend(x, x, x)[0] * self.scale
+
+
+def test_parameters_that_count_nothing_are_reported(caplog, example):
+    with caplog.at_level(logging.WARNING):
+        account(example, 16, 16)
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        account(Attention(), 4, 4)
+    told = " ".join(record.getMessage() for record in caplog.records)
+    assert "MultiheadAttention attend has 36 parameters" in told
+    assert "Attention (root) has 3 parameters" in told
+    assert "LayerNorm" not in told

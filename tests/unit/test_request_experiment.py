@@ -1,0 +1,578 @@
+"""Experiments: what is valid, what is refused, and that every fault is named with its place."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from driftlab.errors import RequestError
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import Choice, Experiment, find, load, names, parse
+
+DOCUMENT: dict[str, Any] = {
+    "name": "test",
+    "systems": [
+        "no_custom",
+        {"name": "one_time", "base": "one_time", "streaming": {"name": "one_time", "sample_s": 5}},
+    ],
+    "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
+    "bounds": False,
+}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(DOCUMENT), **changes}
+
+
+def refusal(changed: Any, overrides: tuple[str, ...] = (), choice: Choice | None = None) -> str:
+    with pytest.raises(RequestError) as caught:
+        parse(changed, overrides, choice)
+    return str(caught.value)
+
+
+def faults(changed: dict[str, Any]) -> list[str]:
+    first, *lines = refusal(changed).splitlines()
+    assert first == f"experiment: {len(lines)} fault{'s' if len(lines) > 1 else ''}"
+    return [line.removeprefix("  - ") for line in lines]
+
+
+class TestBuiltIn:
+    @pytest.mark.parametrize("name", names())
+    def test_it_is_valid_and_called_like_its_file(self, name):
+        experiment = load(name)
+        assert experiment.name == name
+        assert cells_of(experiment)
+
+    @pytest.mark.parametrize("name", names())
+    def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
+        head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
+        assert f"driftlab run {name}" in head
+        assert re.search(r"about \S+ (s|seconds|minutes?|hours?)\b", head)
+        assert "xpect" in head
+
+    @pytest.mark.parametrize("name", names())
+    def test_it_is_valid_in_every_size(self, name):
+        for size in yaml.safe_load(find(name).read_text()).get("sizes", {}):
+            assert load(name, [f"size={size}"]).name == name
+
+    @pytest.mark.parametrize("name", names())
+    def test_its_spec_reads_back_as_the_same_experiment(self, name):
+        experiment = load(name)
+        text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+        assert parse(yaml.safe_load(text)) == experiment
+
+
+class TestShape:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"sedes": [1]}, "sedes is not known here. Did you mean 'seeds'? Known: name, "),
+            ({"window_s": -3}, "window_s is -3: input should be greater than 0"),
+            ({"window_s": 0}, "window_s is 0: input should be greater than 0"),
+            ({"window_s": float("inf")}, "window_s is inf: input should be a finite number"),
+            ({"window_s": float("nan")}, "window_s is nan: input should be a finite number"),
+            ({"window_s": "10"}, "window_s is '10': input should be a valid number"),
+            ({"window_s": True}, "window_s is True: input should be a valid number"),
+            ({"seeds": [True]}, "seeds.0 is True: input should be a valid integer"),
+            ({"seeds": [1.0]}, "seeds.0 is 1.0: input should be a valid integer"),
+            ({"seeds": [-1]}, "seeds.0 is -1: input should be greater than or equal to 0"),
+            ({"seeds": [2**63]}, "seeds.0 is 9223372036854775808: input should be less than"),
+            ({"seeds": 1}, "seeds is 1: give a list, such as [1, 2]"),
+            ({"workloads": ["streets/dance"]}, "workloads.0 is 'streets/dance': give a mapping, such as {key: value}"),
+            ({"student": "tiny"}, "student is 'tiny': give a mapping, such as {key: value}"),
+            ({"bounds": 1}, "bounds is 1: input should be a valid boolean"),
+            ({"systems": []}, "systems is empty: give at least one"),
+            ({"workloads": []}, "workloads is empty: give at least one"),
+            ({"fleets": []}, "fleets is empty: give at least one"),
+            ({"seeds": []}, "seeds is empty: give at least one"),
+            ({"fleets": [{"devices": []}]}, "fleets.0.devices is empty: give at least one"),
+            ({"fleets": [{"devices": [{"count": 0}]}]}, "fleets.0.devices.0.count is 0: input should be greater"),
+            ({"systems": [{"name": "a", "streming": "local"}]}, "systems.0.streming is not known here. Did you mean"),
+            ({"systems": [{"base": "ams"}]}, "systems.0.name is missing"),
+            ({"systems": [3]}, "systems.0 is 3: input should be a valid string"),
+            ({"server": {"gpu": 1}}, "server.gpu is not known here. Did you mean 'gpus'?"),
+            ({"clock": "walll"}, "clock is 'walll': input should be 'virtual' or 'wall'"),
+            ({"teacher": {"kind": "human"}}, "teacher.kind is 'human': input should be 'oracle' or 'network'"),
+            ({"name": "No Name"}, "name is 'No Name': string should match pattern"),
+            ({1: 2}, "1 is 1: keys should be strings"),
+        ],
+    )
+    def test_one_fault_is_one_line_with_its_place(self, changes, said):
+        (fault,) = faults({**document(), **changes})
+        assert fault.startswith(said)
+
+    @pytest.mark.parametrize("key", ["duration_s", "fps"])
+    @pytest.mark.parametrize("value", [-1, 0, float("inf"), "4", False])
+    def test_times_and_rates_of_a_workload_are_positive_numbers(self, key, value):
+        (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], key: value}]))
+        assert fault.startswith(f"workloads.0.{key} is {value!r}: ")
+
+    def test_all_faults_of_the_shape_at_once(self):
+        found = faults({"name": 3, "systems": [], "workloads": [{"fps": -1}], "seed": 1})
+        assert [fault.split()[0] for fault in found] == [
+            "name",
+            "systems",
+            "workloads.0.name",
+            "workloads.0.fps",
+            "seed",
+        ]
+
+
+class TestRowsThatVary:
+    ROW = {  # noqa: RUF012
+        "name": "ams-{fraction}-{interval_s}",
+        "base": "ams",
+        "streaming": {"name": "ams", "slowdown": False},
+        "vary": {"adaptation.fraction": [0.1, 1.0], "streaming.interval_s": [10, 20]},
+    }
+
+    def varied(self, overrides: tuple[str, ...] = (), **changes: Any) -> list[Any]:
+        return list(parse(document(systems=["oracle", {**self.ROW, **changes}, "no_custom"]), overrides).systems)
+
+    def test_there_is_a_row_for_every_combination_the_last_key_fastest(self):
+        rows = self.varied()
+        named = ["ams-0.1-10", "ams-0.1-20", "ams-1.0-10", "ams-1.0-20"]
+        assert [row.name for row in rows] == ["oracle", *named, "no_custom"]
+        assert [row.adaptation["fraction"] for row in rows[1:5]] == [0.1, 0.1, 1.0, 1.0]
+        assert [row.streaming["interval_s"] for row in rows[1:5]] == [10, 20, 10, 20]
+        assert {row.streaming["slowdown"] for row in rows[1:5]} == {False}
+
+    def test_they_are_what_they_would_be_written_one_by_one(self):
+        one_by_one = [
+            {
+                "name": f"ams-{fraction}-{interval_s}",
+                "base": "ams",
+                "streaming": {"name": "ams", "slowdown": False, "interval_s": interval_s},
+                "adaptation": {"name": "distill", "fraction": fraction},
+            }
+            for fraction in (0.1, 1.0)
+            for interval_s in (10, 20)
+        ]
+        written = parse(document(systems=["oracle", *one_by_one, "no_custom"]))
+        assert list(written.systems) == self.varied()
+        assert "vary" not in yaml.safe_dump(written.model_dump(mode="json"))
+
+    def test_what_a_row_starts_from_keeps_its_other_parameters(self):
+        row = {"name": "jit-{batch}", "base": "just_in_time", "vary": {"adaptation.batch": [2]}}
+        (written,) = parse(document(systems=[row])).systems
+        assert written.adaptation["optimiser"] == "momentum"
+
+    def test_labels_name_values_that_make_no_good_names_and_whole_members_vary_too(self):
+        vary = {"scaling": ["fixed", "usnet"], "scheduling": {"halves": {"name": "nestdnn", "units": 2}}}
+        rows = self.varied(name="{scaling}-{scheduling}", vary=vary)
+        assert [row.name for row in rows[1:3]] == ["fixed-halves", "usnet-halves"]
+        assert [row.scaling["name"] for row in rows[1:3]] == ["fixed", "usnet"]
+        assert rows[2].scheduling == {"name": "nestdnn", "units": 2}
+
+    def test_overrides_and_choices_meet_the_rows_that_are_written_out(self):
+        rows = self.varied(("systems.4.streaming.interval_s=30", "systems.5=oracle", "systems.0=no_custom"))
+        assert rows[4].streaming["interval_s"] == 30
+        chosen = parse(document(systems=[self.ROW]), (), Choice(systems=("ams-1.0-20",)))
+        assert [row.name for row in chosen.systems] == ["ams-1.0-20"]
+        assert chosen.systems[0].streaming["interval_s"] == 20
+
+    def test_an_override_may_bring_a_row_that_varies(self):
+        row = '{name: "sparse-{fraction}", base: ams, vary: {adaptation.fraction: [0.1, 0.2]}}'
+        assert [row.name for row in self.varied((f"systems.0={row}",))][:2] == ["sparse-0.1", "sparse-0.2"]
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"name": "a", "vary": {}}, ["vary is empty: give at least one"]),
+            (
+                {"name": "a-{fraction}", "vary": {"adaptation.fraction": []}},
+                ["vary.adaptation.fraction is empty: give at least one"],
+            ),
+            (
+                {"name": "a-{fraction}", "vary": {"adaptation.fraction": {}}},
+                ["vary.adaptation.fraction is empty: give at least one"],
+            ),
+            ({"vary": {"adaptation.fraction": 0.1}}, ["vary.adaptation.fraction is 0.1: "]),
+            ({"vary": [0.1]}, ["vary is [0.1]: "]),
+            (
+                {"name": "a-{fractoin}", "vary": {"adaptation.fractoin": [0.1], "adaptasion": ["frozen"]}},
+                [
+                    "vary.adaptation.fractoin: Unknown parameter 'fractoin'. Did you mean 'fraction'?",
+                    "vary.adaptasion: Unknown slot 'adaptasion'. Did you mean 'adaptation'?",
+                    "name is 'a-{fractoin}': it does not hold {adaptasion}, so all its rows would be called alike",
+                ],
+            ),
+            ({"base": "asm"}, ["vary.adaptation.fraction: Unknown system 'asm'", "vary.streaming.interval_s: Unk"]),
+            ({"streaming": "asm"}, ["vary.streaming.interval_s: Unknown streaming member 'asm'. Did you mean 'ams'?"]),
+            (
+                {"name": "ams-{fraction}-{interval}"},
+                [
+                    "name is 'ams-{fraction}-{interval}': it does not hold {interval_s}",
+                    "name is 'ams-{fraction}-{inter",
+                ],
+            ),
+            (
+                {"vary": None},
+                ["name is 'ams-{fraction}-{interval_s}': nothing varies {fraction}; varied: nothing", "n"],
+            ),
+            (
+                {"name": "a-{batch}", "vary": {"adaptation.batch": [2], "scaling.batch": [2]}, "scaling": "nested"},
+                ["vary has 2 keys 'batch', which a name cannot tell apart"],
+            ),
+            (
+                {"name": "a-{keep}", "vary": {"scaling.keep": [[0.5], [0.6]]}, "scaling": "nested"},
+                ["name would be 'a-[0.5]', allowed are letters, digits", "name would be 'a-[0.6]', allowed are"],
+            ),
+            ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),
+        ],
+    )
+    def test_wrong_ones(self, changes, said):
+        found = faults(document(systems=["oracle", {**self.ROW, **changes}]))
+        assert len(found) == len(said), found
+        for fault, start in zip(found, said, strict=True):
+            assert fault.startswith(f"systems.1.{start}")
+
+    def test_values_that_their_member_refuses_are_refused_row_by_row(self):
+        found = faults(
+            document(systems=["oracle", {**self.ROW, "vary": {**self.ROW["vary"], "adaptation.fraction": [2]}}])
+        )
+        assert [fault.partition(":")[0] for fault in found] == ["systems.1", "systems.2"]
+        assert all("'fraction' is 2.0, must be in (0, 1]" in fault for fault in found)
+
+
+class TestMeaning:
+    def test_all_wrong_names_at_once_with_places_and_what_was_meant(self):
+        found = faults(
+            document(
+                systems=["nocustom", {"name": "z", "streaming": {"name": "one_time", "sample_sec": 3}}],
+                workloads=[{"name": "streets/runing"}],
+                fleets=[{"devices": [{}, {"hardware": "jetson-nz", "link": "ltee"}]}],
+                server={"hardware": "server-v10"},
+                student={"network": "tny"},
+                teacher={"network": "techer"},
+                compute={"torch_device": "gpu"},
+            )
+        )
+        places = [fault.partition(": ")[0] for fault in found[:-1]]
+        device = "fleets.0.devices.1"
+        assert places == [
+            "systems.0",
+            "systems.1",
+            "workloads.0",
+            f"{device}.hardware",
+            f"{device}.link",
+            "server.hardware",
+            "student.network",
+            "teacher.network",
+        ]
+        assert all("id you mean '" in fault for fault in found[:-1])
+        assert found[-1] == "compute.torch_device is 'gpu'; allowed: cpu, cuda, cuda:N"
+
+    @pytest.mark.parametrize(
+        ("system", "said"),
+        [
+            ({"name": "z", "streaming": "one_time"}, "and adaptation 'frozen' learns nothing; choose an adaptation"),
+            ({"name": "z", "adaptation": "distill"}, "'local' feeds no learner; choose a streaming member"),
+            ({"name": "z", "base": "one_tme"}, "Unknown system 'one_tme'. Did you mean 'one_time'?"),
+            ({"name": "z", "streaming": {"rate": 1}}, "it has no 'name', such as {name: local}"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "iterations": True}}, "is True, expected int"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "iterations": [1]}}, "is [1], expected int"),
+            ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
+        ],
+    )
+    def test_a_system_that_makes_no_sense(self, system, said):
+        (fault,) = faults(document(systems=[system]))
+        assert fault.startswith("systems.0: ")
+        assert said in fault
+
+    @pytest.mark.parametrize(
+        ("workload", "said"),
+        [
+            ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
+            ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
+            ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; such settings stand beside params"),
+            ({"duration_s": None}, "1e+07; only a file has a length of its own"),
+            ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
+        ],
+    )
+    def test_a_workload_that_cannot_be_opened(self, workload, said):
+        (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], **workload}]))
+        assert fault.startswith("workloads.0: ")
+        assert said in fault
+
+    def test_machines_and_links_may_be_described(self):
+        device = {"hardware": {"name": "mine", "macs_per_s": -1}, "link": {"name": "wire", "up_kbps": "fast"}}
+        first, second = faults(document(fleets=[{"devices": [device]}]))
+        assert first.startswith("fleets.0.devices.0.hardware: Bad hardware 'mine': 'macs_per_s' is -1")
+        assert second.startswith("fleets.0.devices.0.link: Bad link 'wire': 'up_kbps' is 'fast'")
+
+    def test_an_infinite_rate_is_still_one_when_the_spec_is_read_back(self):
+        link = {"name": "wire", "up_kbps": float("inf"), "down_kbps": 1}
+        experiment = parse(document(fleets=[{"devices": [{"link": link}]}]), ["seeds.0=3"])
+        text = yaml.safe_dump(experiment.model_dump(mode="json"))
+        assert parse(yaml.safe_load(text)) == experiment
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"systems": ["no_custom", "no_custom"]},
+            {"workloads": DOCUMENT["workloads"] * 2},
+            {"fleets": [{}, {}]},
+            {"seeds": [0, 1, 0]},
+        ],
+    )
+    def test_no_cell_runs_twice(self, changes):
+        (fault,) = faults(document(**changes))
+        assert fault.startswith("these cells would run twice: no_custom/running/one/seed-0")
+
+    def test_an_alias_tells_two_readings_of_one_stream_apart(self):
+        slow = {**DOCUMENT["workloads"][0], "fps": 1, "alias": "slow"}
+        experiment = parse(document(workloads=[DOCUMENT["workloads"][0], slow]))
+        assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
+
+
+def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
+    import cv2
+    import numpy as np
+
+    path = tmp_path / "a.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 5, (48, 32))
+    for value in range(10):
+        writer.write(np.full((32, 48, 3), 20 * value, np.uint8))
+    writer.release()
+    workload = {"name": f"video:{path}", "duration_s": None, "fps": 2, "height": 32, "width": 48}
+    (fault,) = faults(document(workloads=[workload]))
+    assert "has no truth, and teacher.kind is oracle" in fault
+    assert "set teacher.kind=network" in fault
+    experiment = parse(document(workloads=[workload], teacher={"kind": "network"}))
+    assert cells_of(experiment)[0].duration_s == pytest.approx(2.0)
+
+
+class TestOverrides:
+    CHANGES = (
+        "name=other",
+        "summary=words",
+        "systems.0=oracle",
+        "limits.lesson_s=30",
+        "limits.member_s=60",
+        "systems.1.name=another",
+        "systems.1.streaming.sample_s=6",
+        "systems.1.streaming.rate_fps=2",
+        "systems.1.adaptation={name: distill, batch: 2}",
+        "workloads.0.name=streets/dance",
+        "workloads.0.duration_s=9",
+        "workloads.0.fps=1e0",
+        "workloads.0.height=48",
+        "workloads.0.width=64",
+        "workloads.0.params.pace=2",
+        "workloads.0.alias=short",
+        "fleets.0.name=two",
+        "fleets.0.devices.0.hardware=laptop",
+        "fleets.0.devices.0.link=wifi",
+        "fleets.0.devices.0.count=2",
+        "seeds=[0, 1]",
+        "seeds.0=4",
+        "window_s=5",
+        "pictures=0",
+        "bounds=true",
+        "clock=wall",
+        "student.network=small",
+        "student.pretrain_steps=7",
+        "student.pretrain_rate=0.1",
+        "student.pretrain_batch=16",
+        "student.per_seed=true",
+        "student.pretrain_seed=3",
+        "teacher.kind=network",
+        "teacher.network=tiny",
+        "teacher.pretrain_steps=7",
+        "teacher.pretrain_rate=0.1",
+        "teacher.pretrain_batch=16",
+        "teacher.pretrain_seed=3",
+        "teacher.border_noise=0.5",
+        "server.hardware=laptop",
+        "server.gpus=2",
+        "server.label_s=null",
+        "server.step_s=1e-3",
+        "compute.torch_device=cuda",
+        "compute.gpus_per_actor=0.5",
+    )
+
+    @pytest.mark.parametrize("override", CHANGES)
+    def test_every_override_changes_the_experiment(self, override):
+        assert parse(document(), [override]) != parse(document())
+
+    def test_what_the_table_says_of_a_system_can_be_overridden(self):
+        changed = parse(document(systems=["one_time"]), ["systems.0.streaming.sample_s=6"])
+        (cell,) = cells_of(changed)
+        assert dict(cell.system.streaming.params)["sample_s"] == 6
+        assert cell.system.name == "one_time"
+
+    def test_every_setting_can_be_overridden(self):
+        def leaves(value: Any, place: str = "") -> set[str]:
+            if isinstance(value, dict):
+                return {leaf for key, below in value.items() for leaf in leaves(below, f"{place}.{key}")}
+            return {place.strip(".").partition(".0")[0] if isinstance(value, list) else place.strip(".")}
+
+        settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
+        overridden = {override.partition("=")[0] for override in self.CHANGES}
+        untouched = {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)}
+        assert untouched == {"size", "bound_rows"}  # which chooses among what the file offers
+
+    def test_a_whole_number_may_stand_for_a_float_and_no_float_for_a_count(self):
+        assert parse(document(), ["window_s=5"]).window_s == 5.0
+        assert "seeds.0 is 1000.0: input should be a valid integer" in refusal(document(), ("seeds.0=1e3",))
+
+    @pytest.mark.parametrize(
+        ("override", "said"),
+        [
+            ("window=5", "window is not known here. Did you mean 'window_s'?"),
+            ("a.b.c=5", "a is not known here"),
+            ("workloads.0.fpss=5", "workloads.0.fpss is not known here. Did you mean 'fps'?"),
+            ("workloads.0.params.pase=5", "Did you mean 'pace'?"),
+            ("systems.1.streaming.sample=5", "did you mean 'sample_s'?"),
+            ("systems.0.name.x=1", "systems.0.name is 'no_custom', which has nothing below it"),
+            ("window_s=-1e-3", "window_s is -0.001"),
+            ("window_s=1e999", "window_s is inf"),
+            ("window_s=", "window_s is None"),
+        ],
+    )
+    def test_what_it_meets_must_exist_and_fit(self, override, said):
+        assert said in refusal(document(), (override,))
+
+
+class TestSizes:
+    SIZED = document(sizes={"small": {"seeds": [7], "student": {"pretrain_steps": 3}}, "full": {}}, size="full")
+
+    def test_the_default_is_taken_unless_another_is_asked_for(self):
+        assert parse(self.SIZED).seeds == (0,)
+        assert parse(self.SIZED, ["size=small"]).seeds == (7,)
+        assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3
+
+    def test_the_spec_in_full_says_its_size_and_keeps_it_when_it_is_read_again(self):
+        chosen = parse(self.SIZED, ["size=small"])
+        assert chosen.size == "small"
+        assert parse(chosen.model_dump(mode="json")) == chosen
+
+    def test_a_size_comes_before_every_override(self):
+        assert parse(self.SIZED, ["seeds.0=9", "size=small"]).seeds == (9,)
+
+    @pytest.mark.parametrize(
+        ("changes", "overrides", "said"),
+        [
+            ({}, ("size=smal",), "Unknown size 'smal'. Did you mean 'small'? Known: full, small."),
+            ({"sizes": 3}, (), "sizes is 3; give changes by name"),
+            ({"sizes": {"a": 3}}, (), "give changes by name"),
+            ({"size": ["a"]}, (), "Unknown size '['a']'"),
+            ({"sizes": {"bad": {"seeds": []}}, "size": "bad"}, (), "seeds is empty"),
+        ],
+    )
+    def test_wrong_sizes(self, changes, overrides, said):
+        assert said in refusal({**copy.deepcopy(self.SIZED), **changes}, overrides)
+
+    def test_an_experiment_without_sizes_has_none(self):
+        assert parse(document()).size is None
+        assert "Unknown size 'small'. Known: none." in refusal(document(), ("size=small",))
+
+
+class TestChoice:
+    def cells(self, choice: Choice, **changes: Any) -> list[str]:
+        return [cell.id for cell in cells_of(parse(document(**changes), (), choice))]
+
+    def test_systems_keep_what_the_experiment_says_of_them(self):
+        (cell,) = cells_of(parse(document(bounds=True), (), Choice(systems=("one_time",))))
+        assert dict(cell.system.streaming.params) == {"sample_s": 5}
+
+    def test_a_system_that_is_not_listed_is_added_as_the_table_has_it(self):
+        assert self.cells(Choice(systems=("oracle",))) == ["oracle/running/one/seed-0"]
+
+    def test_a_workload_that_is_not_listed_is_read_like_the_first(self):
+        (workload,) = parse(document(), (), Choice(workloads=("streets/dance",))).workloads
+        assert (workload.name, workload.duration_s, workload.height) == ("streets/dance", 8, 32)
+
+    def test_workloads_are_known_by_name_and_by_alias(self):
+        both = [{**DOCUMENT["workloads"][0], "alias": alias} for alias in ("a", "b")]
+        assert len(self.cells(Choice(workloads=("streets/running",)), workloads=both)) == 4
+        assert {cell.split("/")[1] for cell in self.cells(Choice(workloads=("b",)), workloads=both)} == {"b"}
+
+    def test_seeds_are_replaced(self):
+        assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)
+
+    def test_an_empty_choice_changes_nothing(self):
+        assert parse(document(), (), Choice()) == parse(document())
+
+    def test_overrides_meet_what_was_chosen(self):
+        chosen = parse(document(), ["workloads.0.fps=1"], Choice(workloads=("streets/dance",)))
+        assert chosen.workloads[0].fps == 1
+
+    @pytest.mark.parametrize(
+        ("choice", "said"),
+        [
+            (Choice(systems=("no_costum",)), "Did you mean 'no_custom'?"),
+            (Choice(workloads=("streets/danse",)), "Did you mean 'streets/dance'?"),
+            (Choice(systems=("no_custom", "no_custom")), "would run twice"),
+            (Choice(seeds=(-1,)), "seeds.0 is -1"),
+        ],
+    )
+    def test_wrong_choices(self, choice, said):
+        assert said in refusal(document(), (), choice)
+
+
+class TestFiles:
+    def test_an_experiment_of_one_s_own(self, tmp_path):
+        path = tmp_path / "mine.yaml"
+        path.write_text(yaml.safe_dump(document()))
+        assert load(str(path)) == parse(document())
+
+    def test_one_that_is_like_another_says_what_differs(self, tmp_path):
+        path = tmp_path / "mine.yaml"
+        path.write_text("{name: mine, like: quick, systems: [no_custom], student: {pretrain_seed: 3}}")
+        mine, quick = load(str(path)), load("quick")
+        assert (mine.name, mine.workloads, mine.summary) == ("mine", quick.workloads, quick.summary)
+        assert len(mine.systems) == 1
+        assert mine.student == quick.student.model_copy(update={"pretrain_seed": 3})
+        assert load(str(path), ["student.pretrain_seed=4"]).student.pretrain_seed == 4
+
+    @pytest.mark.parametrize("like", ["quik", "7", "{}"])
+    def test_one_that_is_like_nothing_is_refused(self, tmp_path, like):
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"{{name: mine, like: {like}}}")
+        with pytest.raises(RequestError, match="Unknown experiment"):
+            load(str(path))
+
+    def test_an_application_has_its_own_network_and_the_rest_from_the_student(self):
+        apps = [{"name": "a", "pretrain_seed": 5}, {"name": "b", "network": "half"}]
+        experiment = parse(document(workloads=[{**DOCUMENT["workloads"][0], "apps": apps}]))
+        a, b = (experiment.student_of(app, 0) for app in experiment.workloads[0].apps)
+        assert (a.pretrain_seed, a.network) == (5, experiment.student.network)
+        assert (b.pretrain_seed, b.network) == (0, "half")
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"name: [", "is not readable as YAML"),
+            (b"\xff\xfe\x00name", "is not readable as YAML"),
+            (b"- 1\n", "holds list, expected a mapping that begins with 'name:'"),
+            (b"", "holds NoneType, expected a mapping"),
+            (b"name: a\nsystems: [no_custom]\n", "1 fault\n  - workloads is missing"),
+            (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
+        ],
+    )
+    def test_a_file_that_is_none(self, tmp_path, content, said):
+        path = tmp_path / "mine.yaml"
+        path.write_bytes(content)
+        with pytest.raises(RequestError) as caught:
+            load(str(path))
+        assert said in str(caught.value)
+        assert str(path) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("request_", "said"),
+        [
+            ("quik", "Unknown experiment 'quik'. Did you mean 'quick'?"),
+            ("nowhere/mine.yaml", "There is no experiment file 'nowhere/mine.yaml'. Built-in experiments: "),
+            ("/tmp", "must end in .yaml or .yml; a run goes on with --resume"),
+        ],
+    )
+    def test_what_is_not_there(self, request_, said):
+        with pytest.raises(RequestError) as caught:
+            load(request_)
+        assert said in str(caught.value)

@@ -1,0 +1,124 @@
+"""Overrides: any depth, nothing that is not there, types kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.documents import read
+from driftlab.platform.request.overrides import apply_overrides, merged
+
+DOCUMENT = {"a": 1, "b": {"c": 2.0, "d": {"e": "text", "f": None}}, "list": [{"x": 1}, {"x": [10, 20]}]}
+
+
+def test_they_reach_any_depth():
+    changed = apply_overrides(DOCUMENT, ["b.d.e=other", "list.1.x.0=11", "list.0.x=5", "a=7"])
+    assert changed == {"a": 7, "b": {"c": 2.0, "d": {"e": "other", "f": None}}, "list": [{"x": 5}, {"x": [11, 20]}]}
+
+
+def test_the_document_stays_as_it_was():
+    before = repr(DOCUMENT)
+    apply_overrides(DOCUMENT, ["b.d.e=other", "list.1.x.0=11"])
+    assert repr(DOCUMENT) == before
+
+
+def test_the_last_one_holds():
+    assert apply_overrides(DOCUMENT, ["a=2", "a=3"])["a"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-3", -3),
+        ("3.0", 3.0),
+        ("1e-3", 0.001),
+        ("1E3", 1000.0),
+        ("-2.5e+2", -250.0),
+        ("1.e2", 100.0),
+        ("true", True),
+        ("null", None),
+        ("text", "text"),
+        ("'3'", "3"),
+        ("1e", "1e"),
+        ("e3", "e3"),
+        ("cuda:1", "cuda:1"),
+        ("streets/running", "streets/running"),
+        ("video:/a b.mp4", "video:/a b.mp4"),
+        ("[1, 2]", [1, 2]),
+        ("{name: local}", {"name": "local"}),
+        ("[1", "[1"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_values_keep_their_types(text, value):
+    found = apply_overrides({"a": 0}, [f"a={text}"])["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_that_python_prints_is_read(number):
+    found = apply_overrides({"a": 0}, [f"a={number!r}"])["a"]
+    assert (found, type(found)) == (number, float)
+
+
+def test_numbers_in_a_file_are_read_alike():
+    assert read("a: 1e-3\nb: [2E+2, 1e2x]") == {"a": 0.001, "b": [200.0, "1e2x"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3: 'a' stands in line 1 already; keep one of them"),
+        ("a:\n  - {b: 1, c: 2,\n     b: 1}", "line 3: 'b' stands in line 2 already"),
+        ("1: a\n1.0: b", "line 2: '1.0' stands in line 1"),
+        ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: 'b' stands in line 2"),
+    ],
+)
+def test_a_key_stands_only_once(text, said):
+    with pytest.raises(RequestError) as caught:
+        read(text)
+    assert str(caught.value).startswith(said)
+    with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):
+        apply_overrides({"a": 0}, ["a={b: 1, b: 2}"])
+
+
+def test_a_key_may_differ_from_the_one_that_is_merged():
+    text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, b: 2}\nz: {<<: [*y, {c: 1}], b: 3}"
+    assert read(text) == {
+        "x": {"a": 1, "b": 1},
+        "y": {"a": 1, "b": 2},
+        "z": {"a": 1, "b": 3, "c": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("a", "is not KEY=VALUE, such as --set workloads.0.duration_s=30"),
+        ("=3", "is not KEY=VALUE"),
+        ("a.b=3", "a is 1, which has nothing below it"),
+        ("b.d.e.f=3", "b.d.e is 'text', which has nothing below it"),
+        ("b.d.f.g=3", "b.d.f is None, which has nothing below it"),
+        ("list.2.x=3", "'2' is no position in a list of 2 (0 to 1)"),
+        ("list.-1.x=3", "'-1' is no position"),
+        ("list.x=3", "'x' is no position"),
+        ("list.²=3", "'²' is no position"),
+        ("list.1.x.2=3", "'2' is no position in a list of 2"),
+    ],
+)
+def test_what_is_not_there_is_refused(override, said):
+    with pytest.raises(RequestError) as caught:
+        apply_overrides(DOCUMENT, [override])
+    assert str(caught.value).startswith(f"--set '{override}'")
+    assert said in str(caught.value)
+
+
+def test_merged_lays_mappings_over_each_other_and_replaces_the_rest():
+    assert merged({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 1}, "f": 2}) == {
+        "a": {"b": 1, "c": [3]},
+        "d": {"e": 1},
+        "f": 2,
+    }

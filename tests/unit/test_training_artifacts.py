@@ -1,0 +1,296 @@
+"""Built networks are kept whole, built once, never trusted when damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.networks.digest import digest
+from driftlab.platform.nodes.builder import Builder
+from driftlab.platform.training import artifacts, pretrain
+from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe, cache_folder, obtain, obtain_pack
+
+RECIPE = Recipe("half")
+WEIGHTS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.count": np.array(7)}
+
+
+@pytest.fixture
+def built(monkeypatch, tmp_path):
+    """Put the cache into an empty folder and the building of weights where it can be counted."""
+    recipes = []
+
+    def build(recipe):
+        recipes.append(recipe)
+        time.sleep(0.05)  # long enough for others to come and ask
+        return WEIGHTS
+
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(pretrain, "pretrain", build)
+    return recipes
+
+
+def kept():
+    (path,) = cache_folder().glob("*.safetensors")
+    return path
+
+
+def test_the_second_request_reads_what_the_first_one_built(built):
+    assert obtain(RECIPE) is WEIGHTS
+    again = obtain(Recipe("half"))
+    assert built == [RECIPE]
+    assert digest(again) == digest(WEIGHTS)
+    assert again["a.count"].shape == ()
+
+
+def test_what_is_kept_says_how_it_was_built_and_leaves_no_drafts(built):
+    obtain(RECIPE)
+    told = json.loads(kept().with_suffix(".json").read_text())
+    given, later = dataclasses.asdict(RECIPE), ("fresh_head", "content")
+    assert not any(given.pop(name) or name in told for name in later)  # so that what was built before them is found
+    assert {**told, **given} == told
+    assert told["digest"] == digest(WEIGHTS)
+    assert told["torch"]
+    assert sorted(path.suffix for path in cache_folder().iterdir()) == [".json", ".lock", ".safetensors"]
+
+
+def test_every_field_of_a_recipe_decides_where_it_is_kept():
+    other = {"str": "other", "int": 3, "float": 0.5, "bool": True}
+    changed = [
+        dataclasses.replace(RECIPE, **{field.name: other[str(field.type)]}) for field in dataclasses.fields(Recipe)
+    ]
+    assert len({recipe.key() for recipe in [RECIPE, *changed]}) == len(changed) + 1
+    assert RECIPE.key() == Recipe("half").key()
+
+
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def forge(path):
+    from safetensors.numpy import save_file
+
+    save_file({"a.weight": np.zeros(3)}, path)
+
+
+@pytest.mark.parametrize("damage", [shorten, flip, empty, forge])
+def test_a_damaged_file_is_built_again_with_a_warning(built, caplog, damage):
+    obtain(RECIPE)
+    damage(kept())
+    with caplog.at_level(logging.WARNING):
+        assert digest(obtain(RECIPE)) == digest(WEIGHTS)
+    assert len(built) == 2
+    assert "damaged" in caplog.text
+    assert digest(obtain(RECIPE)) == digest(WEIGHTS)
+    assert len(built) == 2
+
+
+def test_a_writer_that_dies_half_way_leaves_nothing_to_trust(built, monkeypatch):
+    from pathlib import Path
+
+    whole = Path.write_bytes
+
+    def die(self, content):
+        weights = ".safetensors" in self.name
+        whole(self, content[: len(content) // 2] if weights else content)
+        if weights:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "write_bytes", die)
+        obtain(RECIPE)
+    assert not list(cache_folder().glob("*.safetensors"))
+    assert digest(obtain(RECIPE)) == digest(WEIGHTS)
+
+
+def test_those_who_ask_together_build_once(built):
+    together = threading.Barrier(4)
+    found = []
+
+    def ask():
+        together.wait()
+        found.append(digest(obtain(RECIPE)))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+    assert found == [digest(WEIGHTS)] * 4
+
+
+def test_reading_needs_neither_the_lock_nor_a_folder_to_write_to(built):
+    obtain(RECIPE)
+    lock = kept().with_suffix(".lock")
+    lock.unlink()
+    lock.mkdir()  # from now on nobody can take it
+    assert digest(obtain(RECIPE)) == digest(WEIGHTS)
+
+
+def test_a_builder_that_was_killed_holds_nobody_up(built):
+    lock = cache_folder() / f"half-{RECIPE.key()}.lock"
+    lock.parent.mkdir()
+    hold = "f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
+    code = f"import fcntl, sys, time; {hold}"
+    holder = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    asked = threading.Thread(target=obtain, args=(RECIPE,))
+    asked.start()
+    asked.join(0.2)
+    assert not built  # it waits while the other builds
+    holder.kill()
+    holder.wait()
+    asked.join(30)
+    assert built == [RECIPE]
+
+
+def test_a_folder_that_cannot_be_written_is_a_request_with_a_cure(built, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "file" / "cache"))
+    with pytest.raises(RequestError, match=r"file/cache.*Set DRIFTLAB_CACHE to a folder"):
+        obtain(RECIPE)
+    assert not built  # refused before the work, not after it
+
+
+def test_without_the_variable_the_users_cache_is_used(monkeypatch, tmp_path):
+    monkeypatch.delenv(artifacts.FOLDER_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert cache_folder() == tmp_path / "driftlab" / "networks"
+
+
+LOOKING = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from driftlab.platform.adaptation.frozen import Frozen
+
+
+@dataclass(frozen=True)
+class Looking(Frozen):
+    scale: float = 1.0
+
+    packs = True
+
+    def pack(self, model, data):
+        import torch
+
+        assert not model.training
+        torch.rand(1)
+        with open(__file__ + ".asked", "a") as asked:
+            asked.write("x")
+        return {
+            "mean": np.float64(self.scale * data.train.images.mean()),
+            "weights": np.int64(sum(p.numel() for p in model.parameters())),
+            "frames": np.array(data.train.images.shape),
+            "view": np.arange(6.0).reshape(2, 3).T,
+        }
+"""
+
+
+@pytest.fixture
+def looking(tmp_path, monkeypatch):
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "looking.py").write_text(LOOKING)
+
+    def recipe(adaptation=f"{tmp_path}/looking.py:Looking", params=(), **network):
+        family = FamilyRecipe(Recipe("half", height=16, width=24, steps=0, **network), Member("scaling", "fixed"))
+        return PackRecipe(family, Member("adaptation", adaptation, params))
+
+    return recipe
+
+
+def times_asked(tmp_path) -> int:
+    return len((tmp_path / "looking.py.asked").read_text())
+
+
+def test_a_pack_is_found_out_once(looking, tmp_path):
+    import torch
+
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    first = obtain_pack(looking())
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert digest(obtain_pack(looking())) == digest(first)
+    reply = Builder().pack(looking())
+    assert (reply.facts, digest(reply.payload)) == (digest(first), digest(first))
+    assert obtain_pack(looking())["view"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert times_asked(tmp_path) == 1
+    assert first["frames"].tolist() == [64, 16, 24, 3]
+    assert first["weights"] == 6288
+    assert 0 < first["mean"] < 255
+    told = json.loads(next(cache_folder().glob("looking.py-Looking-pack-half-*.json")).read_text())
+    assert told["adaptation"]["scale"] == 1.0
+    assert told["family"]["network"]["network"] == "half"
+
+
+def test_a_pack_belongs_to_its_family_and_to_its_member(looking, tmp_path):
+    recipes = [looking(), looking(params=(("scale", 2.0),)), looking(seed=1)]
+    packs = [obtain_pack(recipe) for recipe in recipes]
+    assert times_asked(tmp_path) == 3
+    assert len({recipe.key() for recipe in recipes}) == 3
+    assert packs[1]["mean"] == 2 * packs[0]["mean"]
+    edited = looking().key()
+    with (tmp_path / "looking.py").open("a") as file:
+        file.write("# changed\n")
+    assert looking().key() != edited
+
+
+def test_a_member_that_asks_nothing_has_an_empty_pack_and_builds_nothing(looking):
+    assert obtain_pack(looking("tent")) == {}
+    assert not cache_folder().exists()
+
+
+def test_families_that_were_built_before_packs_are_found(monkeypatch):
+    """A key names a file that took minutes to build: it may change only with what comes out."""
+    monkeypatch.setattr(artifacts, "version_of", lambda name: "2.0")
+    assert FamilyRecipe(RECIPE, Member("scaling", "usnet")).key() == "835276e2eddc65fe7943"
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_network_of_another_recipe_is_refused_and_built_again(built, caplog, older):
+    """A file that was copied under another recipe's name is whole, and it is not what was asked for."""
+    other = dataclasses.replace(RECIPE, steps=3)
+    obtain(other)
+    wrong, right = kept(), cache_folder() / f"half-{RECIPE.key()}.safetensors"
+    if older:
+        save_file(load_file(wrong), wrong, metadata={"digest": digest(WEIGHTS)})
+    shutil.copy(wrong, right)
+    shutil.copy(wrong.with_suffix(".json"), right.with_suffix(".json"))
+    with caplog.at_level(logging.WARNING):
+        obtain(RECIPE)
+    assert built == [other, RECIPE]
+    assert str(right) in caplog.text
+    obtain(RECIPE)
+    assert built == [other, RECIPE]
+
+
+def test_a_network_that_was_kept_without_its_recipe_is_known_by_the_json_beside_it(built):
+    obtain(RECIPE)
+    save_file(load_file(kept()), kept(), metadata={"digest": digest(WEIGHTS)})
+    obtain(RECIPE)
+    assert built == [RECIPE]

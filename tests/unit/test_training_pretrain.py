@@ -1,0 +1,102 @@
+"""Pre-training: the same bits for the same recipe, lessons from every workload, scenes that no experiment shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from driftlab.datasets.catalogue import WORKLOADS
+from driftlab.platform.core.metrics import confusion, miou
+from driftlab.platform.networks.digest import digest
+from driftlab.platform.networks.predict import load, predict, state_of
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.tasks.tasks import Segmentation
+from driftlab.platform.training import pretrain
+from driftlab.platform.training.artifacts import Recipe
+
+SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
+
+
+def test_the_same_recipe_gives_the_same_bits_and_another_seed_others():
+    first, same = pretrain.pretrain(SHORT), pretrain.pretrain(SHORT)
+    other = pretrain.pretrain(Recipe("half", height=24, width=32, steps=3, batch=4, seed=1))
+    assert digest(first) == digest(same) != digest(other)
+
+
+def test_it_computes_on_one_thread_and_gives_the_others_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pretrain.one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
+    opened = []
+    real = pretrain.open_stream
+
+    def note(name, *, seed, **rest):
+        opened.append((name, seed))
+        return real(name, seed=seed, **rest)
+
+    monkeypatch.setattr(pretrain, "open_stream", note)
+    lessons = pretrain.draw_lessons(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
+    assert len(lessons.images) == len(lessons.labels) == 80
+    assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
+    assert len({seed for _, seed in opened}) == len(opened) == 20
+    assert min(seed for _, seed in opened) > 1_000_000  # nobody types such a seed
+
+
+def test_no_steps_leave_the_random_weights():
+    weights = pretrain.pretrain(Recipe("half", steps=0))
+    assert {name: value.shape for name, value in weights.items()} == {
+        name: value.shape for name, value in state_of(build("half", 8, seed=0)).items()
+    }
+
+
+@pytest.mark.parametrize("classes", [3, 8])
+def test_a_fresh_head_sits_on_what_was_learned(classes):
+    """Also where there happen to be as many classes as in the lessons."""
+    learned = pretrain.pretrain(SHORT)
+    own, same = (pretrain.pretrain(replace(SHORT, classes=classes, fresh_head=True)) for _ in range(2))
+    assert digest(own) == digest(same)
+    assert own["head.weight"].shape[0] == classes
+    differs = {name for name in learned if not np.array_equal(own[name], learned[name])}
+    assert differs == {"head.weight", "head.bias"}
+
+
+def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 200, (5, 6, 8), dtype=np.uint8)
+    lessons = pretrain.Lessons(np.repeat(labels[..., None], 3, axis=3), labels)
+    mirrored = []
+
+    def compare(task, images, truth):
+        shown = (images[:, 0].detach() * 63.75 + 127.5).round().long()
+        assert np.array_equal(shown.numpy(), truth)
+        mirrored.append(not any(np.array_equal(truth[0], label) for label in labels))
+        return images.sum()
+
+    monkeypatch.setattr(Segmentation, "loss", compare)
+    scale = torch.nn.Conv2d(3, 3, 1, bias=False)
+    torch.nn.init.dirac_(scale.weight)
+    pretrain._train(scale, Recipe("half", height=6, width=8, steps=12, batch=2, lr=0.0), lessons)
+    assert set(mirrored) == {True, False}
+
+
+@pytest.mark.slow
+def test_training_teaches_something():
+    recipe = Recipe("tiny", height=32, width=48, steps=60, batch=8)
+    stream = pretrain.open_stream("streets/driving_la", seed=0, height=32, width=48, fps=1.0, duration_s=60.0)
+    frames = stream.at(np.arange(20.0))
+    scores = []
+    for weights in (pretrain.pretrain(Recipe("tiny", steps=0)), pretrain.pretrain(recipe)):
+        model = build("tiny", 8, seed=0)
+        load(model, weights)
+        scores.append(float(miou(confusion(predict(model, frames.images), frames.labels, 8))))
+    assert scores[1] > 2 * scores[0]
