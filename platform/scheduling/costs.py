@@ -56,29 +56,31 @@ def weighed(missing: Any, late_s: Any, alpha: float, priority: Any) -> Any:
 
 def tabulate(demands: Sequence[Demand], limit_bytes: int, alpha: float, units: int) -> Choices:
     """Work out Eq. 2 for every network and share."""
-    most = max((len(demand.variants) for demand in demands), default=0)
-    memory_bytes, rate = np.full((len(demands), most), np.inf), np.zeros((len(demands), most))
-    cost = np.full((len(demands), most, units + 1), np.inf)
-    shares = np.arange(1, units + 1) / units
-    for v, demand in enumerate(demands):
-        n = len(demand.variants)
-        latency_s = np.array([variant.latency_s for variant in demand.variants])
-        memory_bytes[v, :n] = [variant.memory_bytes for variant in demand.variants]
-        rate[v, :n] = 1 / (latency_s * demand.fps)
-        goal_s = np.inf if demand.latency_goal_s is None else demand.latency_goal_s
-        late_s = np.maximum(0, latency_s[:, None] / shares - goal_s)
-        cost[v, :n, 1:] = weighed(missing_accuracy(demand)[:, None], late_s, alpha, demand.priority)
+    counts = np.array([len(demand.variants) for demand in demands], np.int64)
+    there = np.arange(counts.max(initial=0)) < counts[:, None]
+    memory_bytes, rate = np.full(there.shape, np.inf), np.zeros(there.shape)
+    cost = np.full((*there.shape, units + 1), np.inf)
+    variants = [variant for demand in demands for variant in demand.variants]
+    latency_s = np.array([variant.latency_s for variant in variants])
+    missing = np.array([each for demand in demands for each in missing_accuracy(demand)])
+    goals_s = [np.inf if demand.latency_goal_s is None else demand.latency_goal_s for demand in demands]
+    wishes = np.array([goals_s, [demand.fps for demand in demands], [demand.priority for demand in demands]])
+    goal_s, fps, priority = wishes.repeat(counts, axis=1)  # of every network
+    late_s = np.maximum(0, latency_s[:, None] / (np.arange(1, units + 1) / units) - goal_s[:, None])
+    memory_bytes[there] = [variant.memory_bytes for variant in variants]
+    rate[there] = 1 / (latency_s * fps)
+    cost[there, 1:] = weighed(missing[:, None], late_s, alpha, priority[:, None])
     return Choices(cost, memory_bytes, rate, float(limit_bytes))
 
 
-def missing_accuracy(demand: Demand) -> Floats:
+def missing_accuracy(demand: Demand) -> list[float]:
     """Tell how far each network is below the goal; one that nobody has measured counts as if it were just there.
 
     Without a goal the least accurate network sets it, as the smallest descendant does in the paper's terms.
     """
     known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
     goal = demand.accuracy_goal if demand.accuracy_goal is not None else min(known, default=0.0)
-    return np.array([0.0 if variant.accuracy is None else goal - variant.accuracy for variant in demand.variants])
+    return [0.0 if variant.accuracy is None else goal - variant.accuracy for variant in demand.variants]
 
 
 def costs_of(choices: Choices, plan: Plan) -> Floats:

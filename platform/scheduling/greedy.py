@@ -16,6 +16,7 @@ from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, cost
 
 LEAST_GAIN = 1e-12  # below it a change of cost is rounding
 Step = tuple[int, int]  # an application, and how many units it is given
+Block = tuple[float, int, int, int]  # gain per unit, minus units held, minus the application, units: the highest wins
 ROUNDS = 5  # of exchange; two nearly always do
 
 
@@ -26,8 +27,10 @@ class Walk:
         self.choices = choices
         self.networks, self.units = plan.networks.copy(), plan.units.copy()
         self.left = choices.units - int(self.units.sum())
-        self.blocks: dict[int, tuple[float, int]] = {}  # the best block of each application, while it holds
+        self.apps, self.counts = np.arange(len(self.units)), np.arange(1, choices.units + 1)
+        self.blocks: dict[int, Block] = {}  # the best block of each application, while it holds
         self.fits = np.zeros_like(choices.memory_bytes, dtype=bool)
+        self.settled = False  # whether no application gains from another network at its present units
         self._look()
 
     @property
@@ -43,17 +46,17 @@ class Walk:
 
     def choose(self) -> None:
         """Choose networks again where that helps at the present units, what helps most first."""
-        apps = np.arange(len(self.units))
-        while True:
-            gains = self.choices.cost[apps, self.networks, self.units] - self.lowest[apps, self.units]
-            if not gains.max() > LEAST_GAIN:  # as of a NaN
-                return
-            self._choose(int(gains.argmax()))
+        while not self.settled:
+            gains = self.choices.cost[self.apps, self.networks, self.units] - self.lowest[self.apps, self.units]
+            if gains.max() > LEAST_GAIN:  # unlike a NaN
+                self._choose(int(gains.argmax()))
+            else:
+                self.settled = True
 
     def _choose(self, app: int) -> None:
-        column = np.where(self.fits[app], self.choices.cost[app, :, self.units[app]], np.inf)
+        column = self.cost[app, :, self.units[app]]
         best = int(column.argmin())
-        if best != self.networks[app] and column[best] < column[self.networks[app]]:
+        if column[best] < column[self.networks[app]]:
             self.networks[app] = best
             self._look()
 
@@ -63,8 +66,10 @@ class Walk:
         fits = self.choices.memory_bytes <= (held + self.choices.limit_bytes - held.sum())[:, None]
         if not np.array_equal(fits, self.fits):
             self.fits = fits
-            self.lowest: Floats = np.where(fits[:, :, None], self.choices.cost, np.inf).min(axis=1)
+            self.cost: Floats = np.where(fits[:, :, None], self.choices.cost, np.inf)
+            self.lowest: Floats = self.cost.min(axis=1)
             self.blocks.clear()
+            self.settled = False
 
 
 def smallest(choices: Choices) -> Plan:
@@ -72,15 +77,15 @@ def smallest(choices: Choices) -> Plan:
     return Plan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
 
 
-def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
-    """Hand out units by a rule until nothing improves or none is left; yield the plan after every step."""
+def grow(choices: Choices, method: str, start: Plan) -> Iterator[Walk]:
+    """Hand out units by a rule until nothing improves or none is left; yield the same walk after every step."""
     walk, rule = Walk(choices, start), RULES[method]
     walk.choose()
-    yield walk.plan
+    yield walk
     while walk.left and (step := rule(walk)) is not None:
         walk.give(*step)
         walk.choose()
-        yield walk.plan
+        yield walk
 
 
 # The rules: who gets how many units next; None ends the walk.
@@ -91,35 +96,33 @@ def steepest(walk: Walk) -> Step | None:
 
     Where one unit helps nobody, several may: the units go round until they do.
     """
-    apps = np.arange(len(walk.units))
-    now = walk.lowest[apps, walk.units]
-    gains = now - walk.lowest[apps, walk.units + 1]
+    now = walk.lowest[walk.apps, walk.units]
+    gains = now - walk.lowest[walk.apps, walk.units + 1]
     gains[gains <= LEAST_GAIN] = 0
-    if not gains.any() and (now - walk.lowest[apps, walk.units + walk.left] <= LEAST_GAIN).all():
+    if not gains.any() and (now - walk.lowest[walk.apps, walk.units + walk.left] <= LEAST_GAIN).all():
         return None
-    return int(np.lexsort((apps, walk.units, -gains))[0]), 1
+    return int(np.lexsort((walk.apps, walk.units, -gains))[0]), 1
 
 
 def literal(walk: Walk) -> Step | None:
     """Give one unit to whose cost changes least, as the words of the paper can be read."""
-    apps = np.arange(len(walk.units))
-    changes = np.abs(walk.lowest[apps, walk.units] - walk.lowest[apps, walk.units + 1])
-    return int(np.lexsort((apps, walk.units, changes))[0]), 1
+    changes = np.abs(walk.lowest[walk.apps, walk.units] - walk.lowest[walk.apps, walk.units + 1])
+    return int(np.lexsort((walk.apps, walk.units, changes))[0]), 1
 
 
 def lookahead(walk: Walk) -> Step | None:
     """Give the block of units by which cost falls most per unit: what one unit does not buy, several may."""
     have = walk.units.tolist()
     for app in range(len(have)):
-        if app not in walk.blocks or walk.blocks[app][1] > walk.left:
-            walk.blocks[app] = _best_block(walk.lowest[app], have[app], walk.left)
-    best = max(walk.blocks, key=lambda app: (walk.blocks[app][0], -have[app], -app))
-    gain, units = walk.blocks[best]
-    return (best, units) if gain > LEAST_GAIN else None
+        if app not in walk.blocks or walk.blocks[app][3] > walk.left:
+            gain, units = _best_block(walk.lowest[app], have[app], walk.counts[: walk.left])
+            walk.blocks[app] = (gain, -have[app], -app, units)
+    gain, _, minus_app, units = max(walk.blocks.values())
+    return (-minus_app, units) if gain > LEAST_GAIN else None
 
 
-def _best_block(lowest: Floats, have: int, left: int) -> tuple[float, int]:
-    per_unit = (lowest[have] - lowest[have + 1 : have + 1 + left]) / np.arange(1, left + 1)
+def _best_block(lowest: Floats, have: int, counts: Ints) -> tuple[float, int]:
+    per_unit = (lowest[have] - lowest[have + 1 : have + 1 + len(counts)]) / counts
     best = int(per_unit.argmax())
     return float(per_unit[best]), best + 1
 
@@ -147,14 +150,31 @@ RULES: Mapping[str, Callable[[Walk], Step | None]] = {
 def exchange(choices: Choices, plan: Plan) -> Plan:
     """Divide anew between every two applications what both hold and what is left, until no two of them gain."""
     pairs = list(combinations(range(len(plan.units)), 2))
-    in_vain = 0
-    for first, second in pairs * ROUNDS:
-        after = _divide(choices, plan, first, second)
-        in_vain = in_vain + 1 if after is plan else 0
-        plan = after
-        if in_vain == len(pairs):
+    may_gain, in_vain = _may_gain(choices, plan, pairs), 0
+    for pair in pairs * ROUNDS:
+        after = _divide(choices, plan, *pair) if pair in may_gain else plan
+        if after is not plan:
+            plan, may_gain, in_vain = after, _may_gain(choices, after, pairs), 0
+        elif (in_vain := in_vain + 1) == len(pairs):
             break
     return plan
+
+
+def _may_gain(choices: Choices, plan: Plan, pairs: list[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Find the pairs that could gain: a lower bound of what a pair costs, for all pairs at once, rules out the others.
+
+    For the bound each of the two may take any network that fits once some application runs its smallest one.
+    """
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    held, costs = memory_of(choices, plan), costs_of(choices, plan)
+    freed = (held - choices.memory_bytes.min(axis=1)).max()
+    fits = choices.memory_bytes <= (held + (choices.limit_bytes - held.sum() + freed))[:, None]
+    lowest = np.where(fits[:, :, None], choices.cost, np.inf).min(axis=1)
+    units = plan.units[first] + plan.units[second] + (choices.units - plan.units.sum())
+    rest = np.maximum(units[:, None] - np.arange(choices.units + 1), 0)  # with no unit left the cost is infinite
+    bounds = (lowest[first] + lowest[second[:, None], rest]).min(axis=1)
+    in_vain = bounds >= costs[first] + costs[second] - LEAST_GAIN
+    return {pair for pair, vain in zip(pairs, in_vain.tolist(), strict=True) if not vain}
 
 
 def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:

@@ -80,10 +80,11 @@ class NestDnn(Scheduling):
 
     def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
         """Hand out all units; give the finished plan and the last one before too much of the machine was given away."""
-        plan = unfinished = start
-        for plan in grow(choices, "highest" if self.objective == "max" else self.method, start):
-            if plan.units.sum() <= self.kept * self.units:
-                unfinished = plan
+        unfinished = start
+        for walk in grow(choices, "highest" if self.objective == "max" else self.method, start):
+            if self.units - walk.left <= self.kept * self.units:
+                unfinished = walk.plan
+        plan = walk.plan
         if self.objective == "max":
             plan = levelled(choices, plan)
         elif self.method == "lookahead":

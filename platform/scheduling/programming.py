@@ -58,7 +58,7 @@ def priced(choices: Choices) -> Plan:
         else:
             low = middle
     *_, ahead = grow(choices, "lookahead", smallest(choices))
-    plans = [exchange(choices, plan) for plan in (best, ahead)]
+    plans = [exchange(choices, plan) for plan in (best, ahead.plan)]
     return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
 
 
@@ -70,7 +70,7 @@ def levelled(choices: Choices, plan: Plan) -> Plan:
     if best is None:
         return plan
     *_, better = grow(choices, "highest", best)
-    return better
+    return better.plan
 
 
 def fits(choices: Choices, plan: Plan) -> bool:

@@ -16,8 +16,9 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
-from driftlab.platform.scheduling.costs import Choices, tabulate
+from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
 from driftlab.platform.scheduling.exact import Exact
+from driftlab.platform.scheduling.greedy import Walk
 from driftlab.platform.scheduling.mcdnn import Mcdnn, need
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
@@ -215,9 +216,12 @@ class TestNestDnn:
 
     def test_a_kept_plan_is_taken_up_only_while_it_serves(self, monkeypatch):
         starts = []
-        monkeypatch.setattr(
-            nestdnn, "grow", lambda choices, method, start: starts.append(int(start.units.sum())) or [start]
-        )
+
+        def grow(choices: Choices, _method: str, start: Plan) -> list[Walk]:
+            starts.append(int(start.units.sum()))
+            return [Walk(choices, start)]
+
+        monkeypatch.setattr(nestdnn, "grow", grow)
         given = factory.window(factory.demands(1, apps=3), 0.8)
         kept = nestdnn.Kept(tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1)
         member = NestDnn()

@@ -24,7 +24,7 @@ TWO = (Variant("small", 0.7, 10, 0.1), Variant("large", 0.9, 30, 0.4))
 
 def walked(given: Choices, method: str) -> Plan:
     *_, last = greedy.grow(given, method, greedy.smallest(given))
-    return last
+    return last.plan
 
 
 def value(given: Choices, plan: Plan, objective: str = "total") -> float:
@@ -216,7 +216,7 @@ class TestGreedy:
         """The large network is late below three units: one more unit helps nobody, two do."""
         networks = (Variant("small", 0.5, 1, 0.1), Variant("large", 0.9, 1, 0.3))
         given = tabulate([Demand("a", 1.0, networks, latency_goal_s=1.0)] * 2, 10, 1.0, 10)
-        plans = list(greedy.grow(given, "steepest", greedy.smallest(given)))
+        plans = [walk.plan for walk in greedy.grow(given, "steepest", greedy.smallest(given))]
         assert [plan.units.tolist() for plan in plans] == [[1, 1], [2, 1], [3, 1], [3, 2], [3, 3]]
         assert value(given, plans[-1]) == pytest.approx(-0.8)
 
@@ -249,6 +249,16 @@ class TestGreedy:
         wrong = Plan(np.array([1, 0]), np.array([1, 1]))
         assert greedy.exchange(given, wrong).networks.tolist() == [0, 1]
 
+    @pytest.mark.parametrize("share", (*SHARES, 0.35))
+    def test_the_exchange_skips_only_pairs_that_gain_nothing(self, share, monkeypatch):
+        tables = [choices(demands(seed), ALPHAS[seed % 4], share) for seed in range(24)]
+        starts = [*((given, greedy.smallest(given)) for given in tables), *((t, walked(t, "steepest")) for t in tables)]
+        quick = [greedy.exchange(*start) for start in starts]
+        monkeypatch.setattr(greedy, "_may_gain", lambda choices, plan, pairs: set(pairs))
+        for start, found in zip(starts, quick, strict=True):
+            full = greedy.exchange(*start)
+            assert (found.networks.tolist(), found.units.tolist()) == (full.networks.tolist(), full.units.tolist())
+
     @pytest.mark.timeout(20)
     @pytest.mark.parametrize("method", greedy.RULES)
     def test_a_cost_that_is_no_number_ends_the_walk(self, method):
@@ -267,11 +277,11 @@ class TestGreedy:
     def test_a_walk_goes_on_from_where_it_was_left(self):
         for seed, method in itertools.product(range(12), greedy.RULES):
             given = choices(demands(seed), ALPHAS[seed % 4], SHARES[seed % 3])
-            *begun, last = greedy.grow(given, method, greedy.smallest(given))
+            *begun, last = (walk.plan for walk in greedy.grow(given, method, greedy.smallest(given)))
             if begun:
                 *_, again = greedy.grow(given, method, begun[len(begun) // 2])
-                assert np.array_equal(again.units, last.units)
-                assert np.array_equal(again.networks, last.networks)
+                assert np.array_equal(again.plan.units, last.units)
+                assert np.array_equal(again.plan.networks, last.networks)
 
 
 def test_the_factory_gives_memory_that_binds_and_memory_that_does_not():
