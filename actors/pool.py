@@ -1,4 +1,4 @@
-"""The actors of a run: shared by all its cells, started when they are first needed, refused when they cannot fit."""
+"""The actors of a run: shared by all cells, started when first needed, refused when they do not fit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from driftlab.errors import RequestError, RunError
 from driftlab.platform.backend.base import Kind
 
 GIB = 2**30
-CPUS_PER_ACTOR = 0.001  # waiting actors reserve next to nothing; above zero, or Ray would not spread them
+CPUS_PER_ACTOR = 0.001  # waiting actors reserve almost nothing; above zero, or Ray would not spread them
 START_S = 60.0  # to start one actor on a busy machine
 RACKED: frozenset[Kind] = frozenset({"device", "application"})
 ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder"})
-WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # what every cell needs, slowest first
+WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # needed by every cell, slowest first
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Slot:
 
 
 class Pool:
-    """Gives every node a slot; which one never matters to the results."""
+    """Assigns every node to an actor; the assignment never affects results."""
 
     def __init__(self, config: ClusterConfig, cluster: Cluster, classes: Mapping[Kind, str]) -> None:
         self._config, self._cluster, self._classes = config, cluster, classes
@@ -48,13 +48,13 @@ class Pool:
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """Start the first actor of each kind, so that all import what they need at the same time."""
+        """Start the first actor of each kind, so that their imports run at the same time."""
         with self._lock:
             for kind in WARM:
                 self._start(kind)
 
     def take(self, kind: Kind) -> Slot:
-        """Find the least loaded actor for one more node, or start another."""
+        """Return the least loaded actor for one more node, or start another."""
         with self._lock:
             slots = self._slots.get(_label(kind), [])
             best = min(slots, key=lambda slot: slot.nodes, default=None)
@@ -63,23 +63,23 @@ class Pool:
             return slot
 
     def give(self, slot: Slot) -> None:
-        """Take back what a node had."""
+        """Release the place of a node."""
         with self._lock:
             slot.nodes -= 1
 
     def twin(self, slot: Slot) -> Slot:
-        """Start an actor for one session alone, away from those that the others use."""
+        """Start an actor for one session only, apart from the shared ones."""
         with self._lock:
             twin = self._start(slot.kind, shared=False)
             twin.nodes = slot.nodes
             return twin
 
     def retire(self, slot: Slot) -> None:
-        """End an actor that only one session used."""
+        """End the actor of one session."""
         self._cluster.run(lambda: ray.kill(slot.actor))
 
     def check(self, slot: Slot) -> None:
-        """Complain about an actor that still has not started."""
+        """Raise if an actor cannot start."""
         if time.monotonic() - slot.born < START_S or ray.wait([slot.ready], timeout=0)[0]:
             return
         wanted = {"CPU": CPUS_PER_ACTOR} | ({"GPU": self._gpus(slot.kind)} if self._gpus(slot.kind) else {})
@@ -118,24 +118,24 @@ class Pool:
         return slot
 
     def _create(self, kind: Kind, name: str) -> Slot:
-        """Have Ray start an actor; it says so later, when it is ready."""
+        """Let Ray start an actor; the actor reports later that it is ready."""
         classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
         options = {
             "name": name,
             "num_cpus": CPUS_PER_ACTOR,
             "num_gpus": self._gpus(kind),
             "max_restarts": -1,
-            "max_task_retries": 0,  # repeating is the session's business: Ray would do it out of order
+            "max_task_retries": 0,  # the session repeats calls: Ray would do it out of order
             "scheduling_strategy": "SPREAD",
         }
-        if kind == "recorder":  # writes into the run's folder, which is where the driver is
+        if kind == "recorder":  # it writes into the run's folder on the driver's machine
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options |= {"num_cpus": 0, "scheduling_strategy": here}
         actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
         return Slot(name, kind, actor, actor.ready.remote())
 
     def _check_memory(self) -> None:
-        """Refuse one actor too many before the machine begins to swap."""
+        """Refuse an actor that would make the machine swap."""
         running = sum(map(len, self._slots.values()))
         most = max(8, self._cluster.memory_bytes // PROCESS_BYTES)
         if running >= most:
@@ -147,5 +147,5 @@ class Pool:
 
 
 def _label(kind: Kind) -> str:
-    """How the dashboard calls the actors of a kind; learners and builders share theirs."""
+    """Return the dashboard's name for the actors of a kind; learners and builders share theirs."""
     return str(ACTORS[kind].__ray_metadata__.class_name)

@@ -1,8 +1,8 @@
-"""A session on Ray: calls that go from actor to actor, and a log of them that outlives any process.
+"""A session on Ray: calls between actors, and a log of them that survives the loss of processes.
 
-Every call is logged. When a process is lost, the whole session goes back to its last checkpoint, or to its beginning,
-and the calls made since are made again: nodes are deterministic, so whoever holds a job sees the same answer. The log
-keeps no payload of a call that it can repeat; memory is bounded by what the loop still holds.
+Every call is logged. When a process is lost, the complete session returns to its last checkpoint, or to its start,
+and repeats the calls made since: nodes are deterministic, so the owner of a job gets the same answer. The log
+keeps no payload of a call that it can repeat; memory is bounded by the payloads that the loop still holds.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACE = ""  # stands in the log for the construction of a node
-CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than what repeating costs
+PLACE = ""  # in the log: the construction of a node
+CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than the cost of repeating
 CHECKPOINT_CALLS_PER_NODE = 20
-SETTLE_CALLS = 50  # look so often whether a checkpoint is complete
-LIVES = 6  # recoveries for one answer; what kills its process every time is not tried for ever
-SHARED_LIVES = 2  # of these among the other sessions, which a killer would take with it
+SETTLE_CALLS = 50  # interval of checks whether a checkpoint is complete
+LIVES = 6  # recoveries for one answer; a call that kills its process every time is given up
+SHARED_LIVES = 2  # of these on shared actors, whose loss would affect other sessions
 
 
 @dataclass(eq=False)
 class Call:
-    """A line of the log. Its arguments name own calls that a replay repeats, and hold all other jobs."""
+    """A line of the log. Its arguments refer to earlier calls that a replay repeats, and hold all other jobs."""
 
     node: NodeId
     verb: str
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(eq=False)
 class RayJob:
-    """Work that was started; its references are replaced when the work has to be repeated."""
+    """A started call; its references are replaced when the call is repeated."""
 
     session: RaySession
     call: Call
@@ -68,22 +68,22 @@ class RayJob:
 
 @dataclass
 class Cut:
-    """A checkpoint: where in the log it was taken, and the nodes' states, which stay in the object store."""
+    """A checkpoint: its position in the log, and the nodes' states, which stay in the object store."""
 
     index: int = 0
     steps: dict[NodeId, int] = field(default_factory=dict)
-    sizes: list[Any] = field(default_factory=list)  # there as soon as the states are
+    sizes: list[Any] = field(default_factory=list)  # available as soon as the states are
     states: dict[Slot, Any] = field(default_factory=dict)
 
 
 class RaySession:
-    """The nodes of one cell, wherever they are."""
+    """The nodes of one cell, on any actors."""
 
     def __init__(self, backend: RayBackend, key: str) -> None:
         self._backend, self._key = backend, key
         self._lock = threading.RLock()  # a session that has lost a payload of this one recovers it from its own thread
         self._slots: dict[NodeId, Slot] = {}
-        self._twins: dict[Slot, Slot] = {}  # shared actor -> the one that this session has for itself
+        self._twins: dict[Slot, Slot] = {}  # shared actor -> the one of this session only
         self._alone = False
         self._steps: dict[NodeId, int] = {}
         self._epoch = 0
@@ -92,7 +92,7 @@ class RaySession:
         self._pending: Cut | None = None
         self._due = CHECKPOINT_CALLS
 
-    # What the loop does ------------------------------------------------------------------------------------------
+    # Interface of the loop ---------------------------------------------------------------------------------------
 
     def place(self, node: NodeId, *args: Any) -> None:
         with self._backend.using(), self._lock:
@@ -158,7 +158,7 @@ class RaySession:
     # The log -----------------------------------------------------------------------------------------------------
 
     def _record(self, node: NodeId, verb: str, args: Sequence[Any]) -> Call:
-        """Log a call. What it takes from calls that no replay would repeat, it must hold itself."""
+        """Log a call. Arguments from calls that no replay would repeat are held by the call itself."""
         horizon = (self._pending or self._cut).index
         kept = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
         call = Call(node, verb, tuple(kept), len(self._log))
@@ -188,7 +188,7 @@ class RaySession:
             self.checkpoint()
 
     def _settle(self, pending: Cut) -> None:
-        """Cut the log at a checkpoint as soon as every actor has delivered its part."""
+        """Truncate the log at a checkpoint as soon as every actor has delivered its part."""
         if len(ray.wait(pending.sizes, num_returns=len(pending.sizes), timeout=0)[0]) < len(pending.sizes):
             return
         self._pending = None
@@ -206,10 +206,10 @@ class RaySession:
     # After a loss ------------------------------------------------------------------------------------------------
 
     def _recover(self, job: RayJob, epoch: int, life: int, error: BaseException) -> None:
-        """Go back and repeat, the further and the more apart from others the less the last attempt helped."""
+        """Go back and repeat; further back, and on separate actors, the more attempts have failed."""
         with self._backend.using(), self._lock:
             if self._epoch != epoch:
-                return  # someone else has been faster
+                return  # another thread has recovered it
             if is_lost_object(error) or life > 0 or job.call.index < self._cut.index:
                 self._cut = Cut()
             if life >= SHARED_LIVES:
@@ -218,7 +218,7 @@ class RaySession:
             self._rewind()
 
     def _revive_others(self) -> None:
-        """Have the sessions whose payloads are used here make those again that are gone with their machine."""
+        """Let the sessions of the payloads used here repeat those that were lost with their machine."""
         others = {arg for call in self._log for arg in call.args if isinstance(arg, RayJob) and arg.session is not self}
         slot = next(iter(self._slots.values()))
         for job in others:
@@ -233,7 +233,7 @@ class RaySession:
                         session._rewind()
 
     def _move_away(self) -> None:
-        """Leave the shared actors, lest whatever kills them here takes other sessions with it again and again."""
+        """Leave the shared actors, so that the cause of the losses does not hit other sessions again."""
         self._alone = True
         self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
 
@@ -246,7 +246,7 @@ class RaySession:
         return self._twins[slot]
 
     def _rewind(self) -> None:
-        """Restore every node and repeat the calls made since, in their order."""
+        """Restore every node and repeat the calls since the checkpoint, in order."""
         self._epoch += 1
         self._pending = None
         self._steps = dict(self._cut.steps)
@@ -268,7 +268,7 @@ class RaySession:
                     fresh.pop(arg, None)
 
     def _await(self, slot: Slot) -> None:
-        """Wait until an actor is back: calls made while it restarts would be refused."""
+        """Wait until an actor is back: calls during its restart would be refused."""
         try:
             self._backend.get(slot.actor.ready.remote(), None)
         except exceptions.RayError as error:
@@ -276,7 +276,7 @@ class RaySession:
 
 
 def _reference(arg: Any, fresh: Mapping[Call, Any]) -> Any:
-    """Find the payload that an argument stands for."""
+    """Return the payload of an argument."""
     if isinstance(arg, RayJob):
         return arg.payload
     if not isinstance(arg, Call):

@@ -1,9 +1,9 @@
 """Measure switching between nested networks against loading independent ones; prints one JSON line.
 
-Both have the same five widths, of a classifier of 370 k parameters. Bytes are what a switch moves into memory, averaged
-over all ordered pairs; `ratio` is nested over independent. Loading reads them from a file in the system's cache: of
-nested networks the next part of one vector, nothing on the way down; of independent ones everything. Making the network
-that runs from what is in memory is the same work for both and counted by itself. Times are medians over the pairs.
+Both have the same five widths, of a classifier of 370 k parameters. Bytes are those that a switch loads into memory,
+averaged over all ordered pairs; `ratio` is nested over independent. Loading reads them from a cached file: of
+nested networks the next part of one vector, nothing on the way down; of independent ones everything. Building the
+network from memory is the same work for both and counted separately. Times are medians over the pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def families() -> tuple[Family, Family]:
-    """Build both without training: what they weigh does not depend on what they know."""
+    """Build both families without training: their sizes do not depend on their weights."""
     data = data_of(open_set("signs/vc", counts=(40, 20, 20)))
     model = build(NETWORK, CLASSES, seed=0).eval()
     nested = Nested(ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
@@ -45,13 +45,13 @@ def families() -> tuple[Family, Family]:
 
 
 def moved_bytes(family: Family, pairs: Pairs) -> float:
-    """Average what goes into memory."""
+    """Average the bytes loaded into memory."""
     networks = [Variant(str(which), None, family.memory_bytes(which), 1.0) for which in range(len(family))]
     return statistics.mean(paged_bytes(networks, *pair, nested=family.nested)[0] for pair in pairs)
 
 
 def read_slice(file: Path, ends: Sequence[int], before: int, after: int) -> None:
-    """Read what the larger network has besides."""
+    """Read the part that the larger network adds."""
     if after > before:
         with safe_open(file, framework="np") as kept:
             kept.get_slice("shared")[ends[before] : ends[after]]

@@ -1,4 +1,4 @@
-"""The workloads by name: what each shows, what it takes, and how to open it."""
+"""The workloads by name, with their parameters and the function that opens each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FASTEST_FPS = 240.0
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a workload takes besides size, rate, length and seed."""
+    """A numeric parameter of a workload besides size, rate, length and seed."""
 
     default: float
     low: float
@@ -37,7 +37,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Request:
-    """What every opener is given, checked."""
+    """The checked arguments that an opener receives."""
 
     name: str
     seed: int
@@ -50,15 +50,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of stream."""
+    """A kind of stream."""
 
     name: str
     summary: str
     opener: Callable[[Request], Stream] = field(repr=False)
     parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
-    own_length: bool = False  # a duration of 0 means as long as it is
-    family: str = "streets"  # the workloads that resemble it: networks are built on their pictures before a run
-    classes: tuple[str, ...] | None = CLASSES  # those that these show; None: whatever a stream has
+    own_length: bool = False  # a duration of 0 means the length of the file
+    family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
+    classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
 
 
 def _open_street(request: Request) -> Stream:
@@ -68,7 +68,7 @@ def _open_street(request: Request) -> Stream:
 
 
 def _open_any_street(request: Request) -> Stream:
-    """Let the seed choose the kind of street, so that the devices of a fleet do not all see the same kind."""
+    """Choose the kind of street by the seed, so that the devices of a fleet see different kinds."""
     kinds = sorted(STREETS)
     kind = kinds[np.random.default_rng([request.seed, 13]).integers(len(kinds))]
     return _open_street(replace(request, name=f"streets/{kind}"))
@@ -81,7 +81,7 @@ def _open_signs(request: Request) -> Stream:
 
 
 def _procedural(request: Request, asked: Callable[..., Asked], stream: Callable[[Asked], Stream]) -> Stream:
-    """Open a stream that is drawn; after the slash of its name stands its preset."""
+    """Open a procedural stream; the part of its name after the slash is its preset."""
     return stream(
         asked(
             preset=request.name.partition("/")[2],
@@ -165,9 +165,9 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 
 
 def find_workload(name: str) -> Workload:
-    """Look a workload up by its name; every name that begins with 'video:' is a file.
+    """Look up a workload by name; every name that begins with 'video:' is a file.
 
-    A labelled set resembles nothing but itself: networks are built on the pictures that it does not show.
+    A labelled set is its own family: networks are trained on its training part, which the stream does not show.
     """
     if name.startswith(VIDEO_PREFIX):
         return _VIDEO
@@ -180,19 +180,19 @@ def find_workload(name: str) -> Workload:
 
 
 def label_of(name: str) -> str:
-    """Shorten a workload's name to what tables and plots call it: streets/running to running, video:a/b.mp4 to b."""
+    """Return the name of a workload in tables and plots: streets/running becomes running, video:a/b.mp4 becomes b."""
     return Path(name.rpartition(":")[2]).stem
 
 
 def content_of(name: str) -> str:
-    """Say what is in the folder of a labelled set; nothing of any other workload."""
+    """Return a digest of the folder of a labelled set; empty for every other workload."""
     return stamp(name.removeprefix(SET_PREFIX)) if name.startswith(SET_PREFIX) else ""
 
 
 def open_stream(
     name: str, *, seed: int, height: int, width: int, fps: float, duration_s: float | None, **params: float
 ) -> Stream:
-    """Open a workload; the same arguments give the same frames, in any process and any order."""
+    """Open a workload. The same arguments give the same frames in every process and in any order."""
     workload = find_workload(name)
     faults = [
         *checks.whole("seed", seed, 0, 2**63 - 1),

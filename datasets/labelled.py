@@ -1,4 +1,4 @@
-"""Labelled sets by name: pictures of one class each, in parts to train on, to choose by and to judge by."""
+"""Labelled sets by name: pictures with one class each, in a training, a validation and a test part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.datasets.signs.presets import SETS as SIGNS
 from driftlab.datasets.signs.presets import Problem
 from driftlab.errors import RequestError, unknown_name
 
-Counts = tuple[int, int, int]  # pictures in the three parts
+Counts = tuple[int, int, int]  # pictures in the training, validation and test part
 MAX_SET_BYTES = 2**34
 MAX_FILES = 1_000_000  # in the folder of an archive
 
@@ -32,7 +32,7 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """A classification problem as arrays."""
+    """A classification data set as arrays."""
 
     name: str
     classes: tuple[str, ...]  # name of each class, in the order of their numbers
@@ -43,29 +43,29 @@ class LabelledSet:
 
 @dataclass(frozen=True)
 class SetRequest:
-    """What every opener is given, checked."""
+    """The checked arguments that an opener receives."""
 
     name: str
-    folder: str  # of an archive; empty where none was named
+    folder: str  # of an archive; empty where none was given
     seed: int
     size: tuple[int, int]  # height and width in pixels
-    counts: Counts | None  # None: all there are
-    at_most: int | None  # of each part; a part that is cut begins as the whole one does
-    problem: Problem  # of a set that is drawn
+    counts: Counts | None  # None: all pictures
+    at_most: int | None  # per part; a shortened part holds the first pictures of the full one
+    problem: Problem  # of a procedural set
 
 
 @dataclass(frozen=True)
 class Source:
-    """One labelled set."""
+    """A labelled set in the catalogue."""
 
     summary: str
     opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
-    problem: Problem | None = None  # a set that is drawn: its classes and difficulty, which a request may change
+    problem: Problem | None = None  # of a procedural set: its classes and difficulty, which a request may change
     counts: Counts | None = None
 
     @property
     def in_folder(self) -> bool:
-        """Tell whether a folder belongs to its name."""
+        """Tell whether the set is read from a folder that its name gives."""
         return self.opener is _open_archive
 
 
@@ -116,7 +116,7 @@ def open_set(
 ) -> LabelledSet:
     """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder.
 
-    `counts` says how many pictures to train on, to choose by and to judge by; one number, that no part has more.
+    `counts` gives the pictures in the training, validation and test part; one number is the maximum for each part.
     """
     key, _, folder = name.partition(":")
     if key not in SETS:
@@ -141,7 +141,7 @@ def open_set(
 
 
 def stamp(name: str) -> str:
-    """Hash names and sizes of what lies in an archive's folder; nothing of a set that is the same everywhere."""
+    """Hash names and sizes of the files in an archive's folder; empty for a set without a folder."""
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
         return ""
@@ -165,7 +165,7 @@ def _count_faults(counts: object) -> list[str]:
 
 
 def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
-    """Refuse pictures that are asked for by number and would not fit into memory."""
+    """Refuse numbers of pictures that would not fit into memory."""
     asked = sum(counts) if isinstance(counts, tuple | list) else 0
     wanted = asked * pixels * 3
     if wanted <= MAX_SET_BYTES:

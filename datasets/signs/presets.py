@@ -1,4 +1,4 @@
-"""The sign workloads as data: labelled sets of several sizes, and streams whose worlds change in several ways."""
+"""The sign workloads as data: labelled sets of several sizes, and streams that drift in several ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftlab.datasets.script import Visit
 
 @dataclass(frozen=True)
 class Problem:
-    """A labelled set; difficulties are such that a network of 70 000 parameters gets some nine in ten right."""
+    """A labelled set; difficulties are chosen so that a network of 70 000 parameters reaches about 90 % accuracy."""
 
     name: str
     summary: str
@@ -33,15 +33,15 @@ SETS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for proble
 
 @dataclass(frozen=True)
 class Preset:
-    """A world of signs: how long each is seen, and how the place changes."""
+    """A world of signs: for how long each is visible, and how the place changes."""
 
     name: str
     summary: str
     visits: tuple[Visit, ...]
-    fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
-    sight_s: float  # how long a sign is seen
-    favour: float  # how much more often than others a scene shows some of the classes; 0 shows all alike
-    drift_s: float = 0.0  # the colours move on to others in this time; 0 keeps them
+    fresh: int  # scene numbers added for the next round of visits; fewer than the round has means recurrences
+    sight_s: float  # time for which a sign is visible
+    favour: float  # how unevenly a scene shows the classes; 0 shows all equally often
+    drift_s: float = 0.0  # time in which the colours blend into the next ones; 0 keeps them
     light_swing: float = 0.1  # slow change of the light
 
 

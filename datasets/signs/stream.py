@@ -1,7 +1,7 @@
 """The stream of signs: any frame, at any time, in any order, from a seed.
 
-A scene draws a colour for each class, so what a class looks like here is worth learning and worth nothing elsewhere;
-shape and patterns, which always hold, are hard to see under noise.
+A scene draws a colour for each class, so the colours of a class are useful in that scene only; shape and patterns
+are the same in all scenes and hard to see under noise.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from driftlab.datasets.signs.presets import PRESETS
 from driftlab.datasets.signs.views import draw_grain, draw_views
 
 Pixels = npt.NDArray[np.uint8]
-_STRAY = 0.06  # how far a sign's colour strays from its scene's
+_STRAY = 0.06  # standard deviation of a sign's colour around its scene's
 
 
 @dataclass(frozen=True)
 class SignsRequest(ProceduralRequest):
-    """A world of signs, how many kinds there are and how hard they are to tell apart."""
+    """A world of signs: the number of classes and their difficulty."""
 
     classes: float = 8.0
     difficulty: float = 2.0
@@ -36,15 +36,15 @@ class SignsRequest(ProceduralRequest):
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a scene does to its signs."""
+    """Colours, class frequencies and light of a scene."""
 
     colours: Floats  # [classes, 2, 3] of sign and ground
-    often: npt.NDArray[np.float64]  # [classes] how often each is met, summing to 1
+    often: npt.NDArray[np.float64]  # [classes] how often each is shown, summing to 1
     gain: float
 
 
 class SignsStream(Procedural[SignsRequest]):
-    """Signs passing by, one at a time."""
+    """A stream of passing signs, one at a time."""
 
     family = "signs"
 
@@ -77,7 +77,7 @@ class SignsStream(Procedural[SignsRequest]):
         return draw(views, *self.size, grain)[0], scene, kind
 
     def _view(self, scene: int, time_s: float) -> tuple[int, Views]:
-        """Bring the sign that is passing closer; where the scene changes, another one hangs."""
+        """Move the passing sign closer; a scene change replaces the sign."""
         number, passed = self._sight(time_s)
         look = self._look(scene, time_s)
         rng = np.random.Generator(np.random.SFC64([self._request.seed, 13, scene, number]))
@@ -96,20 +96,20 @@ class SignsStream(Procedural[SignsRequest]):
         return kind, nearer
 
     def _sight(self, time_s: float) -> tuple[int, float]:
-        """Number the sign in sight, and tell which part of its time has passed; some are seen longer than others."""
+        """Return the number of the visible sign and the share of its time that has passed; times of signs differ."""
         sight_s = self._preset.sight_s
         number = math.floor(time_s / sight_s)
         if time_s < self._comes_s(number):
             number -= 1
         start_s, stop_s = self._comes_s(number), self._comes_s(number + 1)
-        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first may have come before the stream began
+        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first sign may appear before the stream begins
 
     def _comes_s(self, number: int) -> float:
         late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
         return (number + 0.5 * late) * self._preset.sight_s
 
     def _look(self, scene: int, time_s: float) -> Look:
-        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
+        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
         if not self._preset.drift_s:
             return self._drawn_look(scene)
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)

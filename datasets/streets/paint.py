@@ -1,4 +1,4 @@
-"""Put a scene before the camera: far things first, each one a few polygons."""
+"""Paint a scene, distant things first, each as a few polygons."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from driftlab.datasets.streets.things import Thing
 _NEAR_M = 0.6
 _NEAREST_THING_M = 1.2
 _SIGHT_M = 90.0
-_BUMPS = 0.25  # how far the tops of greenery go up and down
+_BUMPS = 0.25  # amplitude of the tops of greenery
 _SKYLINE_M = 150.0
-_CLOUD_M = 6.0  # how far away a wall would be whose texture is as coarse as the clouds
+_CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
 _ROUND = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 _DISC = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1)[::2]
 
@@ -49,7 +49,7 @@ _STEM = _shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
 
 
 def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
-    """Paint everything the camera sees at this time."""
+    """Paint everything that the camera sees at this time."""
     along = preset.view == "along"
     _paint_sky(canvas, scene, time_s)
     (_paint_street if along else _paint_square)(canvas, scene)
@@ -64,7 +64,7 @@ def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
 
 
 def _place(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
-    """Say how far away and how far aside a thing is now; what leaves the window comes in at its other end."""
+    """Return distance and lateral offset of a thing now; a thing that leaves the window enters at its other end."""
     if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
     if along:
@@ -185,7 +185,7 @@ def _paint_square(canvas: Canvas, scene: Scene) -> None:
 
 
 class _Easel:
-    """Paints outlines given in a thing's own units, standing where the thing stands."""
+    """Fills outlines given in a thing's own units, at the thing's position."""
 
     def __init__(self, canvas: Canvas, thing: Thing, across_m: float, depth_m: float) -> None:
         camera = canvas.camera

@@ -1,4 +1,4 @@
-"""The street workloads as data: how each world looks, moves and how fast it changes."""
+"""The street workloads as data: how each world looks and moves, and how fast it changes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Preset:
     summary: str
     view: Literal["along", "across"]  # down the street, or from one side to the other
     visits: tuple[Visit, ...]
-    fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
+    fresh: int  # scene numbers added for the next round of visits; fewer than the round has means recurrences
     speed_mps: tuple[tuple[float, float], ...]  # (time in s, camera speed), linear between, repeated
     camera_height_m: float
     lane: float  # the camera's place across the street, in half road widths from its middle
     road_m: Range  # half the width of the road
     sidewalk_m: Range
     terrain_m: Range  # from the sidewalk to the houses
-    houses: float  # share of the lots that are built; the rest is green
+    houses: float  # share of the lots with a house; the others are green
     persons: Range
     cars: Range
     trees: Range
     person_depth_m: Range
-    wall_depth_m: Range = (12.0, 18.0)  # across: how far away the houses are
-    liveliness: float = 1.0  # how far limbs and bodies move
+    wall_depth_m: Range = (12.0, 18.0)  # across: distance of the houses
+    liveliness: float = 1.0  # amplitude of limbs and bodies
     shake: float = 0.004  # standard deviation of the camera's jitter, in frame heights
     bob: float = 0.0  # amplitude of the stride, in frame heights
     light_swing: float = 0.08  # slow change of the light inside a scene
-    drift_s: float = 0.0  # the look moves on to another one in this time; 0 keeps it
+    drift_s: float = 0.0  # time in which the look blends into another one; 0 keeps it
     yaw: float = 0.03  # slow turning of the camera, in frame widths
 
 

@@ -21,12 +21,12 @@ from driftlab.datasets.streets.scene import Scene, draw_scene
 from driftlab.datasets.streets.travel import draw_travel
 
 Pixels = npt.NDArray[np.uint8]
-_UNIFORM_TO_STD = math.sqrt(12)  # uniform grain is drawn four times as fast as normal grain
+_UNIFORM_TO_STD = math.sqrt(12)  # uniform noise is drawn four times as fast as normal noise
 
 
 @dataclass(frozen=True)
 class StreetRequest(ProceduralRequest):
-    """A street, and how crowded and how noisy it is."""
+    """A street, with its density of things and its sensor noise."""
 
     crowd: float = 1.0
     noise: float = 1.0
@@ -82,7 +82,7 @@ class StreetStream(Procedural[StreetRequest]):
         return keep(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
 
     def _look(self, scene: Scene, time_s: float) -> Look:
-        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
+        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
         if not self._preset.drift_s:
             return scene.look
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)

@@ -1,7 +1,7 @@
-"""AdaBN: batch norms take the statistics of what the device sees instead of those of the source.
+"""AdaBN: batch norms use the statistics of the device's frames instead of those of the source.
 
-Differs from the paper: `momentum`, `batch` and `alpha` are variants from later work for streams, on which a pass over a
-whole domain does not exist; `full` is the paper's, as a cumulative average.
+Differs from the paper: `momentum`, `batch` and `alpha` are variants from later work for streams, which have no pass
+over a complete domain; `full` is the paper's, as a cumulative average.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class AdaBn(OnStream):
         }
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Answer by what is stored or, in `batch` and `alpha`, by statistics of the batch or of each frame alone."""
+        """Predict by stored statistics or, in `batch` and `alpha`, by those of the batch or of each frame alone."""
         if not self._forgets:
             return super().answer(model, state, batch)
         return answer_by(self._statistics(model), model, state, batch, alone=self.answers == "now")
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        """Follow groups of `stream_batch` frames, or the whole batch on the stream."""
+        """Follow groups of `stream_batch` frames, or the full batch on the stream."""
         if why := unfit(model, batch):
             return Adapted(state, skipped=why, work=Passes())
         parts = groups(len(batch.images), phase, self.stream_batch)
@@ -52,7 +52,7 @@ class AdaBn(OnStream):
         return follow(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say how many frames go forward, of a network with batch norms."""
+        """Return the forward passes of a network with batch norms."""
         if self._forgets and not self._answers_at_once(phase):
             return Passes()
         return Passes(tuple(len(rows) for rows in groups(frames, phase, self.stream_batch) if len(rows)), trained=())

@@ -1,7 +1,7 @@
-"""Distill: learn a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
+"""Distill: train on a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
 
-Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the phase before. The moments
-then follow the path that was really walked, which choosing afterwards would not give. Batch norm keeps its statistics
+Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the previous phase. The moments
+then follow the steps that were really taken, unlike with a choice afterwards. Batch norm keeps its statistics
 and trains its scale and shift, so that a phase is described by the weight vector alone.
 
 Differs from the paper: epsilon stands where PyTorch puts it (`epsilon_mode`), a step size, length and mini-batch that
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
@@ -37,18 +37,18 @@ Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What one phase leaves to the next."""
+    """The state between phases."""
 
     moments: tuple[Vector, ...]
-    steps: int = 0  # since the beginning; phases do not start again from 0
-    update: Vector | None = None  # the last step as every coordinate would have made it; None before the first phase
-    start: Vector | None = None  # the weights as they were prepared
-    trained: masks.Mask | None = None  # what the last phase changed of them
+    steps: int = 0  # since the beginning; phases do not restart at 0
+    update: Vector | None = None  # the last step for every coordinate; None before the first phase
+    start: Vector | None = None  # the weights after `prepare`
+    trained: masks.Mask | None = None  # coordinates that the last phase changed
 
 
 @dataclass(frozen=True)
 class Distill(Adaptation):
-    """Learn from a teacher's labels."""
+    """Train on a teacher's labels."""
 
     fraction: float = 0.05
     strategy: Strategy = "gradient_guided"
@@ -62,12 +62,12 @@ class Distill(Adaptation):
     epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
     restart_each_phase: bool = False  # begin every phase at the generic weights, as the released code does
 
-    lengths: tuple[int, ...] = ()  # numbers of steps that a scheduler may choose from; none: `iterations` alone
+    lengths: tuple[int, ...] = ()  # numbers of steps from which a scheduler may choose; empty: `iterations` only
 
     labels = "teacher"
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "fraction": (0 < self.fraction <= 1, "in (0, 1]"),
             "iterations": (self.iterations >= 1, "at least 1"),
@@ -84,20 +84,20 @@ class Distill(Adaptation):
         return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say what a phase computes, unless it ends with a score."""
+        """Return the work of a phase, unless a score ends it."""
         if phase.stop_score is not None:
             return None
         count = self.iterations if phase.iterations is None else phase.iterations
         return Passes(count * (self.batch,), count * (self.batch,))
 
     def _done(self, state: Memory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
-        """Say what a phase did: its steps, and its work with the moments that it kept."""
+        """Return the steps of a phase, and its work with the moments that it kept."""
         kept_bytes = sum(moment.nbytes for moment in state.moments)
         work = Passes(forward * (frames,), len(losses) * (frames,), kept_bytes=kept_bytes)
         return {"iterations": len(losses), "losses": tuple(losses), "work": work}
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
-        """Begin with no moments: those of a network of other channels say nothing about this one's."""
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Memory:
+        """Start without moments: those of a network with other channels do not apply."""
         from driftlab.platform.networks.vector import read
 
         model.eval()
@@ -120,7 +120,7 @@ class Distill(Adaptation):
             return self._phase(model, flat, state, batch, phase)
 
     def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
-        """Choose coordinates, then walk; a walk that leaves the finite numbers never happened."""
+        """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
         from driftlab.platform.training.descent import Descent
 
         before = flat.weights.clone()
@@ -161,7 +161,7 @@ class Distill(Adaptation):
         return Adapted(after, changed=mask | undone, score=score, **done)
 
     def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
-        """Draw a mini-batch; a phase that ends with a score learns from all frames that it is judged by."""
+        """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
         assert batch.labels is not None
         return draw(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
 
@@ -186,7 +186,7 @@ class Distill(Adaptation):
 
 
 def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
-    """Go back to the generic weights if phases are to begin there; tell which weights that changed."""
+    """Return to the generic weights if phases restart there, and return the mask of changed weights."""
     import torch
 
     if not anew or memory.start is None or memory.trained is None:
@@ -204,7 +204,7 @@ def draw(batch: Batch, count: int) -> tuple[Images, Answers]:
 
 
 def gradients(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
-    """Put the gradient of the mean loss over the labels that count into the flat vector; None if none counts."""
+    """Put the gradient of the mean loss over usable labels into the flat vector; None if no label is usable."""
     import torch
 
     loss = task.loss(output, labels)
@@ -223,7 +223,7 @@ def _output(model: nn.Module, images: Images) -> torch.Tensor:
 
 
 def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
-    """Return how good the answers to the whole batch are where the phase wants to know it; 0 where no label counts."""
+    """Return the score of the full batch where the phase needs it; 0 if no label is usable."""
     if phase.stop_score is None:
         return None
     assert batch.labels is not None
@@ -233,7 +233,7 @@ def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
 
 
 def _score_at_end(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
-    """Look once more after the last step."""
+    """Score once more after the last step."""
     import torch
 
     if phase.stop_score is None:
@@ -247,7 +247,7 @@ def _reached(score: float | None, phase: Phase) -> bool:
 
 
 def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> masks.Mask:
-    """Undo the first step where it was small, and go on with the rest."""
+    """Undo the first step where it was small, and continue with the other coordinates."""
     import torch
 
     mask = masks.above_percentile((walk.weights - before).cpu().numpy(), fraction)
@@ -257,7 +257,7 @@ def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> ma
 
 
 def _running_order(model: nn.Module, flat: Flat, batch: Batch) -> npt.NDArray[np.intp]:
-    """List the coordinates layer by layer as the model runs."""
+    """List the coordinates layer by layer in running order."""
     from driftlab.platform.networks.predict import to_input
     from driftlab.platform.networks.vector import running_order
 

@@ -1,6 +1,6 @@
-"""ONDA: the statistics of batch norms follow the stream, a little with every few frames.
+"""ONDA: the statistics of batch norms follow the stream by a small step for every few frames.
 
-Differs from the paper: a group that leaves a batch norm one value per channel is skipped as a whole.
+Differs from the paper: a group that leaves a batch norm one value per channel is skipped entirely.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ class Onda(OnStream):
         return follow(model, state, batch, parts, momentum=self.momentum)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say how many frames go forward, of a network with batch norms."""
+        """Return the forward passes of a network with batch norms."""
         return Passes(tuple(len(rows) for rows in groups(frames, phase, self.stream_batch) if len(rows)), trained=())

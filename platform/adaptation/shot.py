@@ -1,9 +1,9 @@
-"""SHOT: features move so that the frozen head names the frames with confidence and variety.
+"""SHOT: features adapt so that the frozen head classifies frames with confidence and variety.
 
-In phases each frame also learns the class of the nearest centroid of features. On the stream there is one step over
-each batch without them: centroids need many frames of every class.
+In phases each frame also learns the class of the nearest feature centroid. On the stream there is one step per
+batch without pseudo-labels: centroids need many frames of every class.
 
-Differs from the paper: the network at hand is used as it is, without a bottleneck and a weight-normalised head of the
+Differs from the paper: the network is used as it is, without a bottleneck and a weight-normalised head of the
 method's own; entropies come from the logarithm of the softmax, without an epsilon; only batch norms leave evaluation
 mode; one learning rate for everything that learns.
 """
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shot(OnStream):
-    """Maximise information by everything but the head, and learn pseudo-labels in phases."""
+    """Maximise information with all weights but the head's, and train on pseudo-labels in phases."""
 
     iterations: int = 60  # of a phase
     batch: int = 32  # frames of a step in a phase
-    relabel: int = 15  # steps after which a phase finds pseudo-labels anew
+    relabel: int = 15  # steps between two computations of pseudo-labels
     learning_rate: float = 1e-3
     momentum: float = 0.9  # Nesterov's
     weight_decay: float = 1e-3
@@ -115,7 +115,7 @@ class Shot(OnStream):
         if why := why_undone(model, after, passed, done):
             put_back(model, before)
             return Adapted(state, skipped=why, work=work)
-        after = after if on_stream else replace(after, moments=())  # every phase begins at rest
+        after = after if on_stream else replace(after, moments=())  # every phase begins without momentum
         return Adapted(after, len(done.losses), tuple(done.losses), coordinates(layout, learning), work=work)
 
     def _loss(self, outputs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
@@ -127,7 +127,7 @@ class Shot(OnStream):
     def _stepping(
         self, flat: Flat, moments: tuple[Weights, ...], length: int
     ) -> tuple[Callable[[], None], torch.Tensor]:
-        """Make the step of SGD with Nesterov's momentum; over a phase of some length, its rate falls."""
+        """Return the step of SGD with Nesterov's momentum; its rate falls over a phase."""
         import torch
 
         speed = torch.tensor(flattened(moments, flat.layout, 1)[0], device=flat.weights.device)
@@ -144,7 +144,7 @@ class Shot(OnStream):
 
 
 class Labels:
-    """Pseudo-labels of all frames of a phase, with the features that they were found by."""
+    """Pseudo-labels of all frames of a phase, with the features that they come from."""
 
     def __init__(self, model: nn.Module, batch: Batch, size: int, done: Steps) -> None:
         self._model, self._batch, self._size, self._done = model, batch, size, done
@@ -152,7 +152,7 @@ class Labels:
         self.kept_bytes = 0
 
     def find(self) -> None:
-        """Look at every frame once and label it."""
+        """Compute the features of every frame once, and label it."""
         import torch
 
         from driftlab.platform.networks.features import features
@@ -167,12 +167,12 @@ class Labels:
         self.kept_bytes = sum(each.nbytes for each in (found, outputs, self._labels))
 
     def of(self, rows: Rows) -> torch.Tensor | None:
-        """Give the labels of some frames; None where nothing was labelled."""
+        """Return the labels of some frames; None before the first labelling."""
         return None if self._labels is None else self._labels[rows]
 
 
 def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
-    """Say how little information answers carry: undecided about each frame, or one answer for all frames."""
+    """Return the negative mutual information: high for undecided frames, and for one prediction for all frames."""
     import torch
     from torch.nn import functional as F
 
@@ -182,9 +182,9 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 
 
 def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Give every frame the class of the nearest centroid by cosine, in two rounds; classes without frames give none.
+    """Label every frame by the nearest centroid by cosine, in two rounds; classes without frames have no centroid.
 
-    A class that no frame is answered with has a soft centroid in the middle of all, which would win frames.
+    The soft centroid of a class that is never predicted lies in the middle of all features and would attract frames.
     """
     import torch
     from torch.nn import functional as F
@@ -201,7 +201,7 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
 
 
 def _head(model: nn.Module, state: Memory, batch: Batch, done: Steps) -> str:
-    """Name the network's head; the first time that takes a look at one frame."""
+    """Return the network's head; the first call runs one frame."""
     from driftlab.platform.networks.features import head_of
 
     if state.head is not None:

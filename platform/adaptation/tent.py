@@ -1,4 +1,4 @@
-"""Tent: scales and shifts of batch norms learn to make the network's own answers less uncertain.
+"""Tent: scales and shifts of batch norms minimise the entropy of the network's predictions.
 
 Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a step
 that leaves the finite numbers is undone. `episodic` resets at boundaries between domains, not before each batch.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tent(OnStream):
-    """Minimise the entropy of the answers by the scales and shifts of batch norms."""
+    """Minimise the entropy of predictions by the scales and shifts of batch norms."""
 
     answers: Literal["now", "batch"] = "batch"
     variant: Literal["original", "run"] = "original"  # statistics of the batch alone, or that move the stored ones
@@ -66,7 +66,7 @@ class Tent(OnStream):
         }
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Answer by statistics of the batch, or of each frame alone where answers do not wait; `run` by stored ones."""
+        """Predict by statistics of the batch, or of each frame alone where answers do not wait; `run`: stored ones."""
         from driftlab.platform.networks.parts import by_batch
 
         if self.variant == "run":
@@ -87,7 +87,7 @@ class Tent(OnStream):
     def _learn(
         self, model: nn.Module, state: Memory, batch: Batch, learning: list[str], lessons: list[Rows], *, at_once: bool
     ) -> Adapted:
-        """Make the steps; the outputs before the first one are the answers where those look at the same batch."""
+        """Make the steps; the outputs before the first one are the answers where they use the same batch."""
         from driftlab.platform.networks.parts import coordinates, copied, put_back
         from driftlab.platform.networks.vector import layout_of
         from driftlab.platform.training.descent import Descent
@@ -125,12 +125,12 @@ class Tent(OnStream):
 
 
 def _no_entropy(task: Task) -> str:
-    """Boxes come from a score per class and place, each for itself: they are no distribution over classes."""
+    """Return why a task has no entropy: a detector scores each class and place separately, without a distribution."""
     return "detections are no distribution over classes and have no entropy" if task.name == "detection" else ""
 
 
 def _scales_and_shifts(model: nn.Module) -> list[str]:
-    """Name what can learn in batch norms."""
+    """Name the trainable parameters of batch norms."""
     from driftlab.platform.networks.parts import norm_state
     from driftlab.platform.networks.vector import layout_of
 
@@ -139,6 +139,6 @@ def _scales_and_shifts(model: nn.Module) -> list[str]:
 
 
 def _owners(passed: Passed, learning: list[str]) -> list[str]:
-    """Name the batch norms that ran and learn."""
+    """Name the batch norms that ran and have trainable parameters."""
     owners = {name.rpartition(".")[0] for name in learning}
     return [name for name in passed.ran if name in owners]

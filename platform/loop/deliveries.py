@@ -1,4 +1,4 @@
-"""What comes of a round of learning, and goes to the device: labels, weights, or a new plan alone."""
+"""The results of a training round for the device: labels, weights, or a new plan alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.world.cost import added
 
 @dataclass
 class TrainingRound:
-    """One stay of samples with a learner, for its row in the updates table; one without uploads only sends weights."""
+    """A training round, for its row in the updates table; one without uploads only sends weights."""
 
     app: AppRun
     uploads: tuple[Upload, ...] = ()
@@ -25,14 +25,14 @@ class TrainingRound:
     teach_end_s: float | None = None
     train_start_s: float | None = None
     train_end_s: float | None = None
-    state: Any = None  # the streaming member's, after this round
+    state: Any = None  # of the streaming member, after this round
     stored: Stored | None = None
     trained: Trained | None = None
     plan: DownlinkPlan | None = None
-    way: str | None = None  # which of several the scheduler chose
-    needs: list[Need] = field(default_factory=list)  # of everything that was done
+    way: str | None = None  # the one of several that the scheduler chose
+    needs: list[Need] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
-    now_s: float = 0.0  # when the last step was done
+    now_s: float = 0.0  # end of the last step
 
     @property
     def need(self) -> Need:
@@ -41,7 +41,7 @@ class TrainingRound:
 
 @dataclass
 class Delivery(ABC):
-    """Something that goes to the device after a round."""
+    """A message to the device after a round."""
 
     app: AppRun
     session: Session
@@ -51,20 +51,20 @@ class Delivery(ABC):
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """How much the link carries."""
+        """Return its bytes on the link."""
 
     def take(self, message: Message) -> Job | None:
-        """Hand it to the application, whose answer is Applied; None: nothing has to be handed over."""
+        """Hand it to the application, whose reply is Applied; None if the application does not need it."""
         return None
 
     @abstractmethod
     def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
-        """Take into account what became of it; return its row of the updates table, if it has one."""
+        """Process its outcome; return its row of the updates table, if it has one."""
 
 
 @dataclass
 class LabelDelivery(Delivery):
-    """Labels of one upload; the device carries them along from the moment of their arrival."""
+    """Labels of one upload; the device warps them from their arrival on."""
 
     upload: Upload
     packed: Job
@@ -86,7 +86,7 @@ class LabelDelivery(Delivery):
 
 @dataclass
 class PlanDelivery(Delivery):
-    """A new plan alone, after a round in which nothing was learned."""
+    """A new plan alone, after a round without training."""
 
     done: TrainingRound
 
@@ -104,7 +104,7 @@ class PlanDelivery(Delivery):
 
 @dataclass
 class UpdateDelivery(Delivery):
-    """Weights; the device uses them from the moment of their arrival."""
+    """Weights; the device uses them from their arrival on."""
 
     done: TrainingRound
     packing: Job

@@ -1,4 +1,4 @@
-"""The networks by name. Importing this costs no torch: a request can be checked before anything is built."""
+"""The networks by name. Importing this module does not import torch, so that a request can be checked first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.frames import MOST_CLASSES
+from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Network:
-    """What a network of the zoo is for."""
+    """A network of the zoo: its task and a summary."""
 
     task: Task
     summary: str
@@ -40,12 +40,12 @@ ZOO: Mapping[str, Network] = {
 
 
 def build(name: str, classes: int, *, seed: int) -> nn.Module:
-    """Make a network with random weights; the same seed gives the same weights and disturbs no other generator."""
+    """Build a network with random weights; the same seed gives the same weights and leaves other generators alone."""
     check(name)
-    if task_of(name) is SEGMENTATION and classes > MOST_CLASSES:
+    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
         raise RequestError(
             f"'{name}' names pixels, and a label map has a byte for each: "
-            f"at most {MOST_CLASSES} classes, given {classes}."
+            f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
         )
     import torch
 
@@ -63,6 +63,6 @@ def check(name: str) -> None:
 
 
 def task_of(name: str) -> Task:
-    """Tell what a network does."""
+    """Return the task of a network."""
     check(name)
     return ZOO[name].task

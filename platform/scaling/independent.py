@@ -1,9 +1,9 @@
-"""Independent: a network of its own for every width, trained alone; what nested networks are compared with.
+"""Independent: a separate network for every width, each trained alone; the baseline of nested networks.
 
-Several sizes are several files: all of them must be kept, and a switch drops one whole network and loads another.
+Several sizes are several files: all of them must be stored, and a switch drops one full network and loads another.
 
-Differs from the paper: nothing was learned elsewhere before, networks start from random weights or from the trained
-one, and each training keeps its best epoch.
+Differs from the paper: there is no pre-training on other data, networks start from random weights or from the
+trained one, and each training keeps its best epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Independent(OfWidths):
-    """Train a network of its own for every width: no memory is shared, and a switch moves all of it."""
+    """Train a separate network for every width: no memory is shared, and a switch moves all of it."""
 
     keep: Keep = KEEP  # share of the filters of each network
     start: Literal["scratch", "pruned"] = "scratch"
@@ -40,7 +40,7 @@ class Independent(OfWidths):
     nested = False
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "ranked_on": (self.ranked_on >= 2, "at least 2"),
             "epochs": (self.epochs >= 0, "at least 0"),
@@ -68,7 +68,7 @@ class Independent(OfWidths):
             return judged(family, ground, networks)
 
     def _begin(self, ground: Ground, share: float) -> nn.Module:
-        """Make a network of this width, as nobody has trained it or as pruning at one stroke leaves it."""
+        """Return a network of this width, untrained or pruned in one step."""
         from driftlab.platform.scaling.growing import bare, prefix_of, pruned, start
 
         if self.start == "scratch":

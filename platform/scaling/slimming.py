@@ -1,4 +1,4 @@
-"""The steps of training all widths together: the sandwich rule, learning from the widest, statistics afterwards."""
+"""The steps of training all widths jointly: the sandwich rule, distillation from the widest, calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def trained(ground: Ground, keep: tuple[float, ...], widths: int, course: Course) -> nn.Module:
-    """Train a copy of the network at many widths; every width reads and moves the same weights."""
+    """Train a copy of the network at many widths, all of which share the same weights."""
     whole, rng = copy.deepcopy(ground.model), ground.rng("usnet")
     shapes: dict[float, nn.Module] = {}
 
@@ -43,19 +43,19 @@ def trained(ground: Ground, keep: tuple[float, ...], widths: int, course: Course
 
 
 def sandwich(keep: tuple[float, ...], widths: int, rng: np.random.Generator) -> Iterator[float]:
-    """Name the widths of one step: the widest first, the narrowest, and some at random."""
+    """Yield the widths of one step: the widest first, the narrowest, and some at random."""
     yield keep[0]
     yield keep[-1]
     yield from np.round(rng.uniform(keep[-1], keep[0], widths - 2), 2).tolist()
 
 
 def imitation(output: Tensor, wisdom: Tensor) -> Tensor:
-    """Compare with what the widest network believes, class by class along dimension 1."""
+    """Return the loss against the widest network's logits, class by class along dimension 1."""
     return -(wisdom.softmax(dim=1) * F.log_softmax(output, dim=1)).sum(dim=1).mean()
 
 
 def calibrated(ground: Ground, whole: nn.Module, share: float, course: Course, batches: int) -> nn.Module:
-    """Make the network of one width, and measure its statistics anew: those of another width are of no use."""
+    """Return the network of one width with statistics measured for it: those of another width do not fit."""
     network = cut(whole, ground.groups, prefix_of(ground, share))
     norms = [module for module in network.modules() if isinstance(module, _NormBase)]
     momenta = [norm.momentum for norm in norms]
@@ -73,7 +73,7 @@ def calibrated(ground: Ground, whole: nn.Module, share: float, course: Course, b
 
 
 def _run(ground: Ground, whole: nn.Module, shapes: dict[float, nn.Module], share: float, images: Tensor) -> Tensor:
-    """Run the first channels of every layer; gradients find their way to the weights of the whole."""
+    """Run the first channels of every layer; gradients reach the shared weights."""
     keep = prefix_of(ground, share)
     if share not in shapes:
         shapes[share] = cut(whole, ground.groups, keep).train()

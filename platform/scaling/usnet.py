@@ -1,7 +1,7 @@
-"""US-Net: networks of every width trained jointly, all of them beginnings of the same weights (Yu & Huang, ICCV 2019).
+"""US-Net: networks of every width trained jointly, as prefixes of the same weights (Yu & Huang, ICCV 2019).
 
-Differs from the paper: it begins with a trained network and not with random weights, the widest network is the widest
-one asked for, and a task without classes learns from its labels at every width.
+Differs from the paper: it starts from a trained network instead of random weights, the widest network is the widest
+requested one, and a task without classes trains on its labels at every width.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UsNet(OfWidths):
-    """Train all widths together: every step the widest, the narrowest and some between, who learn from the widest."""
+    """Train all widths jointly: per step the widest, the narrowest and some between, which learn from the widest."""
 
     keep: Keep = KEEP  # share of the filters of each network
     widths: int = 4  # trained per step: the widest, the narrowest, and so many less two at random
     epochs: int = 6
     learning_rate: float = 0.03
     batch: int = 32
-    calibration: int = 5  # batches that each network's statistics are measured on
+    calibration: int = 5  # batches for each network's statistics
 
     nested = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "widths": (self.widths >= 2, "at least 2"),
             "epochs": (self.epochs >= 0, "at least 0"),

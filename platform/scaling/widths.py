@@ -1,4 +1,4 @@
-"""Families whose networks differ in width only: what their members have in common."""
+"""The common part of members whose networks differ in width only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
-FEWEST = 2  # channels that every group keeps, if it has them
+MIN_CHANNELS = 2  # of every group, if it has them
 
 
 class OfWidths(Scaling):
-    """A member builds a family of `models/family.py`, and the other verbs are the same for all."""
+    """Base of members that build a `pruning.family.Family`; the other verbs are the same for all."""
 
     needs_data = True
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
-        """Make the network that was chosen; else the most accurate one that fits into memory."""
+        """Return the chosen network; without a choice the most accurate one that fits into memory."""
         from driftlab.platform.pruning.family import dense
 
         return dense(family, chosen(family, budget))
@@ -56,7 +56,7 @@ class OfWidths(Scaling):
 
 
 def chosen(family: Family, budget: Budget) -> int:
-    """Take the network that the budget names, or the most accurate one that fits into memory."""
+    """Return the network that the budget names, or the most accurate one that fits into memory."""
     if budget.variant is not None:
         return checked(budget.variant, len(family))
     limit = budget.memory_bytes
@@ -65,7 +65,7 @@ def chosen(family: Family, budget: Budget) -> int:
 
 
 def keep_faults(keep: Keep) -> list[str]:
-    """Say what is wrong with a list of shares."""
+    """List the faults of a list of shares."""
     falls = all(0 < small < large for large, small in itertools.pairwise(keep))
     if keep and keep[0] <= 1 and keep[-1] > 0 and falls:
         return []
@@ -73,5 +73,5 @@ def keep_faults(keep: Keep) -> list[str]:
 
 
 def width_of(size: int, share: float) -> int:
-    """Say how many of a group's channels a share of them is."""
-    return min(size, max(FEWEST, round(share * size)))
+    """Return the number of channels in a share of a group."""
+    return min(size, max(MIN_CHANNELS, round(share * size)))

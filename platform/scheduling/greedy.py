@@ -1,7 +1,7 @@
-"""NestDNN's greedy heuristics: hand out the machine unit by unit, and choose each network again as its share grows.
+"""NestDNN's greedy heuristics: allocate the machine unit by unit, and choose each network anew as its share grows.
 
-A network may be chosen while all networks together fit into memory. A walk depends on the plan that it starts from and
-on nothing else, so it can be left and taken up again.
+A network may be chosen while all networks together fit into memory. A walk depends only on its starting plan, so it can
+be interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 
 from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
 
-LEAST_GAIN = 1e-12  # below it a change of cost is rounding
-Step = tuple[int, int]  # an application, and how many units it is given
-ROUNDS = 5  # of exchange; two nearly always do
+MIN_GAIN = 1e-12  # a smaller change of cost is rounding
+Step = tuple[int, int]  # an application, and the units that it is given
+ROUNDS = 5  # of exchange; two are nearly always enough
 
 
 class Walk:
-    """A plan on its way, with each application's lowest cost for every number of units (B of its network)."""
+    """A plan in progress, with each application's lowest cost for every number of units (B of its network)."""
 
     def __init__(self, choices: Choices, plan: Plan) -> None:
         self.choices = choices
         self.networks, self.units = plan.networks.copy(), plan.units.copy()
         self.left = choices.units - int(self.units.sum())
-        self.blocks: dict[int, tuple[float, int]] = {}  # the best block of each application, while it holds
+        self.blocks: dict[int, tuple[float, int]] = {}  # the best block of each application, while it is valid
         self.fits = np.zeros_like(choices.memory_bytes, dtype=bool)
         self._look()
 
@@ -35,18 +35,18 @@ class Walk:
         return Plan(self.networks.copy(), self.units.copy())
 
     def give(self, app: int, units: int) -> None:
-        """Give units to an application and choose its network again."""
+        """Give units to an application and choose its network anew."""
         self.units[app] += units
         self.left -= units
         self.blocks.pop(app, None)
         self._choose(app)
 
     def choose(self) -> None:
-        """Choose networks again where that helps at the present units, what helps most first."""
+        """Choose networks anew where that helps at the present units, the largest gain first."""
         apps = np.arange(len(self.units))
         while True:
             gains = self.choices.cost[apps, self.networks, self.units] - self.lowest[apps, self.units]
-            if not gains.max() > LEAST_GAIN:  # as of a NaN
+            if not gains.max() > MIN_GAIN:  # a comparison that NaN fails
                 return
             self._choose(int(gains.argmax()))
 
@@ -58,7 +58,7 @@ class Walk:
             self._look()
 
     def _look(self) -> None:
-        """Find which networks fit beside those of the others."""
+        """Find the networks that fit beside those of the other applications."""
         held = memory_of(self.choices, Plan(self.networks, self.units))
         fits = self.choices.memory_bytes <= (held + self.choices.limit_bytes - held.sum())[:, None]
         if not np.array_equal(fits, self.fits):
@@ -68,12 +68,12 @@ class Walk:
 
 
 def smallest(choices: Choices) -> Plan:
-    """Start from one unit and the smallest network for everyone."""
+    """Start from one unit and the smallest network for every application."""
     return Plan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
 
 
 def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
-    """Hand out units by a rule until nothing improves or none is left; yield the plan after every step."""
+    """Allocate units by a rule until no step improves or none is left; yield the plan after every step."""
     walk, rule = Walk(choices, start), RULES[method]
     walk.choose()
     yield walk.plan
@@ -83,39 +83,39 @@ def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
         yield walk.plan
 
 
-# The rules: who gets how many units next; None ends the walk.
+# The rules: the application that gets the next units, and how many; None ends the walk.
 
 
 def steepest(walk: Walk) -> Step | None:
-    """Give one unit to whose cost falls most, among equals to who has fewer, until all that is left helps nobody.
+    """Give one unit to the application whose cost falls most, among equals the one with fewer units.
 
-    Where one unit helps nobody, several may: the units go round until they do.
+    Where one unit lowers no cost but several may, units go round; the walk ends when all units left would not help.
     """
     apps = np.arange(len(walk.units))
     now = walk.lowest[apps, walk.units]
     gains = now - walk.lowest[apps, walk.units + 1]
-    gains[gains <= LEAST_GAIN] = 0
-    if not gains.any() and (now - walk.lowest[apps, walk.units + walk.left] <= LEAST_GAIN).all():
+    gains[gains <= MIN_GAIN] = 0
+    if not gains.any() and (now - walk.lowest[apps, walk.units + walk.left] <= MIN_GAIN).all():
         return None
     return int(np.lexsort((apps, walk.units, -gains))[0]), 1
 
 
 def literal(walk: Walk) -> Step | None:
-    """Give one unit to whose cost changes least, as the words of the paper can be read."""
+    """Give one unit to the application whose cost changes least: a literal reading of the paper."""
     apps = np.arange(len(walk.units))
     changes = np.abs(walk.lowest[apps, walk.units] - walk.lowest[apps, walk.units + 1])
     return int(np.lexsort((apps, walk.units, changes))[0]), 1
 
 
 def lookahead(walk: Walk) -> Step | None:
-    """Give the block of units by which cost falls most per unit: what one unit does not buy, several may."""
+    """Give the block of units with the largest fall of cost per unit: several units may help where one does not."""
     have = walk.units.tolist()
     for app in range(len(have)):
         if app not in walk.blocks or walk.blocks[app][1] > walk.left:
             walk.blocks[app] = _best_block(walk.lowest[app], have[app], walk.left)
     best = max(walk.blocks, key=lambda app: (walk.blocks[app][0], -have[app], -app))
     gain, units = walk.blocks[best]
-    return (best, units) if gain > LEAST_GAIN else None
+    return (best, units) if gain > MIN_GAIN else None
 
 
 def _best_block(lowest: Floats, have: int, left: int) -> tuple[float, int]:
@@ -125,10 +125,10 @@ def _best_block(lowest: Floats, have: int, left: int) -> tuple[float, int]:
 
 
 def highest(walk: Walk) -> Step | None:
-    """Give one unit to who has the highest cost; to the next one where all that is left would not lower it."""
+    """Give one unit to the application with the highest cost, skipping those that all units left would not help."""
     costs = costs_of(walk.choices, Plan(walk.networks, walk.units))
     for app in np.argsort(-costs, kind="stable"):
-        if costs[app] - walk.lowest[app, walk.units[app] + walk.left] > LEAST_GAIN:
+        if costs[app] - walk.lowest[app, walk.units[app] + walk.left] > MIN_GAIN:
             return int(app), 1
     return None
 
@@ -141,11 +141,11 @@ RULES: Mapping[str, Callable[[Walk], Step | None]] = {
 }
 
 
-# What follows a walk.
+# Steps after a walk.
 
 
 def exchange(choices: Choices, plan: Plan) -> Plan:
-    """Divide anew between every two applications what both hold and what is left, until no two of them gain."""
+    """Divide the units of every two applications and the units left anew, until no two of them gain."""
     pairs = list(combinations(range(len(plan.units)), 2))
     in_vain = 0
     for first, second in pairs * ROUNDS:
@@ -158,7 +158,7 @@ def exchange(choices: Choices, plan: Plan) -> Plan:
 
 
 def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
-    """Find the best networks and units of two applications while all others keep theirs."""
+    """Return the best networks and units of two applications while all others keep theirs."""
     held = memory_of(choices, plan)
     units = choices.units - int(plan.units.sum() - plan.units[first] - plan.units[second])
     free_bytes = choices.limit_bytes - (held.sum() - held[first] - held[second])
@@ -168,7 +168,7 @@ def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
     joined = choices.cost[first, :, 1:units] + lowest[beside, units - 1 : 0 : -1]
     joined[beside < 0] = np.inf
     network, more = divmod(int(joined.argmin()), units - 1)
-    if joined[network, more] >= now - LEAST_GAIN:
+    if joined[network, more] >= now - MIN_GAIN:
         return plan
     networks, given = plan.networks.copy(), plan.units.copy()
     given[[first, second]] = more + 1, units - more - 1
@@ -178,7 +178,7 @@ def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
 
 
 def spread(choices: Choices, plan: Plan) -> Plan:
-    """Give what is left to who is slowest for the frame rate it asks for: it lowers no cost and raises the rate."""
+    """Give the units left to the application furthest below its frame rate: costs stay, rates rise."""
     units: Ints = plan.units.copy()
     rate = choices.rate[np.arange(len(units)), plan.networks]
     for _ in range(choices.units - int(units.sum())):

@@ -1,9 +1,9 @@
 """NestDNN: the network and the share of every application by a greedy walk over units of the machine.
 
 Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
-blocks of units are compared by default (`lookahead`); a programme may be solved instead (`priced`); networks must fit
-into memory at every step, and the highest cost is then bisected; what lowers no cost raises frame rates; priorities
-weigh costs; decisions are made when windows start.
+blocks of units are compared by default (`lookahead`); a program may be solved instead (`priced`); networks must fit
+into memory at every step, and the highest cost is then bisected; units that lower no cost raise frame rates;
+priorities weight costs; decisions are made when windows start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from driftlab.platform.scheduling.programming import levelled, priced
 
 @dataclass(frozen=True)
 class Kept:
-    """An unfinished plan, and what it is good for."""
+    """An unfinished plan, and the conditions in which it is valid."""
 
-    apps: tuple[tuple[str, int], ...]  # names, and how many networks each had
+    apps: tuple[tuple[str, int], ...]  # names, and numbers of networks
     memory_bytes: int
     alpha: float
     networks: tuple[int, ...]
     units: tuple[int, ...]
-    times: int  # how often it was taken up
+    times: int  # how often it was resumed
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class NestDnn(Scheduling):
     """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
 
     objective: Literal["total", "max"] = "total"
-    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one way
-    alpha: float = 0.1  # how much a second of lateness weighs against all of the accuracy
+    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one
+    alpha: float = 0.1  # the weight of a second of lateness against an accuracy of 1
     units: int = 100
     cached: bool = True
-    kept: float = 0.7  # share of the units that a cached plan has handed out
-    renew: int = 10  # times that a plan serves before one is made from scratch
+    kept: float = 0.7  # share of the units that a cached plan has allocated
+    renew: int = 10  # times that a plan is used before a new one is made
 
     wants = EACH_WINDOW
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "alpha": (0 <= self.alpha <= 1, "in [0, 1]"),
             "kept": (0 <= self.kept <= 1, "in [0, 1]"),
@@ -59,7 +59,7 @@ class NestDnn(Scheduling):
         return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
-        """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next window."""
+        """Resume the cached plan, allocate the rest of the machine, and cache the plan for the next window."""
         who, notes = admit(window, self.units)
         if not who:
             return allocation(window, [], notes)
@@ -73,13 +73,13 @@ class NestDnn(Scheduling):
         return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
 
     def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[Plan, Any]:
-        """Take a plan up where it was left, or begin anew, and keep it unfinished."""
+        """Resume the cached plan or start a new one, and cache it unfinished."""
         kept = self._kept(window, demands, choices)
         plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
         return plan, self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
 
     def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
-        """Hand out all units; give the finished plan and the last one before too much of the machine was given away."""
+        """Allocate all units; return the finished plan and the last one within the `kept` share of the units."""
         plan = unfinished = start
         for plan in grow(choices, "highest" if self.objective == "max" else self.method, start):
             if plan.units.sum() <= self.kept * self.units:
@@ -91,7 +91,7 @@ class NestDnn(Scheduling):
         return spread(choices, plan), unfinished
 
     def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> Kept | None:
-        """Give the plan that was kept if it is still one for these applications on this machine."""
+        """Return the cached plan if it is valid for these applications on this machine."""
         kept = window.state
         if not self.cached or not isinstance(kept, Kept) or kept.times >= self.renew:
             return None

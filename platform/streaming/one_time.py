@@ -31,7 +31,7 @@ class OneTime(Streaming):
         return False
 
     def plan_uplink(self, state: bool, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Plan the only upload at the start; it leaves when its last frame has been seen."""
+        """Plan the only upload at the start; it is sent after its last frame."""
         if now_s > 0:
             return None
         stop_s = min(self.sample_s, session.duration_s)

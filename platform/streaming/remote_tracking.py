@@ -1,7 +1,7 @@
-"""Remote+Tracking: the server labels a frame now and then, the device carries the labels along with the motion.
+"""Remote+Tracking: the server labels a frame now and then, and the device warps the labels along optical flow.
 
-Differs from the paper: flow is computed at the student's size, and until the first labels arrive the device shows what
-its generic model sees.
+Differs from the paper: flow is computed at the student's size, and until the first labels arrive the device uses
+the predictions of its generic model.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from driftlab.platform.streaming.sampling import newest
 
 @dataclass(frozen=True)
 class RemoteTracking(Streaming):
-    """Send a frame at high quality every `every_s` seconds, get its labels back."""
+    """Send a frame at high quality every `every_s` seconds, and receive its labels."""
 
     every_s: float = 1.0
-    chained: bool = True  # else one flow from the frame that was labelled straight to the one shown
+    chained: bool = True  # warp frame by frame; else by one flow from the labelled frame to the current one
     codec: str = "jpeg:95"
 
     feeds_learner = False

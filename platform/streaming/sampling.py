@@ -1,4 +1,4 @@
-"""Which frames of an interval to send: evenly spaced, the newest included."""
+"""The choice of frames from an interval: evenly spaced, the newest included."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tup
 
 
 def newest(now_s: float, session: StreamFacts) -> float:
-    """Tell when the frame that is shown now began; a time that rounding brought to the end shows the last one."""
+    """Return the start of the frame at a time; a time that rounding moved to the stream's end gives the last frame."""
     last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
     return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

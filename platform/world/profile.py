@@ -1,4 +1,4 @@
-"""Turn what a user wrote into a profile, or say everything that is wrong with it."""
+"""Parse a user's mapping into a profile, or report all of its faults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Profile = TypeVar("Profile")
-STRICT: ConfigDict = {"extra": "forbid"}  # every profile and its parts carry it as __pydantic_config__
+STRICT: ConfigDict = {"extra": "forbid"}  # the __pydantic_config__ of every profile and its parts
 
 
 def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
-    """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
+    """Build a frozen dataclass whose fields carry their limits; all faults are reported at once."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

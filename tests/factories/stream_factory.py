@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
 from driftlab.platform.networks import vector
@@ -47,7 +47,7 @@ class Steps(Adaptation):
 
     labels = "none"
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> dict[str, Any]:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> dict[str, Any]:
         return {"start": vector.read(model), "lessons": 0 if go_on is None else go_on["lessons"]}
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
@@ -90,7 +90,7 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
-    pack = spec.pop("pack", NOTHING)
+    pack = spec.pop("pack", EMPTY_PACK)
     node_spec = AppNodeSpec("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
     return Application(node_spec, made_from, pack)
 

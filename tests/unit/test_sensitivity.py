@@ -15,8 +15,8 @@ from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import sensitivity
 from driftlab.platform.scaling.growing import Ground
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.scaling.sensitivity import HAIR, curve, equally_lossy, losses, macs, narrowest
-from driftlab.platform.scaling.widths import FEWEST, width_of
+from driftlab.platform.scaling.sensitivity import TIE_BREAK, curve, equally_lossy, losses, macs, narrowest
+from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of
 from driftlab.platform.training.schooling import Course, grade, teach
 
 EXAMPLE, SPARE = factory.some_images(), "deep.1.0"
@@ -55,8 +55,8 @@ def test_a_curve_is_what_narrowing_one_group_alone_loses(ground, predicted):
         width = width_of(size, share)
         kept = gammas.argsort(descending=True, stable=True)[:width]
         worst = max(worst, whole - grade(cut(ground.model, ground.groups, {SPARE: kept}), data, data.val))
-        assert predicted[SPARE][width] == pytest.approx(worst + HAIR * (1 - width / size))
-    assert predicted[SPARE][size // 2] < HAIR < 0.05 < worst
+        assert predicted[SPARE][width] == pytest.approx(worst + TIE_BREAK * (1 - width / size))
+    assert predicted[SPARE][size // 2] < TIE_BREAK < 0.05 < worst
 
 
 def test_a_curve_never_falls_where_channels_go():
@@ -75,7 +75,7 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
         return int(1e6 * sum(costs[name] * width for name, width in widths.items()))
 
     monkeypatch.setattr(sensitivity, "macs", cost)
-    levels = {level for lost in drawn.values() for level in lost[FEWEST:]}
+    levels = {level for lost in drawn.values() for level in lost[MIN_CHANNELS:]}
     before = sizes
     for share in (1.0, 0.7, 0.4, 0.1):
         goal = cost(ground, uniform(ground, share))
@@ -83,7 +83,7 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
         fitting = [widths for widths in map(partial(narrowest, drawn), levels) if cost(ground, widths) <= goal]
         assert found == max(fitting, key=partial(cost, ground))
         level = max(drawn[name][width] for name, width in found.items())
-        assert all(drawn[name][width - 1] > level for name, width in found.items() if width > FEWEST)
+        assert all(drawn[name][width - 1] > level for name, width in found.items() if width > MIN_CHANNELS)
         assert all(found[name] <= before[name] for name in sizes)
         before = found
 
