@@ -23,7 +23,7 @@ class RackActor:
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
         os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
         keep_freed_memory()
-        plugins.hook()  # users' member files are importable by name here as well
+        plugins.install_finder()  # users' member files are importable by name here as well
         self._name = name
         self._rack = Rack(classes)
         for path in classes.values():

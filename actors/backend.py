@@ -12,7 +12,7 @@ import ray
 from ray import exceptions
 
 from driftlab.actors.cluster import ClusterConfig, connect
-from driftlab.actors.pool import Pool, Slot
+from driftlab.actors.pool import ActorSlot, Pool
 from driftlab.actors.session import RaySession
 from driftlab.errors import RunError
 from driftlab.platform.backend.base import Kind
@@ -77,7 +77,7 @@ class RayBackend:
                 self._users -= 1
                 self._gate.notify_all()
 
-    def get(self, reference: Any, slot: Slot | None) -> Any:
+    def get(self, reference: Any, slot: ActorSlot | None) -> Any:
         """Wait for a value while the run lasts and its actor can be expected to start."""
         while True:
             with self.using():

@@ -44,7 +44,7 @@ def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | No
 
 
 @contextlib.contextmanager
-def storm(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
+def kill_repeatedly(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
     """Kill `kills` actors while the block runs, one after each random pause; yields the growing list of calls.
 
     Kinds take turns: a kind is killed again only after all others.

@@ -26,7 +26,7 @@ WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # need
 
 
 @dataclass(eq=False)
-class Slot:
+class ActorSlot:
     """An actor and how many nodes it hosts."""
 
     name: str
@@ -43,7 +43,7 @@ class Pool:
     def __init__(self, config: ClusterConfig, cluster: Cluster, classes: Mapping[Kind, str]) -> None:
         self._config, self._cluster, self._classes = config, cluster, classes
         self.workers = config.workers or cluster.cpus
-        self._slots: dict[str, list[Slot]] = {}  # by the actor's class
+        self._slots: dict[str, list[ActorSlot]] = {}  # by the actor's class
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class Pool:
             for kind in WARM:
                 self._start(kind)
 
-    def take(self, kind: Kind) -> Slot:
+    def take(self, kind: Kind) -> ActorSlot:
         """Return the least loaded actor for one more node, or start another."""
         with self._lock:
             slots = self._slots.get(_label(kind), [])
@@ -62,23 +62,23 @@ class Pool:
             slot.nodes += 1
             return slot
 
-    def give(self, slot: Slot) -> None:
+    def give(self, slot: ActorSlot) -> None:
         """Release the place of a node."""
         with self._lock:
             slot.nodes -= 1
 
-    def twin(self, slot: Slot) -> Slot:
+    def twin(self, slot: ActorSlot) -> ActorSlot:
         """Start an actor for one session only, apart from the shared ones."""
         with self._lock:
             twin = self._start(slot.kind, shared=False)
             twin.nodes = slot.nodes
             return twin
 
-    def retire(self, slot: Slot) -> None:
+    def retire(self, slot: ActorSlot) -> None:
         """End the actor of one session."""
         self._cluster.run(lambda: ray.kill(slot.actor))
 
-    def check(self, slot: Slot) -> None:
+    def check(self, slot: ActorSlot) -> None:
         """Raise if an actor cannot start."""
         if time.monotonic() - slot.born < START_S or ray.wait([slot.ready], timeout=0)[0]:
             return
@@ -94,7 +94,7 @@ class Pool:
                 f"Actor {slot.name} cannot start: the cluster lacks {', '.join(lacking)}. Ask for less, or wait."
             )
 
-    def _suffices(self, kind: Kind, best: Slot, count: int) -> bool:
+    def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
         if kind in RACKED and self._config.rack is not None:
             return best.nodes < self._config.rack
         return best.nodes == 0 or count >= self._limit(kind)
@@ -108,7 +108,7 @@ class Pool:
     def _gpus(self, kind: Kind) -> float:
         return self._config.gpus_per_actor if kind in ON_GPU else 0.0
 
-    def _start(self, kind: Kind, *, shared: bool = True) -> Slot:
+    def _start(self, kind: Kind, *, shared: bool = True) -> ActorSlot:
         self._check_memory()
         label = _label(kind)
         number = next(self._numbers.setdefault(label, itertools.count()))
@@ -117,7 +117,7 @@ class Pool:
             self._slots.setdefault(label, []).append(slot)
         return slot
 
-    def _create(self, kind: Kind, name: str) -> Slot:
+    def _create(self, kind: Kind, name: str) -> ActorSlot:
         """Let Ray start an actor; the actor reports later that it is ready."""
         classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
         options = {
@@ -132,7 +132,7 @@ class Pool:
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options |= {"num_cpus": 0, "scheduling_strategy": here}
         actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
-        return Slot(name, kind, actor, actor.ready.remote())
+        return ActorSlot(name, kind, actor, actor.ready.remote())
 
     def _check_memory(self) -> None:
         """Refuse an actor that would make the machine swap."""

@@ -30,14 +30,14 @@ SMALL = 10
 LOOK_S = 5.0  # interval of looks at memory, which stop the process
 
 
-class Shared(RayBackend):
+class SharedBackend(RayBackend):
     """A backend that stays open between runs."""
 
     def close(self) -> None:
         """Do nothing until the end of the benchmark."""
 
 
-class Strict(Progress):
+class StrictProgress(Progress):
     """Raises when a cell fails."""
 
     def finished(self, cell: str, reason: str) -> None:
@@ -93,18 +93,20 @@ def fleets(system: str, count: int, devices: int) -> dict[str, object]:
     }
 
 
-def cost_s(backend: Shared, meter: Meter, system: str, count: int, devices: int) -> float:
+def cost_s(backend: SharedBackend, meter: Meter, system: str, count: int, devices: int) -> float:
     """Run the cells and return processor seconds per device."""
     with tempfile.TemporaryDirectory() as folder:
         before = meter.cpu_s()
-        run(fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=Strict())
+        run(
+            fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=StrictProgress()
+        )
         return (meter.cpu_s() - before) / (count * devices)
 
 
 def measure(system: str, devices: int) -> dict[str, object]:
     """Compare a large fleet with small ones."""
     meter = Meter()
-    backend = Shared(ClusterConfig(workers=2))
+    backend = SharedBackend(ClusterConfig(workers=2))
     small = max(1, devices // SMALL // 10)
     try:
         cost_s(backend, meter, system, 4, SMALL)

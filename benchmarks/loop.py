@@ -24,7 +24,7 @@ from driftlab.platform.backend.inline import InlineBackend, InlineSession
 from driftlab.platform.core.metrics import confusions, miou
 from driftlab.platform.grid.builds import settings_of
 from driftlab.platform.grid.progress import Progress
-from driftlab.platform.loop.context import key
+from driftlab.platform.loop.context import context_key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.networks.predict import load, predict, to_input
 from driftlab.platform.networks.zoo import build
@@ -138,7 +138,7 @@ def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
     alone = {"one_time": bare, "tent": bare_tent}[system]
     spec = parse(experiment(system, seconds))
     (cell,) = cells_of(spec)
-    setting = settings_of(spec, InlineBackend(), Progress())[key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = settings_of(spec, InlineBackend(), Progress())[context_key(cell.workload, cell.system.scaling, cell.seed)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(runs + 1):

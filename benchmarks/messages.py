@@ -25,14 +25,14 @@ PAYLOAD_BYTES = 2**20
 WORKERS = 2
 
 
-class Camera:
+class PayloadSource:
     """Makes payloads."""
 
     def make(self) -> Reply:
         return Reply(payload=np.zeros(PAYLOAD_BYTES, dtype=np.uint8))
 
 
-class Learner:
+class PayloadSink:
     """Takes payloads."""
 
     def __init__(self) -> None:

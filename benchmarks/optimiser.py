@@ -78,7 +78,7 @@ def iteration_ratios(repeats: int) -> dict[str, float]:
         torch.autograd.backward(functional.cross_entropy(theirs(images), labels))
         adam.step()
 
-    with vector.bound(ours) as flat:
+    with vector.bind_vector(ours) as flat:
         walk = flat_descent(flat.weights, 0.05)
 
         def flat_iteration() -> None:

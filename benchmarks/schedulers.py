@@ -29,7 +29,7 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.programming import by_programming
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.scheduling.uniform import Uniform
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 from driftlab.platform.world.variants import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
@@ -65,7 +65,7 @@ def cost(given: Window, allocation: Allocation, alpha: float) -> float:
         if grant.variant is None or one.accuracy_goal is None or one.latency_goal_s is None:
             raise ValueError(f"{one.app} was left out: {grant.note}")
         variant = one.variants[grant.variant]
-        late_s = max(0.0, variant.latency_s / overall(grant.answer) - one.latency_goal_s)
+        late_s = max(0.0, variant.latency_s / accelerator_share(grant.answer) - one.latency_goal_s)
         total += one.accuracy_goal - (variant.accuracy or 0.0) + alpha * late_s
     return total
 

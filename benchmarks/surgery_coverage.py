@@ -51,7 +51,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
+class CoverageRow:
     """The results of both libraries on one network."""
 
     network: str
@@ -119,7 +119,7 @@ def answer(model: nn.Module, image: Tensor) -> Tensor:
         return next(iter(tensors_in(model(image))))
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
 
 
@@ -139,7 +139,7 @@ def ours(model: nn.Module, image: Tensor) -> Result:
     found = surgery.groups(model, image)
     keep = {name: [k for k in range(size) if k % 3 != 1] for name, size in found.sizes.items() if size > 1}
     small = surgery.cut(model, found, keep)
-    off = apart(answer(small, image), answer(surgery.mask(model, found, keep), image))
+    off = relative_difference(answer(small, image), answer(surgery.mask(model, found, keep), image))
     return Result(len(found.sizes), off, trains(small, image))
 
 
@@ -168,7 +168,7 @@ def theirs(model: nn.Module, image: Tensor) -> Result:
     expected = answer(masked, image)
     for module, prune, gone in plans:
         graph.get_pruning_group(module, prune, gone).prune()
-    return Result(len(plans), apart(answer(model, image), expected), trains(model, image))
+    return Result(len(plans), relative_difference(answer(model, image), expected), trains(model, image))
 
 
 def _outputs(module: nn.Module) -> int:
@@ -191,7 +191,7 @@ def attempt(count: Callable[[nn.Module, Tensor], Result], model: nn.Module, imag
         return Result(f"stops ({type(error).__name__})")
 
 
-def measure(name: str, compare: bool) -> Row | None:
+def measure(name: str, compare: bool) -> CoverageRow | None:
     """Run both libraries on one network; None where it is not measured."""
     try:
         with limited():
@@ -201,7 +201,7 @@ def measure(name: str, compare: bool) -> Row | None:
             image = image_for(model)
     except TooSlow:
         return None
-    return Row(name, attempt(ours, model, image), attempt(theirs, model, image) if compare else None)
+    return CoverageRow(name, attempt(ours, model, image), attempt(theirs, model, image) if compare else None)
 
 
 def cells(result: Result | None) -> tuple[str, str, str]:
@@ -212,7 +212,7 @@ def cells(result: Result | None) -> tuple[str, str, str]:
     return str(result.groups), off, "yes" if result.trains else "no"
 
 
-def note(row: Row) -> str:
+def note(row: CoverageRow) -> str:
     """Return a note where the other library has more groups: they are wrong, or ours are incomplete."""
     here, there = row.ours.groups, row.theirs.groups if row.theirs else None
     if not isinstance(here, int) or not isinstance(there, int) or there <= here or row.theirs is None:
@@ -220,7 +220,7 @@ def note(row: Row) -> str:
     return "not reached" if (row.theirs.difference or 0) < EXACT else "theirs is another network"
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[CoverageRow]) -> str:
     """Format the rows as a table."""
     lines = []
     for row in rows:
@@ -229,7 +229,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join([HEAD, *lines, ""])
 
 
-def write(page: Path, rows: list[Row]) -> None:
+def write(page: Path, rows: list[CoverageRow]) -> None:
     text = page.read_text(encoding="utf-8")
     page.write_text(PLACE.sub(lambda place: place[1] + table(rows) + place[2], text), encoding="utf-8")
 
@@ -247,7 +247,7 @@ def main() -> None:
 
         names = sorted(models.list_models(module=models), key=parameters_of)
     compare = importlib.util.find_spec("torch_pruning") is not None
-    rows: list[Row] = []
+    rows: list[CoverageRow] = []
     for name in names:
         row = measure(name, compare)
         sys.stderr.write(f"{json.dumps(asdict(row)) if row else name + ': too large or too slow'}\n")

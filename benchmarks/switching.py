@@ -25,10 +25,10 @@ from safetensors.numpy import load_file, save_file
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.core.records import Variant
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.family import Family, dense
+from driftlab.platform.pruning.family import Family, extract
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.training.schooling import data_of
+from driftlab.platform.training.schooling import convert_set
 from driftlab.platform.world.variants import paged_bytes
 
 NETWORK, CLASSES = "wide_classifier", 10
@@ -38,7 +38,7 @@ Pairs = Sequence[tuple[int, int]]
 
 def families() -> tuple[Family, Family]:
     """Build both families without training: their sizes do not depend on their weights."""
-    data = data_of(open_set("signs/vc", counts=(40, 20, 20)))
+    data = convert_set(open_set("signs/vc", counts=(40, 20, 20)))
     model = build(NETWORK, CLASSES, seed=0).eval()
     nested = Nested(ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
     return nested.build(model, data), Independent(epochs=0).build(model, data)
@@ -93,8 +93,8 @@ def measure(repeats: int) -> dict[str, object]:
                 ),
             },
             "make_ms": {
-                "nested": round(median_ms(lambda _, after: dense(nested, after), every, repeats), 2),
-                "independent": round(median_ms(lambda _, after: dense(alone, after), every, repeats), 2),
+                "nested": round(median_ms(lambda _, after: extract(nested, after), every, repeats), 2),
+                "independent": round(median_ms(lambda _, after: extract(alone, after), every, repeats), 2),
             },
         }
 

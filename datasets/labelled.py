@@ -55,7 +55,7 @@ class SetRequest:
 
 
 @dataclass(frozen=True)
-class Source:
+class SetSource:
     """A labelled set in the catalogue."""
 
     summary: str
@@ -87,20 +87,20 @@ def _open_digits(request: SetRequest) -> LabelledSet:
     return open_digits(request)
 
 
-SETS: Mapping[str, Source] = MappingProxyType(
+SETS: Mapping[str, SetSource] = MappingProxyType(
     {
         **{
-            f"signs/{problem.name}": Source(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
+            f"signs/{problem.name}": SetSource(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
             for problem in SIGNS.values()
         },
-        "digits": Source("1 797 handwritten digits that come with scikit-learn", _open_digits),
-        "cifar10": Source("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "cifar100": Source("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "mnist": Source("handwritten digits, 70 000 pictures on this machine", _open_archive),
-        "fashion_mnist": Source("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
-        "svhn": Source("house numbers, 99 000 pictures on this machine", _open_archive),
-        "gtsrb": Source("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
-        "images": Source("any pictures on this machine, in one folder per class", _open_archive),
+        "digits": SetSource("1 797 handwritten digits that come with scikit-learn", _open_digits),
+        "cifar10": SetSource("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "cifar100": SetSource("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "mnist": SetSource("handwritten digits, 70 000 pictures on this machine", _open_archive),
+        "fashion_mnist": SetSource("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
+        "svhn": SetSource("house numbers, 99 000 pictures on this machine", _open_archive),
+        "gtsrb": SetSource("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
+        "images": SetSource("any pictures on this machine, in one folder per class", _open_archive),
     }
 )
 
@@ -123,8 +123,8 @@ def open_set(
         raise unknown_name("labelled set", key, SETS)
     source = SETS[key]
     height, width = size if isinstance(size, tuple) else (size, size)
-    faults = checks.whole("seed", seed, 0, 2**63 - 1)
-    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, 8, 512)]
+    faults = checks.check_integer("seed", seed, 0, 2**63 - 1)
+    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.check_integer("size", side, 8, 512)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
     faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:
@@ -140,7 +140,7 @@ def open_set(
     return source.opener(SetRequest(name, folder, seed, (height, width), exact, at_most, problem))
 
 
-def stamp(name: str) -> str:
+def folder_digest(name: str) -> str:
     """Hash names and sizes of the files in an archive's folder; empty for a set without a folder."""
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
@@ -156,12 +156,12 @@ def _count_faults(counts: object) -> list[str]:
     if counts is None:
         return []
     if isinstance(counts, int):
-        return checks.whole("counts", counts, 1, 10**7)
+        return checks.check_integer("counts", counts, 1, 10**7)
     if not isinstance(counts, tuple | list) or len(counts) != 3:
         return [
             f"counts is {counts!r}, allowed are three numbers (to learn, to choose and to judge by) or the most of each"
         ]
-    return [fault for count in counts for fault in checks.whole("a count", count, 1, 10**7)]
+    return [fault for count in counts for fault in checks.check_integer("a count", count, 1, 10**7)]
 
 
 def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
@@ -175,11 +175,11 @@ def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
     ]
 
 
-def _problem_faults(source: Source, classes: object, difficulty: object) -> list[str]:
+def _problem_faults(source: SetSource, classes: object, difficulty: object) -> list[str]:
     given = {"classes": classes, "difficulty": difficulty}
     if source.problem is None:
         return [
             f"{key} is {value!r}, but only signs can be had in any" for key, value in given.items() if value is not None
         ]
-    faults = [] if classes is None else checks.whole("classes", classes, 2, 360)
-    return faults + ([] if difficulty is None else checks.number("difficulty", difficulty, 0.0, 10.0))
+    faults = [] if classes is None else checks.check_integer("classes", classes, 2, 360)
+    return faults + ([] if difficulty is None else checks.check_number("difficulty", difficulty, 0.0, 10.0))

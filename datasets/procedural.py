@@ -65,7 +65,7 @@ class Procedural(Generic[AnyRequest]):
         return self._script.changes_s(self.duration_s)
 
 
-def keep(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
+def draw_cached(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
     """Return the cached frame, or draw it and drop the oldest cached one."""
     if number not in kept:
         kept[number] = draw()

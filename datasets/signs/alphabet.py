@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 ANGLES = 360  # a shape is its radius in this many directions
 
 
-class Kind(NamedTuple):
+class SignClass(NamedTuple):
     """A class: its index in each of the three alphabets."""
 
     shape: int
@@ -61,7 +61,7 @@ PATTERNS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
     "slants": lambda u, v: _wave(0.7 * (u + v)),
     "dots": lambda u, v: np.clip(_wave(u) + _wave(v) - 1, -1, 1),
 }
-MOST = len(SHAPES) * len(PATTERNS) ** 2
+MAX_CLASSES = len(SHAPES) * len(PATTERNS) ** 2
 
 
 def _wave(x: Floats) -> Floats:
@@ -70,16 +70,16 @@ def _wave(x: Floats) -> Floats:
     return swing
 
 
-def kinds_of(classes: int) -> tuple[Kind, ...]:
+def kinds_of(classes: int) -> tuple[SignClass, ...]:
     """Number the classes over the fewest letters of each alphabet, so that all three are needed to tell them apart."""
-    if not 2 <= classes <= MOST:
-        raise RequestError(f"Signs come in 2 to {MOST} classes, given {classes}.")
+    if not 2 <= classes <= MAX_CLASSES:
+        raise RequestError(f"Signs come in 2 to {MAX_CLASSES} classes, given {classes}.")
     limits, letters = (len(SHAPES), len(PATTERNS), len(PATTERNS)), [1, 1, 1]
     while math.prod(letters) < classes:
         growing = min((k for k in range(3) if letters[k] < limits[k]), key=lambda k: letters[k])
         letters[growing] += 1
     shapes, signs, grounds = letters
-    every = (Kind(s, f, b) for b in range(grounds) for f in range(signs) for s in range(shapes))
+    every = (SignClass(s, f, b) for b in range(grounds) for f in range(signs) for s in range(shapes))
     return tuple(kind for kind, _ in zip(every, range(classes), strict=False))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.signs.alphabet import ANGLES, PATTERNS, Floats, Kind, outlines
+from driftlab.datasets.signs.alphabet import ANGLES, PATTERNS, Floats, SignClass, outlines
 
 Pixels = npt.NDArray[np.uint8]
 _PERIODS = (0.17, 0.23)  # of the patterns on sign and ground, in shorter sides of the picture
@@ -18,7 +18,7 @@ _PERIODS = (0.17, 0.23)  # of the patterns on sign and ground, in shorter sides 
 class Views:
     """The contents of each picture; lengths are in units of the picture's shorter side, from its middle."""
 
-    kinds: Sequence[Kind]  # one per picture
+    kinds: Sequence[SignClass]  # one per picture
     centres: Floats  # [n, 2] x, y
     radii: Floats  # [n]
     turns: Floats  # [n] radians

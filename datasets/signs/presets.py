@@ -32,7 +32,7 @@ SETS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for proble
 
 
 @dataclass(frozen=True)
-class Preset:
+class SignsPreset:
     """A world of signs: for how long each is visible, and how the place changes."""
 
     name: str
@@ -46,7 +46,7 @@ class Preset:
 
 
 _PRESETS = (
-    Preset(
+    SignsPreset(
         name="depot",
         summary="Signs on one conveyor under one lamp, for ever.",
         visits=((0, math.inf),),
@@ -55,7 +55,7 @@ _PRESETS = (
         favour=0.0,
         light_swing=0.03,
     ),
-    Preset(
+    SignsPreset(
         name="town",
         summary="Signs along a round trip: a new quarter with colours of its own every 30 s, some seen twice.",
         visits=((0, 32.0), (1, 26.0), (0, 24.0), (2, 30.0)),
@@ -63,7 +63,7 @@ _PRESETS = (
         sight_s=2.0,
         favour=1.0,
     ),
-    Preset(
+    SignsPreset(
         name="motorway",
         summary="Signs that pass fast; the country changes every quarter of a minute and does not come back.",
         visits=((0, 14.0), (1, 16.0), (2, 13.0)),
@@ -71,7 +71,7 @@ _PRESETS = (
         sight_s=1.0,
         favour=1.5,
     ),
-    Preset(
+    SignsPreset(
         name="seasons",
         summary="Signs whose colours fade into others all the time, without a jump.",
         visits=((0, math.inf),),
@@ -82,4 +82,4 @@ _PRESETS = (
         light_swing=0.2,
     ),
 )
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+PRESETS: Mapping[str, SignsPreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.procedural import Procedural, ProceduralRequest, keep
+from driftlab.datasets.procedural import Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
 from driftlab.datasets.signs.alphabet import Floats, kinds_of, names_of
 from driftlab.datasets.signs.draw import Views, draw
@@ -35,7 +35,7 @@ class SignsRequest(ProceduralRequest):
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class SignsLook:
     """Colours, class frequencies and light of a scene."""
 
     colours: Floats  # [classes, 2, 3] of sign and ground
@@ -52,7 +52,7 @@ class SignsStream(Procedural[SignsRequest]):
         self._preset = PRESETS[request.preset]
         super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
         self._kinds = kinds_of(int(request.classes))
-        self._looks: OrderedDict[int, Look] = OrderedDict()
+        self._looks: OrderedDict[int, SignsLook] = OrderedDict()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class SignsStream(Procedural[SignsRequest]):
         late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
         return (number + 0.5 * late) * self._preset.sight_s
 
-    def _look(self, scene: int, time_s: float) -> Look:
+    def _look(self, scene: int, time_s: float) -> SignsLook:
         """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
         if not self._preset.drift_s:
             return self._drawn_look(scene)
@@ -117,13 +117,13 @@ class SignsStream(Procedural[SignsRequest]):
         mixed = np.float32(1 - weight) * before.colours + np.float32(weight) * after.colours
         return replace(before, colours=mixed, gain=(1 - weight) * before.gain + weight * after.gain)
 
-    def _drawn_look(self, number: int) -> Look:
-        return keep(self._looks, number, lambda: self._draw_look(number))
+    def _drawn_look(self, number: int) -> SignsLook:
+        return draw_cached(self._looks, number, lambda: self._draw_look(number))
 
-    def _draw_look(self, number: int) -> Look:
+    def _draw_look(self, number: int) -> SignsLook:
         rng = np.random.default_rng([self._request.seed, 12, number])
         weights = np.exp(self._preset.favour * rng.standard_normal(len(self._kinds)))
-        return Look(
+        return SignsLook(
             colours=rng.uniform(0.15, 0.85, (len(self._kinds), 2, 3)).astype(np.float32),
             often=weights / weights.sum(),
             gain=float(rng.uniform(0.7, 1.15)),

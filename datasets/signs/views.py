@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.signs.alphabet import Floats, Kind
+from driftlab.datasets.signs.alphabet import Floats, SignClass
 from driftlab.datasets.signs.draw import Views
 
 BLOBS = 3
 GRAIN = 0.08  # standard deviation of the noise at difficulty 1
 
 
-def draw_views(rng: np.random.Generator, kinds: Sequence[Kind], difficulty: float) -> Views:
+def draw_views(rng: np.random.Generator, kinds: Sequence[SignClass], difficulty: float) -> Views:
     """Place a sign in each picture, in random colours: only shape and patterns depend on the class."""
     n = len(kinds)
     sides = rng.choice([-1.0, 1.0], (n, 2))

@@ -78,7 +78,7 @@ TEXELS_PER_M = 8.0
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class StreetLook:
     """Colours, light and weather; blended while a look moves on to the next."""
 
     colours: Floats  # [material, 3] in 0..1
@@ -89,13 +89,13 @@ class Look:
     sun: float  # direction of the light, -1 left to 1 right
 
 
-def draw_look(rng: np.random.Generator) -> Look:
+def draw_look(rng: np.random.Generator) -> StreetLook:
     """Draw colours from the same distribution for every class, so that colour alone does not identify a class."""
     grey = rng.uniform(0.15, 0.85, (len(CLASSES), 1))
     base = np.clip(grey + rng.normal(0, 0.13, (len(CLASSES), 3)), 0.08, 0.92)
     kinds, spread = np.array([_CLASS_AND_STRAY[material] for material in Material]).T
     strays = 0.8 * rng.normal(0, 1, (len(Material), 1)) + rng.normal(0, 0.6, (len(Material), 3))
-    return Look(
+    return StreetLook(
         colours=np.clip(base[kinds.astype(np.intp)] + spread[:, None] * strays, 0.05, 0.95).astype(np.float32),
         haze=np.clip(rng.uniform(0.35, 0.85) + rng.normal(0, 0.05, 3), 0, 1).astype(np.float32),
         gain=float(rng.uniform(0.75, 1.1)),
@@ -105,7 +105,7 @@ def draw_look(rng: np.random.Generator) -> Look:
     )
 
 
-def blend_looks(first: Look, second: Look, weight: float) -> Look:
+def blend_looks(first: StreetLook, second: StreetLook, weight: float) -> StreetLook:
     """Blend the first look (weight 0) into the second (weight 1)."""
 
     def mix(a: float, b: float) -> float:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from driftlab.datasets.streets.look import Material
-from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, Preset
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
 from driftlab.datasets.streets.scene import LOTS_M, Lot, Scene
 from driftlab.datasets.streets.things import Thing
@@ -48,7 +48,7 @@ _DETAIL_PX = 14.0  # below this height limbs are less than a pixel wide
 _STEM = _shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
 
 
-def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
+def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> None:
     """Paint everything that the camera sees at this time."""
     along = preset.view == "along"
     _paint_sky(canvas, scene, time_s)
@@ -204,14 +204,14 @@ class _Easel:
             self.canvas.fill(surface, outline, (self.scale, -self.scale, *self.foot))
 
 
-def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     easel.fill(easel.surface(Material.TRUNK), _STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
     easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), _CROWN * (wide, 0.3) + (sway, 0.7))
 
 
-def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint the rear of a car down the street, its side across it."""
     along = preset.view == "along"
     tyre = easel.surface(Material.TYRE)
@@ -223,7 +223,7 @@ def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> No
         easel.fill(tyre, *_SIDE_TYRES)
 
 
-def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint legs that stride, arms that swing, a torso and a head."""
     beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
     lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)

@@ -16,7 +16,7 @@ ROAD, SIDEWALK, BUILDING, VEGETATION, SKY, PERSON, CAR, TERRAIN = range(len(CLAS
 
 
 @dataclass(frozen=True)
-class Preset:
+class StreetPreset:
     """One kind of street video; lengths are drawn per scene from the ranges."""
 
     name: str
@@ -45,7 +45,7 @@ class Preset:
 
 
 _PRESETS = (
-    Preset(
+    StreetPreset(
         name="interview",
         summary="Two people talk before a fixed camera; one scene for ever, only light and passers-by change.",
         view="across",
@@ -66,7 +66,7 @@ _PRESETS = (
         shake=0.001,
         yaw=0.004,
     ),
-    Preset(
+    StreetPreset(
         name="dance",
         summary="Dancers on a square before a phone on a stand; the place changes every minute and a half.",
         view="across",
@@ -87,7 +87,7 @@ _PRESETS = (
         shake=0.003,
         yaw=0.01,
     ),
-    Preset(
+    StreetPreset(
         name="street_comedian",
         summary="A crowd around a comedian, hand-held camera; people always move, the corner changes every 45 s.",
         view="across",
@@ -108,7 +108,7 @@ _PRESETS = (
         shake=0.008,
         yaw=0.05,
     ),
-    Preset(
+    StreetPreset(
         name="walking_paris",
         summary="A walk along wide streets; a new street about every 25 s, some of them twice.",
         view="along",
@@ -129,7 +129,7 @@ _PRESETS = (
         bob=0.012,
         yaw=0.05,
     ),
-    Preset(
+    StreetPreset(
         name="walking_ny",
         summary="A fast walk through crowds between high houses; a new block about every 16 s, few of them twice.",
         view="along",
@@ -150,7 +150,7 @@ _PRESETS = (
         bob=0.016,
         yaw=0.08,
     ),
-    Preset(
+    StreetPreset(
         name="driving_la",
         summary="A drive with stops at lights; a new district about every 14 s of driving, still views while it waits.",
         view="along",
@@ -170,7 +170,7 @@ _PRESETS = (
         shake=0.004,
         yaw=0.04,
     ),
-    Preset(
+    StreetPreset(
         name="running",
         summary="A run along park paths with a head camera; a new path about every 9 s and hard shaking.",
         view="along",
@@ -192,7 +192,7 @@ _PRESETS = (
         bob=0.03,
         yaw=0.06,
     ),
-    Preset(
+    StreetPreset(
         name="drift",
         summary="One street whose light, weather and colours move on steadily, to a new look every 60 s; no cuts.",
         view="along",
@@ -215,4 +215,4 @@ _PRESETS = (
         drift_s=60.0,
     ),
 )
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+PRESETS: Mapping[str, StreetPreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

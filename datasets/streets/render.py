@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
+from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, StreetLook
 
 Points = npt.NDArray[np.float64]
 FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # orientation of a surface: facing the camera, horizontal, along the street
@@ -105,7 +105,7 @@ class Canvas:
         ]
         return np.array(found, np.float32).reshape(-1, 5)
 
-    def image(self, look: Look, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
+    def image(self, look: StreetLook, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
         """Colour the surfaces: texture, shade, haze and light, then the lens and the sensor."""
         table = np.array(self._rows, np.float32)
         which = self.surfaces.astype(np.intp)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftlab.datasets.streets.look import Floats, Look, Material, draw_look, draw_tiles
-from driftlab.datasets.streets.presets import Preset
+from driftlab.datasets.streets.look import Floats, Material, StreetLook, draw_look, draw_tiles
+from driftlab.datasets.streets.presets import StreetPreset
 from driftlab.datasets.streets.things import Thing, draw_things
 
 LOTS_M = 320.0  # the street's houses repeat after this length
@@ -29,7 +29,7 @@ class Lot:
 class Scene:
     """The properties that stay the same while a scene is shown."""
 
-    look: Look
+    look: StreetLook
     tiles: Floats  # [class, TILE * TILE, 3] deviation from the mean colour
     horizon: float  # in frame heights from the top
     focal: float  # in frame heights
@@ -44,7 +44,7 @@ class Scene:
     phase: float
 
 
-def draw_scene(preset: Preset, seed: int, scene: int, crowd: float) -> Scene:
+def draw_scene(preset: StreetPreset, seed: int, scene: int, crowd: float) -> Scene:
     """Draw the scene with this number; it is the same whenever it is shown."""
     key = zlib.crc32(preset.name.encode())
     rng = np.random.default_rng([seed, scene, key, 1])
@@ -67,7 +67,7 @@ def draw_scene(preset: Preset, seed: int, scene: int, crowd: float) -> Scene:
     )
 
 
-def _draw_lots(preset: Preset, rng: np.random.Generator) -> tuple[Lot, ...]:
+def _draw_lots(preset: StreetPreset, rng: np.random.Generator) -> tuple[Lot, ...]:
     lots: list[Lot] = []
     start_m = 0.0
     while start_m < LOTS_M - 6:

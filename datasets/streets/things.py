@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, Preset
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 
 _STREET_M = 64.0  # cars and trees are drawn for this length of the street
 
@@ -31,7 +31,7 @@ class Thing:
 class _Slot:
     """The random numbers and dimensions from which one thing is drawn."""
 
-    preset: Preset
+    preset: StreetPreset
     rng: np.random.Generator
     number: int  # among the things of its kind
     count: int
@@ -55,7 +55,7 @@ class _Slot:
 
 
 def draw_things(
-    preset: Preset, rng: np.random.Generator, crowd: float, widths_m: tuple[float, float, float]
+    preset: StreetPreset, rng: np.random.Generator, crowd: float, widths_m: tuple[float, float, float]
 ) -> tuple[Thing, ...]:
     """Draw a scene's things; the widths are half the road's, the sidewalk's and the terrain's."""
     things: list[Thing] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import Preset
+from driftlab.datasets.streets.presets import StreetPreset
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,6 @@ class Travel:
         return done_m
 
 
-def draw_travel(preset: Preset, seed: int) -> Travel:
+def draw_travel(preset: StreetPreset, seed: int) -> Travel:
     """Start at a random time of the preset's speed cycle."""
     return Travel(preset.speed_mps, float(np.random.default_rng([seed, 102]).uniform(0, preset.speed_mps[-1][0])))

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, answer_by, follow, groups, unfit
+from driftlab.platform.adaptation.stream import (
+    NO_STEPS,
+    OnStream,
+    answer_by,
+    follow_statistics,
+    split_groups,
+    unfit_reason,
+)
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes
 
@@ -41,21 +48,23 @@ class AdaBn(OnStream):
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         """Follow groups of `stream_batch` frames, or the full batch on the stream."""
-        if why := unfit(model, batch):
+        if why := unfit_reason(model, batch):
             return Adapted(state, skipped=why, work=Passes())
-        parts = groups(len(batch.images), phase, self.stream_batch)
+        parts = split_groups(len(batch.images), phase, self.stream_batch)
         if not parts:
             return Adapted(state, skipped=NO_STEPS, work=Passes())
         if self._forgets:
             return self._only_answer(model, state, batch, phase)
         full = self.variant == "full"
-        return follow(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
+        return follow_statistics(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the forward passes of a network with batch norms."""
         if self._forgets and not self._answers_at_once(phase):
             return Passes()
-        return Passes(tuple(len(rows) for rows in groups(frames, phase, self.stream_batch) if len(rows)), trained=())
+        return Passes(
+            tuple(len(rows) for rows in split_groups(frames, phase, self.stream_batch) if len(rows)), trained=()
+        )
 
     def _only_answer(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         why = f"variant {self.variant} keeps nothing from one batch to the next"
@@ -72,6 +81,8 @@ class AdaBn(OnStream):
         return self.variant in ("batch", "alpha")
 
     def _statistics(self, model: nn.Module) -> AbstractContextManager[Any]:
-        from driftlab.platform.networks.parts import blended, by_batch
+        from driftlab.platform.networks.parts import blend_statistics, normalise_by_batch
 
-        return blended(model, self.alpha) if self.variant == "alpha" else by_batch(model, keeps=False)
+        return (
+            blend_statistics(model, self.alpha) if self.variant == "alpha" else normalise_by_batch(model, keeps=False)
+        )

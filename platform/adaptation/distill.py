@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,10 @@ Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class DistillMemory:
     """The state between phases."""
+
+    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
 
     moments: tuple[Vector, ...]
     steps: int = 0  # since the beginning; phases do not restart at 0
@@ -90,36 +92,36 @@ class Distill(Adaptation):
         count = self.iterations if phase.iterations is None else phase.iterations
         return Passes(count * (self.batch,), count * (self.batch,))
 
-    def _done(self, state: Memory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
+    def _done(self, state: DistillMemory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
         """Return the steps of a phase, and its work with the moments that it kept."""
         kept_bytes = sum(moment.nbytes for moment in state.moments)
         work = Passes(forward * (frames,), len(losses) * (frames,), kept_bytes=kept_bytes)
         return {"iterations": len(losses), "losses": tuple(losses), "work": work}
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Memory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> DistillMemory:
         """Start without moments: those of a network with other channels do not apply."""
         from driftlab.platform.networks.vector import read
 
         model.eval()
         vector = read(model)
-        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
+        return DistillMemory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
 
-    def reset(self, model: nn.Module, state: Any) -> Memory:
+    def reset(self, model: nn.Module, state: Any) -> DistillMemory:
         from driftlab.platform.networks.vector import write
 
         write(model, state.start)
         return self.prepare(model)
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.networks.vector import bound
+        from driftlab.platform.networks.vector import bind_vector
 
         if batch.labels is None or not len(batch.images):
             return Adapted(state, skipped="no labels" if batch.labels is None else "no frames")
         model.eval()
-        with bound(model) as flat:
+        with bind_vector(model) as flat:
             return self._phase(model, flat, state, batch, phase)
 
-    def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
+    def _phase(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
         from driftlab.platform.training.descent import Descent
 
@@ -136,7 +138,7 @@ class Distill(Adaptation):
             score = _score(output, batch, phase)
             if _reached(score, phase):
                 break
-            loss = gradients(flat, output, labels, batch.task)
+            loss = backpropagate(flat, output, labels, batch.task)
             if loss is None:
                 continue
             losses.append(loss)
@@ -157,15 +159,15 @@ class Distill(Adaptation):
             flat.weights.copy_(before)
             why = f"not finite after {len(losses)} iterations, loss {losses[-1]}"
             return Adapted(memory, skipped=why, work=done["work"])
-        after = Memory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
+        after = DistillMemory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, changed=mask | undone, score=score, **done)
 
     def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
         """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
         assert batch.labels is not None
-        return draw(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
+        return draw_batch(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
 
-    def _select(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch) -> masks.Mask:
+    def _select(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
         size = flat.layout.size
         count = masks.budget(self.fraction, size)
@@ -185,7 +187,7 @@ class Distill(Adaptation):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
 
 
-def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
+def _restart(flat: Flat, memory: DistillMemory, *, anew: bool) -> masks.Mask:
     """Return to the generic weights if phases restart there, and return the mask of changed weights."""
     import torch
 
@@ -196,14 +198,14 @@ def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
     return memory.trained
 
 
-def draw(batch: Batch, count: int) -> tuple[Images, Answers]:
+def draw_batch(batch: Batch, count: int) -> tuple[Images, Answers]:
     """Draw a mini-batch uniformly, with replacement."""
     assert batch.labels is not None
     rows = batch.rng.integers(len(batch.images), size=count)
     return batch.images[rows], batch.labels[rows]
 
 
-def gradients(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
+def backpropagate(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
     """Put the gradient of the mean loss over usable labels into the flat vector; None if no label is usable."""
     import torch
 

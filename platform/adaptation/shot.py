@@ -22,18 +22,18 @@ from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.stream import (
     NO_FRAMES,
     NO_STEPS,
-    Memory,
     OnStream,
     Rows,
-    Steps,
-    by_name,
+    StreamMemory,
+    WorkLog,
     descend,
+    device_inputs,
     entropies,
-    flattened,
-    inputs,
+    flatten_moments,
+    invalid_reason,
     mini_batches,
     part_learning,
-    why_undone,
+    split_by_name,
 )
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes, Weights
@@ -84,36 +84,38 @@ class Shot(OnStream):
         model.eval()
         return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
 
-    def _learn(self, model: nn.Module, state: Memory, batch: Batch, lessons: list[Rows], *, on_stream: bool) -> Adapted:
+    def _learn(
+        self, model: nn.Module, state: StreamMemory, batch: Batch, lessons: list[Rows], *, on_stream: bool
+    ) -> Adapted:
         from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.parts import coordinates, copied, put_back
+        from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
-        done, layout, layers = Steps(), layout_of(model), dict[str, None]()
+        done, layout, layers = WorkLog(), layout_of(model), dict[str, None]()
         head = _head(model, state, batch, done)
         learning = [name for name in layout.names if not name.startswith(f"{head}." if head else "")]
         if not learning:
             return Adapted(state, skipped="all that learns is the head, which SHOT freezes", work=done.passes(state))
-        before = copied(model, state.source)
+        before = copy_entries(model, state.source)
         with part_learning(model, learning, keeps=True, momentum=self.bn_momentum) as (flat, passed):
-            labels = Labels(model, batch, self.batch, done)
+            labels = PseudoLabels(model, batch, self.batch, done)
             step, speed = self._stepping(flat, state.moments if on_stream else (), 0 if on_stream else len(lessons))
 
             def loss_of(rows: Rows) -> torch.Tensor:
                 if not on_stream and self.cls_par and len(done.losses) % self.relabel == 0:
                     with passed.resting():
                         labels.find()
-                seen = features(model, inputs(model, batch, rows))
+                seen = features(model, device_inputs(model, batch, rows))
                 layers.update(dict.fromkeys(seen.layers))
                 return self._loss(seen.outputs, labels.of(rows))
 
             descend(lessons, loss_of, step, done)
-            moments = by_name((speed.cpu().numpy(),), flat.layout)
+            moments = split_by_name((speed.cpu().numpy(),), flat.layout)
         after = replace(state, moments=moments, steps=state.steps + len(done.backward), head=head)
         owners = {name.rpartition(".")[0] for name in learning}
         work = done.passes(after, [name for name in layers if name in owners], labels.kept_bytes)
-        if why := why_undone(model, after, passed, done):
-            put_back(model, before)
+        if why := invalid_reason(model, after, passed, done):
+            restore_entries(model, before)
             return Adapted(state, skipped=why, work=work)
         after = after if on_stream else replace(after, moments=())  # every phase begins without momentum
         return Adapted(after, len(done.losses), tuple(done.losses), coordinates(layout, learning), work=work)
@@ -130,7 +132,7 @@ class Shot(OnStream):
         """Return the step of SGD with Nesterov's momentum; its rate falls over a phase."""
         import torch
 
-        speed = torch.tensor(flattened(moments, flat.layout, 1)[0], device=flat.weights.device)
+        speed = torch.tensor(flatten_moments(moments, flat.layout, 1)[0], device=flat.weights.device)
         counted = itertools.count(1)
 
         def step() -> None:
@@ -143,10 +145,10 @@ class Shot(OnStream):
         return step, speed
 
 
-class Labels:
+class PseudoLabels:
     """Pseudo-labels of all frames of a phase, with the features that they come from."""
 
-    def __init__(self, model: nn.Module, batch: Batch, size: int, done: Steps) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, size: int, done: WorkLog) -> None:
         self._model, self._batch, self._size, self._done = model, batch, size, done
         self._labels: torch.Tensor | None = None
         self.kept_bytes = 0
@@ -160,7 +162,7 @@ class Labels:
         frames = len(self._batch.images)
         parts = [np.arange(start, min(start + self._size, frames)) for start in range(0, frames, self._size)]
         with torch.no_grad():
-            seen = [features(self._model, inputs(self._model, self._batch, rows)) for rows in parts]
+            seen = [features(self._model, device_inputs(self._model, self._batch, rows)) for rows in parts]
             found, outputs = (torch.cat([getattr(each, what) for each in seen]) for what in ("features", "outputs"))
             self._labels = pseudo_labels(found, outputs)
         self._done.forward.extend(len(rows) for rows in parts)
@@ -200,14 +202,14 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
     return labels
 
 
-def _head(model: nn.Module, state: Memory, batch: Batch, done: Steps) -> str:
+def _head(model: nn.Module, state: StreamMemory, batch: Batch, done: WorkLog) -> str:
     """Return the network's head; the first call runs one frame."""
     from driftlab.platform.networks.features import head_of
 
     if state.head is not None:
         return state.head
     done.forward.append(1)
-    return head_of(model, inputs(model, batch, np.arange(1)))
+    return head_of(model, device_inputs(model, batch, np.arange(1)))
 
 
 def _unfit(batch: Batch) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.parts import Passed
+    from driftlab.platform.networks.parts import NormRecord
     from driftlab.platform.networks.vector import Flat, Layout
 
 MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
@@ -29,8 +29,10 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class StreamMemory:
     """The state of a member: the source values of what it changes, and its optimiser."""
+
+    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
 
     source: Weights
     moments: tuple[Weights, ...] = ()  # by parameter, so that another network can continue with those that fit
@@ -48,14 +50,14 @@ class Memory:
 
 
 @dataclass
-class Steps:
+class WorkLog:
     """The computation of one call, recorded as it happens."""
 
     forward: list[int] = field(default_factory=list)
     backward: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
-    def passes(self, state: Memory, trained: Iterable[str] = (), kept_bytes: int = 0) -> Passes:
+    def passes(self, state: StreamMemory, trained: Iterable[str] = (), kept_bytes: int = 0) -> Passes:
         """Return it as counted passes."""
         kept_bytes += state.kept_bytes
         return Passes(tuple(self.forward), tuple(self.backward), tuple(trained), kept_bytes)
@@ -87,30 +89,30 @@ class OnStream(Adaptation):
 
         return norm_state(model)
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Memory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamMemory:
         """Copy the entries that may change; keep the parts of the previous optimiser that fit by name and shape."""
-        from driftlab.platform.networks.parts import copied
+        from driftlab.platform.networks.parts import copy_entries
 
         model.eval()
-        source = copied(model, self.changes(model))
+        source = copy_entries(model, self.changes(model))
         if go_on is None:
-            return Memory(source)
+            return StreamMemory(source)
         shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
         moments = tuple(
             {name: value for name, value in moment.items() if shapes.get(name) == value.shape}
             for moment in go_on.moments
         )
-        return Memory(source, moments, go_on.steps if any(moments) else 0)
+        return StreamMemory(source, moments, go_on.steps if any(moments) else 0)
 
-    def reset(self, model: nn.Module, state: Any) -> Memory:
+    def reset(self, model: nn.Module, state: Any) -> StreamMemory:
         """Return to the source network with a fresh optimiser."""
-        from driftlab.platform.networks.parts import put_back
+        from driftlab.platform.networks.parts import restore_entries
 
-        put_back(model, state.source)
+        restore_entries(model, state.source)
         return OnStream.prepare(self, model)
 
 
-def unfit(model: nn.Module, batch: Batch) -> str:
+def unfit_reason(model: nn.Module, batch: Batch) -> str:
     """Return why a member of batch norms cannot learn from this batch; empty if it can."""
     from driftlab.platform.networks.parts import batch_norms
 
@@ -126,7 +128,7 @@ def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> Iter
     return (batch.rng.choice(frames, size=min(size, frames), replace=False) for _ in range(count))
 
 
-def groups(frames: int, phase: Phase, size: int) -> list[Rows]:
+def split_groups(frames: int, phase: Phase, size: int) -> list[Rows]:
     """Split frames into consecutive groups, one group on the stream; a last group of a single frame is dropped.
 
     A phase with more steps than groups restarts at the first one.
@@ -139,24 +141,30 @@ def groups(frames: int, phase: Phase, size: int) -> list[Rows]:
     return cut if phase.iterations is None else list(islice(cycle(cut), phase.iterations))
 
 
-def follow(
-    model: nn.Module, state: Memory, batch: Batch, parts: Sequence[Rows], *, momentum: float | None, anew: bool = False
+def follow_statistics(
+    model: nn.Module,
+    state: StreamMemory,
+    batch: Batch,
+    parts: Sequence[Rows],
+    *,
+    momentum: float | None,
+    anew: bool = False,
 ) -> Adapted:
     """Let the statistics of batch norms follow groups of frames: with a momentum, or (None) as their average."""
     import torch
 
-    from driftlab.platform.networks.parts import batch_norms, by_batch, copied, put_back
+    from driftlab.platform.networks.parts import batch_norms, copy_entries, normalise_by_batch, restore_entries
 
-    before, done = copied(model, state.source), Steps()
+    before, done = copy_entries(model, state.source), WorkLog()
     model.eval()
     for norm in batch_norms(model).values() if anew else ():
         norm.reset_running_stats()
-    with by_batch(model, keeps=True, momentum=momentum) as passed, torch.no_grad():
+    with normalise_by_batch(model, keeps=True, momentum=momentum) as passed, torch.no_grad():
         for rows in parts:
-            model(inputs(model, batch, rows))
+            model(device_inputs(model, batch, rows))
             done.forward.append(len(rows))
-    if why := why_undone(model, state, passed, done):
-        put_back(model, before)
+    if why := invalid_reason(model, state, passed, done):
+        restore_entries(model, before)
         return Adapted(state, skipped=why, work=done.passes(state))
     return Adapted(state, iterations=len(parts), work=done.passes(state))
 
@@ -164,17 +172,21 @@ def follow(
 @contextmanager
 def part_learning(
     model: nn.Module, names: Sequence[str], *, keeps: bool, momentum: float
-) -> Iterator[tuple[Flat, Passed]]:
+) -> Iterator[tuple[Flat, NormRecord]]:
     """Bind these parameters to one vector while batch norms normalise by the batch."""
-    from driftlab.platform.networks.parts import by_batch, only_learning
-    from driftlab.platform.networks.vector import bound
+    from driftlab.platform.networks.parts import normalise_by_batch, train_only
+    from driftlab.platform.networks.vector import bind_vector
 
-    with only_learning(model, names), bound(model) as flat, by_batch(model, keeps=keeps, momentum=momentum) as passed:
+    with (
+        train_only(model, names),
+        bind_vector(model) as flat,
+        normalise_by_batch(model, keeps=keeps, momentum=momentum) as passed,
+    ):
         yield flat, passed
 
 
 def descend(
-    lessons: Iterable[Rows], loss_of: Callable[[Rows], torch.Tensor], step: Callable[[], None], done: Steps
+    lessons: Iterable[Rows], loss_of: Callable[[Rows], torch.Tensor], step: Callable[[], None], done: WorkLog
 ) -> None:
     """Make steps until the mini-batches end or the loss is not finite; `step` applies the gradients."""
     import torch
@@ -191,7 +203,7 @@ def descend(
 
 
 def answer_by(
-    statistics: AbstractContextManager[Any], model: nn.Module, state: Memory, batch: Batch, *, alone: bool
+    statistics: AbstractContextManager[Any], model: nn.Module, state: StreamMemory, batch: Batch, *, alone: bool
 ) -> Answered:
     """Predict with batch norms that normalise by the full batch, or by each frame alone."""
     from driftlab.platform.networks.predict import device_of, predict
@@ -203,7 +215,7 @@ def answer_by(
     return Answered(answers, state, Passes((size,) * (frames // size)))
 
 
-def inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
+def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
     """Return frames as inputs on the model's device."""
     from driftlab.platform.networks.predict import device_of, to_input
 
@@ -218,7 +230,7 @@ def entropies(outputs: torch.Tensor) -> torch.Tensor:
     return -(logs.exp() * logs).sum(dim=1)
 
 
-def flattened(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[npt.NDArray[Any], ...]:
+def flatten_moments(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[npt.NDArray[Any], ...]:
     """Arrange moments by name in the order of a vector; missing ones are zero."""
     zeros = [np.zeros(shape, dtype=layout.dtype) for shape in layout.shapes]
     given = (*moments, *({},) * (count - len(moments)))
@@ -228,13 +240,13 @@ def flattened(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[n
     )
 
 
-def by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[Weights, ...]:
+def split_by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[Weights, ...]:
     """Split vectors into arrays by name."""
     named = list(zip(layout.names, layout.shapes, strict=True))
     return tuple({name: vector[layout.spans[name]].reshape(shape) for name, shape in named} for vector in vectors)
 
 
-def why_undone(model: nn.Module, state: Memory, passed: Passed, done: Steps) -> str:
+def invalid_reason(model: nn.Module, state: StreamMemory, passed: NormRecord, done: WorkLog) -> str:
     """Return why an update is invalid: batches too small for a batch norm, or numbers that are not finite."""
     from driftlab.platform.networks.parts import is_finite
 

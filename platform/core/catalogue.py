@@ -68,12 +68,12 @@ class Member:
 
     def __post_init__(self) -> None:
         """Make the path of a user's file absolute where the request is read: workers run in other folders."""
-        object.__setattr__(self, "name", plugins.absolute(self.name))
+        object.__setattr__(self, "name", plugins.make_absolute(self.name))
         object.__setattr__(self, "params", tuple(sorted(self.params, key=lambda param: str(param[0]))))
 
     def __str__(self) -> str:
         """Return the name, followed in brackets by the parameters that differ from the defaults."""
-        name, params = plugins.short(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
+        name, params = plugins.drop_folder(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
         return f"{name}({params})" if params else name
 
     def make(self) -> Any:
@@ -100,7 +100,7 @@ def member_class(family: str, name: str) -> type[Any]:
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     if plugins.is_outside(name):
-        return plugins.find(family, name, import_class(BASES[family]))
+        return plugins.load_class(family, name, import_class(BASES[family]))
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
     return import_class(FAMILIES[family][name])
@@ -158,4 +158,4 @@ def _type_name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-plugins.hook()  # at import: a worker may unpickle a user's class before any code asks for it
+plugins.install_finder()  # at import: a worker may unpickle a user's class before any code asks for it

@@ -67,7 +67,7 @@ _PeoplesReader.add_implicit_resolver(
 )
 
 
-def read(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
+def read_yaml(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
     """Read YAML written by a person, or by a run (`stored`); raises yaml.YAMLError or RequestError."""
     if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so many values would take seconds
         raise _too_many(most)

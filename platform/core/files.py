@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
+def atomic_write(file: Path) -> Iterator[Path]:
     """Yield the path of a draft that replaces the file at the end; after a failure nothing is left of the draft."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
@@ -19,7 +19,7 @@ def whole(file: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(file: Path, content: str | bytes) -> None:
+def write_atomically(file: Path, content: str | bytes) -> None:
     """Write text or bytes so that no reader sees a part of them."""
-    with whole(file) as draft:
+    with atomic_write(file) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)

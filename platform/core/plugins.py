@@ -33,13 +33,13 @@ def is_outside(name: str) -> bool:
     return ":" in name or name.endswith(SUFFIX)
 
 
-def absolute(name: str) -> str:
+def make_absolute(name: str) -> str:
     """Make the path of a file absolute; other names are returned unchanged."""
     place, colon, cls = name.rpartition(":")
     return os.path.abspath(os.path.expanduser(place)) + colon + cls if place.endswith(SUFFIX) else name
 
 
-def short(name: str) -> str:
+def drop_folder(name: str) -> str:
     """Remove the folder from a name: tables must not depend on it."""
     place, colon, cls = name.rpartition(":")
     return Path(place).name + colon + cls if place.endswith(SUFFIX) else name
@@ -51,9 +51,9 @@ def code_digest(name: str) -> str | None:
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
 
 
-def find(family: str, name: str, base: type[Any]) -> type[Any]:
+def load_class(family: str, name: str, base: type[Any]) -> type[Any]:
     """Import a class and check that it can be a member of the family."""
-    given = absolute(name)
+    given = make_absolute(name)
     place, colon, attribute = given.rpartition(":")
     if not colon:
         raise RequestError(f"{family} member '{given}': name the class in it too, such as {given}:MyMember.")
@@ -68,7 +68,7 @@ def find(family: str, name: str, base: type[Any]) -> type[Any]:
     return found[attribute]
 
 
-def hook() -> None:
+def install_finder() -> None:
     """Let this process import files by their module names; further calls change nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

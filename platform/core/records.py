@@ -95,12 +95,12 @@ class Variant:
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None
-    judged: float | None = None  # accuracy on data that nothing was chosen by; None: only the known one is there
+    test_accuracy: float | None = None  # None: only `accuracy` is known
     kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
 
     def __post_init__(self) -> None:
         """Convert NaN to None where a value may be missing, and refuse values that no scheduler can compare."""
-        for name in ("accuracy", "energy_j", "judged"):
+        for name in ("accuracy", "energy_j", "test_accuracy"):
             if (value := getattr(self, name)) is not None and math.isnan(value):
                 object.__setattr__(self, name, None)
         if not (0 <= self.latency_s < math.inf and self.memory_bytes >= 0):
@@ -108,9 +108,9 @@ class Variant:
             raise RunError(f"The network '{self.name}' takes {needs}; both must be finite and at least 0.")
 
     @property
-    def reached(self) -> float | None:
+    def reported_accuracy(self) -> float | None:
         """Return the test accuracy, or the validation accuracy where none was measured."""
-        return self.accuracy if self.judged is None else self.judged
+        return self.accuracy if self.test_accuracy is None else self.test_accuracy
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Applied:
+class Receipt:
     """An application has applied an update or labels, or refused them with a reason."""
 
     version: int  # of the newest model

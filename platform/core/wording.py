@@ -18,6 +18,6 @@ WORDS: Mapping[str, str] = {
 }
 
 
-def worded(detail: ErrorDetails) -> str:
+def describe_fault(detail: ErrorDetails) -> str:
     """Describe a fault: in pydantic's words unless they presume knowledge of Python."""
     return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"

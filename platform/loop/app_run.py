@@ -22,7 +22,7 @@ from driftlab.platform.world.link import Link
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class StreamPiece:
     """A piece of the stream that an application is processing."""
 
     start_s: float
@@ -52,7 +52,7 @@ class AppRun:
     chosen: Any = None  # state of the scaling member's choices
     learning: Learning | None = None  # training that it offers or runs on the device
     way: int | None = 0  # the way that the scheduler chose; None: none
-    view: View | None = None
+    view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
     in_step: bool = True  # whether the device applied the last update; if not, it can apply none that builds on it
@@ -88,5 +88,5 @@ class AppRun:
 
     def message(self, direction: Direction, kind: str) -> Message:
         """Create a message; its damage on the way is drawn now."""
-        damaged = None if self.local else damage.draw(self.faults[direction], self.damaged)
+        damaged = None if self.local else damage.draw_damage(self.faults[direction], self.damaged)
         return Message(self, direction, kind, damaged, "torn" if damaged else "")

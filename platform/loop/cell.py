@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.systems.system import System
-from driftlab.platform.world.apps import App, Event, running
+from driftlab.platform.world.apps import App, Event, running_apps
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 
@@ -39,7 +39,9 @@ class DeviceSpec:
 
     def present(self, time_s: float) -> tuple[App, ...]:
         """Return the applications that run at a time, with their requirements then."""
-        return tuple(tenant.app for tenant in self.tenants) if self.events is None else running(self.events, time_s)
+        return (
+            tuple(tenant.app for tenant in self.tenants) if self.events is None else running_apps(self.events, time_s)
+        )
 
     def stopped(self, after_s: float, until_s: float) -> set[str]:
         """Return the applications that stopped in between, whether or not they came back."""

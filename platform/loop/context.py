@@ -18,7 +18,7 @@ from driftlab.platform.world.hardware import Hardware
 
 
 @dataclass(frozen=True)
-class Network:
+class BuiltNetwork:
     """A built network, or the family of networks that a scaling member made of one."""
 
     name: str
@@ -59,7 +59,7 @@ class Site:
         return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 
-def key(workload: str, scaling: Member, seed: int) -> str:
+def context_key(workload: str, scaling: Member, seed: int) -> str:
     """Return the key of a workload's context for systems with this scaling member under a seed."""
     return f"{workload} {scaling!r} {seed}"
 
@@ -68,8 +68,8 @@ def key(workload: str, scaling: Member, seed: int) -> str:
 class AppContext:
     """The shared objects of one application: its network and its teacher."""
 
-    student: Network
-    teacher: Network | None
+    student: BuiltNetwork
+    teacher: BuiltNetwork | None
     teacher_spec: TeacherSpec
     label_s: float  # per frame on the server
     classes: int

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.platform.backend.base import Job, Session
-from driftlab.platform.core.records import Applied, Need, Stored, Trained
+from driftlab.platform.core.records import Need, Receipt, Stored, Trained
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.messages import Message, Upload
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan
-from driftlab.platform.world.cost import added
+from driftlab.platform.world.cost import add_needs
 
 
 @dataclass
@@ -36,7 +36,7 @@ class TrainingRound:
 
     @property
     def need(self) -> Need:
-        return added(self.needs)
+        return add_needs(self.needs)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Delivery(ABC):
         return None
 
     @abstractmethod
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any] | None:
         """Process its outcome; return its row of the updates table, if it has one."""
 
 
@@ -80,7 +80,7 @@ class LabelDelivery(Delivery):
         times_s = self.upload.sent.newest_s, message.arrive_s
         return self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
 
-    def settle(self, message: Message, applied: Applied | None) -> None:
+    def settle(self, message: Message, applied: Receipt | None) -> None:
         return None
 
 
@@ -96,7 +96,7 @@ class PlanDelivery(Delivery):
     def bytes(self) -> int:
         return PLAN_BYTES
 
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
         if not message.refused:
             self.app.device_state = self.done.state
         return {"done": self.done, "reason": self.done.idle}
@@ -119,7 +119,7 @@ class UpdateDelivery(Delivery):
     def take(self, message: Message) -> Job:
         return self.session.call(self.app.node("application"), "apply", self.packing, message.arrive_s, message.damage)
 
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
         if applied is None:
             return {"done": self.done, "reason": message.refused}
         self.app.account.updates += applied.accepted

@@ -17,7 +17,7 @@ from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason,
 from driftlab.platform.world.apps import App
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import Radio, RadioMeter
-from driftlab.platform.world.machine import Machine, overall
+from driftlab.platform.world.machine import Machine, accelerator_share
 from driftlab.platform.world.variants import paged_bytes
 
 
@@ -42,7 +42,7 @@ class AppAllocation:
         known = self.demand.variants
         if self.variant is not None:
             return known[self.variant]
-        return known[0] if overall(self.grant.answer) and len(known) == 1 else None
+        return known[0] if accelerator_share(self.grant.answer) and len(known) == 1 else None
 
 
 @dataclass
@@ -141,7 +141,7 @@ class DeviceRun:
         self.state, self.grants = allocation.state, self._settled(demands, allocation)
         for demand in demands:
             grant = self.grants[demand.app]
-            keeps = grant.variant is None and overall(grant.answer) > 0
+            keeps = grant.variant is None and accelerator_share(grant.answer) > 0
             after = self.held[demand.app] if keeps else grant.variant  # a waiting application frees its memory
             before = self.held[demand.app]
             moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
@@ -153,7 +153,7 @@ class DeviceRun:
         """Let scaling choose the networks that the scheduler leaves open."""
         settled = {}
         for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share = given, overall(given.answer)
+            grant, share = given, accelerator_share(given.answer)
             if grant.variant is None and share and len(demand.variants) > 1:
                 app, slowest_s = self.apps[demand.app], 1 / demand.fps
                 goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
@@ -192,9 +192,9 @@ class DeviceRun:
         if not in_phase and not self.beside:
             return grant.answer, 0.0
         if in_phase and self.parts.streaming.learns == "instead":
-            return 0.0, overall(grant.answer) + overall(grant.learn or 0.0)
+            return 0.0, accelerator_share(grant.answer) + accelerator_share(grant.learn or 0.0)
         if grant.learn is None:
-            return overall(grant.answer) / 2, overall(grant.answer) / 2
+            return accelerator_share(grant.answer) / 2, accelerator_share(grant.answer) / 2
         return grant.answer, grant.learn
 
     def _works(self) -> Iterator[tuple[str, Share]]:

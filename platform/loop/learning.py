@@ -26,7 +26,7 @@ from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.codec import coding_macs
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Machine, Work, first_come
+from driftlab.platform.world.machine import Machine, MachineTask, first_come
 
 RETRY_S = 1.0  # delay between two requests of a device without weights
 UNPACKED_MACS = 2  # per pixel of a label map from the server
@@ -158,7 +158,7 @@ class Teaching:
         return self.parts.context.server
 
     def _drive(
-        self, steps: Steps, app: AppRun, machine: Machine, work: Work
+        self, steps: Steps, app: AppRun, machine: Machine, work: MachineTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Run the steps of a round on a machine."""
         try:

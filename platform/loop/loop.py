@@ -33,7 +33,7 @@ from driftlab.platform.world.link import LINKS, Link
 
 
 @dataclass(frozen=True)
-class Progress:
+class CellProgress:
     """The progress of a cell at the end of a window."""
 
     time_s: float
@@ -62,7 +62,7 @@ class Loop:
         for _ in self.windows():
             pass
 
-    def windows(self) -> Iterator[Progress]:
+    def windows(self) -> Iterator[CellProgress]:
         """Run window by window, so that the caller can read the scores so far, or stop."""
         self._start()
         duration_s, window_s, now_s = self.parts.cell.duration_s, self.parts.context.window_s, 0.0
@@ -76,7 +76,7 @@ class Loop:
                 self._close()
             self.advanced((stop_s - now_s) * len(self.devices))
             now_s = stop_s
-            yield Progress(now_s, {app.name: app.account for app in self._apps})
+            yield CellProgress(now_s, {app.name: app.account for app in self._apps})
 
     @property
     def _apps(self) -> list[AppRun]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["up", "down"]
 TOO_LATE = "it did not arrive in the session"
-GONE = "its application had gone"
+APP_GONE = "its application had gone"
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Message:
         """Return why the receiver is absent; empty if it is present."""
         if self.arrive_s >= self.app.facts.duration_s:
             return TOO_LATE
-        return GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
+        return APP_GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
 
 
 @dataclass(frozen=True, eq=False)

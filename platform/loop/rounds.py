@@ -29,7 +29,7 @@ from driftlab.platform.loop.deliveries import (
 from driftlab.platform.loop.messages import Upload
 from driftlab.platform.scheduling.base import Learning, Scheduling, Way
 from driftlab.platform.streaming.base import DownlinkPlan, Streaming
-from driftlab.platform.world.cost import added, need_of
+from driftlab.platform.world.cost import add_needs, need_of
 
 if TYPE_CHECKING:
     from driftlab.platform.backend.base import NodeId
@@ -172,7 +172,7 @@ class WeightRounds(Rounds):
 
     def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
         """Train as planned; where only the phase itself determines its work, the call comes before the time."""
-        if plan.phase is None or nothing_to_learn(done.stored, plan):
+        if plan.phase is None or lacks_labels(done.stored, plan):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
         wanted, running = replace(plan, state=None), None
@@ -209,7 +209,7 @@ class WeightRounds(Rounds):
             tried: Tried = yield from self._facts(trying)
             works = (tried.looks, *tried.work)
             needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
-            yield from self._do(done, Step("learning", added(needs)))
+            yield from self._do(done, Step("learning", add_needs(needs)))
             now, after = tried.before, tried.after
         ways = tuple(
             Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy)
@@ -248,6 +248,6 @@ def merge_stored(stored: Sequence[Stored]) -> Stored:
     return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
 
 
-def nothing_to_learn(stored: Stored | None, plan: DownlinkPlan) -> bool:
+def lacks_labels(stored: Stored | None, plan: DownlinkPlan) -> bool:
     """Tell whether no sample within the plan's horizon has a usable label."""
     return stored is None or stored.usable_s is None or stored.usable_s < plan.oldest_s

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.platform.core.metrics import kbps
-from driftlab.platform.core.records import Applied, Rows, Uploaded
+from driftlab.platform.core.records import Receipt, Rows, Uploaded
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
 from driftlab.platform.loop.deliveries import TrainingRound
@@ -18,10 +18,10 @@ from driftlab.platform.loop.ledger import PURPOSES, Account, total
 from driftlab.platform.loop.messages import Message
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 
 
-def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
+def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     """Return the columns of a row of `runs` that the request determines."""
     system = cell.system
     return {
@@ -43,7 +43,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
     """Return a finished cell's row; network columns hold for all applications, or are lists."""
     apps = list(setting.apps.values())
     return {
-        **asked_for(cell, setting.experiment),
+        **request_columns(cell, setting.experiment),
         "status": "done",
         "duration_s": cell.duration_s,
         **(_came_out(cell, apps, accounts, digests) if setting.live else {}),
@@ -95,7 +95,7 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = given.app, given.demand, given.network
-    answer, learn = overall(given.answer), overall(given.learn)
+    answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
     running = network is not None and answer > 0
     latency_s = network.latency_s / answer if network is not None and answer > 0 else None
     moved_in, moved_out = given.moved_bytes
@@ -108,7 +108,7 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
         "learn_share": learn or None,
         "variant": given.variant,
         "network": network.name if network else None,
-        "accuracy": network.reached if network else None,
+        "accuracy": network.reported_accuracy if network else None,
         "known_accuracy": network.accuracy if network else None,
         "latency_ms": None if latency_s is None else latency_s * 1e3,
         "fps": demand.fps,
@@ -134,7 +134,7 @@ def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
                 "app": app,
                 "variant": number,
                 "network": one.name,
-                "accuracy": one.reached,
+                "accuracy": one.reported_accuracy,
                 "known_accuracy": one.accuracy,
                 "memory_bytes": one.memory_bytes,
                 "kernel_bytes": one.kernel_bytes,
@@ -154,7 +154,7 @@ def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | N
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     """Return the rows of a failed cell, with its reason."""
-    return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
+    return {"runs": [{**request_columns(cell, experiment), "status": "failed", "error": reason}]}
 
 
 def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
@@ -209,7 +209,7 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: TrainingRound, reason: str, site: str, applied: Applied | None = None, arrive_s: float | None = None
+    done: TrainingRound, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need

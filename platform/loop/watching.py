@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.loop.app_run import AppRun, View
+from driftlab.platform.loop.app_run import AppRun, StreamPiece
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.rows import share_row
 from driftlab.platform.scheduling.base import Reason
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Watching:
         self._write(device)
         if not self.parts.context.live or self.parts.clock.now >= device.until_s:
             return
-        running = {one.demand.app: one for one in device.allocations if overall(one.grant.answer)}
+        running = {one.demand.app: one for one in device.allocations if accelerator_share(one.grant.answer)}
         for name, app in device.apps.items():
             if name not in running:
                 self.look(app)
@@ -98,10 +98,10 @@ class Watching:
                 digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
         return digests
 
-    def _open(self, app: AppRun, start_s: float, stop_s: float) -> View:
-        return View(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
+    def _open(self, app: AppRun, start_s: float, stop_s: float) -> StreamPiece:
+        return StreamPiece(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
 
-    def _look(self, app: AppRun, view: View, captured: Captured, stop_s: float) -> None:
+    def _look(self, app: AppRun, view: StreamPiece, captured: Captured, stop_s: float) -> None:
         """Start the model on a piece of the stream; without truth it is scored against the teacher's labels."""
         device, session = self.devices[app.device], self.parts.session
         courses = [device.machine.course(f"{app.app}/answer", view.start_s, stop_s)]

@@ -17,7 +17,7 @@ from driftlab.platform.core.records import LayerCost, ModelCost
 
 logger = logging.getLogger(__name__)
 
-FREE = (
+UNCOUNTED = (
     _NormBase,
     nn.GroupNorm,
     nn.LayerNorm,
@@ -25,7 +25,7 @@ FREE = (
 )  # have parameters and by convention no multiply-accumulates
 
 
-def account(model: nn.Module, height: int, width: int) -> ModelCost:
+def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
     """Count one image: a multiply-accumulate counts one; only convolutions and linear layers have any.
 
     Bytes are those of leaf modules; operations between them (adding, resizing) are not counted. A copy runs once over a
@@ -94,7 +94,7 @@ def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
     """Warn of modules with parameters that counted no operation: attention, recurrent layers, custom arithmetic."""
     for name, module in model.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        if own and name not in counted and not isinstance(module, FREE):
+        if own and name not in counted and not isinstance(module, UNCOUNTED):
             logger.warning("%s %s has %d parameters and counts no MACs", type(module).__name__, name or "(root)", own)
 
 

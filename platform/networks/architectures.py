@@ -48,7 +48,7 @@ class _Trunk(nn.Module):
         return torch.cat([_resize(self.deep(first), first), first], dim=1)
 
 
-class Student(_Trunk):
+class StudentNetwork(_Trunk):
     """Segmentation network: a class per pixel from the features of its place."""
 
     def __init__(self, classes: int, width: int) -> None:
@@ -82,11 +82,11 @@ class Detector(_Trunk):
             nn.init.constant_(self.head.bias[:classes], -4.0)  # centres are rare
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        judged: torch.Tensor = self.head(self.neck(self.features(images)))
-        return judged
+        output: torch.Tensor = self.head(self.neck(self.features(images)))
+        return output
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Residual block: two convolutions added to their input, which is projected where its shape differs."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
@@ -107,7 +107,7 @@ class ResidualClassifier(nn.Module):
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
         self.first = _conv(3, width, stride=2)
-        self.deep = nn.Sequential(Block(width, 2 * width, stride=2), Block(2 * width, 2 * width))
+        self.deep = nn.Sequential(ResidualBlock(width, 2 * width, stride=2), ResidualBlock(2 * width, 2 * width))
         self.head = nn.Linear(2 * width, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ class ResidualClassifier(nn.Module):
         return logits
 
 
-class Context(nn.Module):
+class FrameContext(nn.Module):
     """Scale each channel by a function of the frame's average: the look of a scene is a property of the whole frame."""
 
     def __init__(self, width: int) -> None:
@@ -127,7 +127,7 @@ class Context(nn.Module):
         return x * gate
 
 
-class Teacher(nn.Module):
+class TeacherNetwork(nn.Module):
     """An encoder-decoder with skip connections down to an eighth of the resolution, wide enough for many scenes."""
 
     def __init__(self, classes: int, width: int) -> None:
@@ -137,7 +137,7 @@ class Teacher(nn.Module):
         self.eighth = nn.Sequential(
             _conv(2 * width, 3 * width, stride=2),
             _conv(3 * width, 3 * width, dilation=2),
-            Context(3 * width),
+            FrameContext(3 * width),
             _conv(3 * width, 3 * width, dilation=4),
         )
         self.up_quarter = _conv(5 * width, 2 * width)
@@ -174,10 +174,10 @@ class DeepLab(nn.Module):
 
 
 MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
-    "tiny": partial(Student, width=16),
-    "small": partial(Student, width=24),
-    "half": partial(Student, width=8),
-    "teacher": partial(Teacher, width=32),
+    "tiny": partial(StudentNetwork, width=16),
+    "small": partial(StudentNetwork, width=24),
+    "half": partial(StudentNetwork, width=8),
+    "teacher": partial(TeacherNetwork, width=32),
     "deeplabv3_mobilenet": DeepLab,
     "tiny_classifier": partial(Classifier, width=16),
     "wide_classifier": partial(Classifier, width=64),

@@ -97,7 +97,7 @@ def write_buffers(model: nn.Module, buffers: Buffers) -> None:
             tensor.copy_(torch.tensor(array))  # a copy: an array that crossed a border may be read-only
 
 
-def moved(before: Buffers, after: Buffers) -> tuple[int, ...]:
+def changed_buffers(before: Buffers, after: Buffers) -> tuple[int, ...]:
     """Return the places of the buffers of `after` that differ by a bit from those of `before`."""
     if before.layout != after.layout:
         return tuple(range(len(after.arrays)))
@@ -112,7 +112,9 @@ def digest_of(held: State, built: Buffers, memory: Any = None) -> str:
     which only the weights changed has the digest of its weights alone.
     """
     seen = hashlib.sha256(held.vector.tobytes())
-    changed = {held.buffers.layout.names[place]: held.buffers.arrays[place] for place in moved(built, held.buffers)}
+    changed = {
+        held.buffers.layout.names[place]: held.buffers.arrays[place] for place in changed_buffers(built, held.buffers)
+    }
     if changed:
         seen.update(canonical_bytes(("buffers", changed)))
     if not (memory is None or (isinstance(memory, Mapping | Sequence) and not len(memory))):
@@ -134,7 +136,10 @@ def _parts_of(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         values = [canonical_bytes(getattr(value, name), f"{place}.{name}") for name in names]
-        name = type(value).__qualname__  # without the module: that of a member in a file depends on the machine
+        cls = type(value)
+        # A class may keep the name under which it was first digested. The module is left out: that of a user's file
+        # depends on the machine.
+        name = getattr(cls, "digest_name", cls.__qualname__)
         return f"dataclass {name}", [part for pair in zip(map(str.encode, names), values, strict=True) for part in pair]
     if isinstance(value, Mapping):
         items = [(canonical_bytes(key, place), canonical_bytes(value[key], f"{place}[{key!r}]")) for key in value]

@@ -91,7 +91,7 @@ def write(model: nn.Module, vector: Vector) -> None:
 
 
 @contextmanager
-def bound(model: nn.Module) -> Iterator[Flat]:
+def bind_vector(model: nn.Module) -> Iterator[Flat]:
     """Make the model's trainable parameters and their gradients views of two vectors within this context.
 
     Gradients accumulate until the caller zeroes them. Afterwards there are none, and every parameter owns its storage

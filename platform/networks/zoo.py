@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Network:
+class ZooEntry:
     """A network of the zoo: its task and a summary."""
 
     task: Task
     summary: str
 
 
-ZOO: Mapping[str, Network] = {
-    "tiny": Network(SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters"),
-    "small": Network(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters"),
-    "half": Network(SEGMENTATION, "tiny at half its width, 6 k parameters"),
-    "teacher": Network(SEGMENTATION, "skips and a view of the whole frame, 420 k parameters"),
-    "deeplabv3_mobilenet": Network(
+ZOO: Mapping[str, ZooEntry] = {
+    "tiny": ZooEntry(SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters"),
+    "small": ZooEntry(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters"),
+    "half": ZooEntry(SEGMENTATION, "tiny at half its width, 6 k parameters"),
+    "teacher": ZooEntry(SEGMENTATION, "skips and a view of the whole frame, 420 k parameters"),
+    "deeplabv3_mobilenet": ZooEntry(
         SEGMENTATION, "DeepLabV3 on MobileNetV3-Large as torchvision has it, 11 M parameters"
     ),
-    "tiny_classifier": Network(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
-    "wide_classifier": Network(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
-    "tiny_residual": Network(CLASSIFICATION, "two residual blocks, as large as tiny_classifier, 26 k parameters"),
-    "wide_residual": Network(CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters"),
-    "tiny_detector": Network(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
-    "wide_detector": Network(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
+    "tiny_classifier": ZooEntry(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
+    "wide_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
+    "tiny_residual": ZooEntry(CLASSIFICATION, "two residual blocks, as large as tiny_classifier, 26 k parameters"),
+    "wide_residual": ZooEntry(CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters"),
+    "tiny_detector": ZooEntry(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
+    "wide_detector": ZooEntry(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
 }
 
 

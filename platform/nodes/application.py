@@ -10,9 +10,9 @@ import numpy as np
 from driftlab.datasets.frames import Frames
 from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
-from driftlab.platform.core.records import Applied, Finished, Noticed, Reply, Weights
+from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
@@ -27,7 +27,7 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.wire import delta
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
-from driftlab.platform.world.damage import Damage, received
+from driftlab.platform.world.damage import Damage, damaged
 from driftlab.platform.world.machine import Course
 
 
@@ -63,27 +63,27 @@ class Application:
         """
         newest = self._versions[-1]
         self._use(newest)
-        moved = state.moved(self._built, state.read_buffers(self._model))
+        moved = state.changed_buffers(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
         if self._following is not None:
             self._following.break_off(self._pace.until_s, self._sights, self._pace, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
-        return Reply(Applied(newest.number, accepted=True))
+        return Reply(Receipt(newest.number, accepted=True))
 
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Apply an update to the shadow copy; frames from its arrival on use it."""
         newest = self._versions[-1]
-        held, data = newest.state, received(update, damage)
+        held, data = newest.state, damaged(update, damage)
         try:
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
-            return Reply(Applied(newest.number, accepted=False, reason=str(error)))
+            return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
         self._versions.append(Version(changed.version, arrive_s, State(changed.vector, changed.buffers)))
         if self._noticing is not None:
             self._noticing.learned()
-        return Reply(Applied(changed.version, accepted=True))
+        return Reply(Receipt(changed.version, accepted=True))
 
     def watch(
         self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course = ()
@@ -111,12 +111,12 @@ class Application:
         """Take the labels of one frame; frames from their arrival on warp them."""
         spec = self._spec.student
         try:
-            unpacked = self._task.unpack(received(packed, damage), spec.height, spec.width)
+            unpacked = self._task.unpack(damaged(packed, damage), spec.height, spec.width)
         except WireError as error:
-            return Reply(Applied(self._versions[-1].number, accepted=False, reason=str(error)))
-        self._tracker.add(Keyframe(captured_s, arrive_s, self._task.known(unpacked, spec.classes)))
-        unknown = self._task.unknown(unpacked[None], spec.classes)
-        return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))
+            return Reply(Receipt(self._versions[-1].number, accepted=False, reason=str(error)))
+        self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
+        unknown = self._task.count_unlisted(unpacked[None], spec.classes)
+        return Reply(Receipt(self._versions[-1].number, accepted=True, unknown=unknown))
 
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
@@ -142,7 +142,7 @@ class Application:
         self._layout = vector.layout_of(self._model)
         known = self._layout.size == self._spec.cost.parameters  # counting takes a while
         size = self._spec.student.height, self._spec.student.width
-        self._cost = self._spec.cost if known else account(self._model, *size)
+        self._cost = self._spec.cost if known else count_cost(self._model, *size)
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
         if self._adaptation.stream_batch:
             self._follow_on(budget)
@@ -156,7 +156,7 @@ class Application:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
             source = self._scaling.select(student.family_of(self._spec.student, self._weights), budget)
-            memory = student.continued(self._adaptation, self._model, self._pack, source, before.memory)
+            memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         if before is not None:
             self._following.go_on(before)

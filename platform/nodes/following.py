@@ -19,7 +19,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, zoo
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
-from driftlab.platform.nodes.lesson import ENDLESS, attempt, checked
+from driftlab.platform.nodes.lesson import ENDLESS, attempt, check_answers
 from driftlab.platform.nodes.pace import INFINITE_S, Pace
 from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
@@ -174,7 +174,7 @@ class Following:
         try:
             if not self._left_out:
                 with time_limit(self._spec.member_limit_s):
-                    answered = checked(self._member.answer(self._model, self.memory, batch), batch)
+                    answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
         except (Exception, TookTooLong) as error:
             self._left_out = True
             why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.lesson import attempt
-from driftlab.platform.nodes.receiving import UNTOLD, receive
+from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
@@ -68,7 +68,7 @@ class Learner:
         budget = Budget(variant=variant)
         self._run(budget)
         source = self._scaling.select(student.family_of(self._spec, self._weights), budget)
-        self._state = student.continued(self._adaptation, self._model, self._pack_of_source, source, self._state)
+        self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone = True
         return Reply()
@@ -93,7 +93,7 @@ class Learner:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        if self._told and frames.scenes[-1] != UNTOLD:
+        if self._told and frames.scenes[-1] != UNKNOWN_SCENE:
             self._meet(int(frames.scenes[-1]))
         return Reply(
             Stored(
@@ -102,7 +102,7 @@ class Learner:
                 newest_s=float(self._times_s[-1]),
                 usable_s=self._usable_s(),
                 phis=phis,
-                unknown=0 if labels is None else self._task.unknown(labels, spec.classes),
+                unknown=0 if labels is None else self._task.count_unlisted(labels, spec.classes),
                 domain=self._domain,
             )
         )
@@ -197,7 +197,7 @@ class Learner:
     def _read(self) -> state.State:
         """Read the network, and record whether any buffer differs from the last sent one."""
         now = state.read(self._model)
-        self._moved = self._moved or bool(state.moved(self._buffers, now.buffers))
+        self._moved = self._moved or bool(state.changed_buffers(self._buffers, now.buffers))
         return now
 
     def _attempt(self, samples: Batch, phase: Phase) -> Adapted:

@@ -40,7 +40,7 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     return done
 
 
-def checked(answered: Answered, batch: Batch) -> Answered:
+def check_answers(answered: Answered, batch: Batch) -> Answered:
     """Check that there is one answer per frame."""
     if len(answered.answers) != len(batch.images):
         raise RunError(f"it gave {len(answered.answers)} answers to {len(batch.images)} frames; give one for each")

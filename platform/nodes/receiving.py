@@ -9,9 +9,9 @@ from driftlab.errors import WireError
 from driftlab.platform.core.records import Received, Reply
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import Images, unpack
-from driftlab.platform.world.damage import Damage, received
+from driftlab.platform.world.damage import Damage, damaged
 
-UNTOLD = -1  # the scene of a frame from the link: unknown
+UNKNOWN_SCENE = -1  # the scene of a frame from the link: unknown
 
 
 def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
@@ -20,10 +20,10 @@ def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: D
     height, width = size
     shape = (len(times_s), height * sampling.scale, width * sampling.scale, 3)
     try:
-        images = unpack(received(payload, damage), shape, sampling.codec)
+        images = unpack(damaged(payload, damage), shape, sampling.codec)
     except WireError as error:
         return Reply(Received(0, str(error)))
-    scenes = np.full(len(times_s), UNTOLD, dtype=np.int32)
+    scenes = np.full(len(times_s), UNKNOWN_SCENE, dtype=np.int32)
     return Reply(Received(len(times_s)), payload=Frames(times_s, _shrunk(images, sampling.scale), scenes))
 
 

@@ -150,8 +150,8 @@ class Sights:
                 "height": sight.image.shape[0],
                 "width": sight.image.shape[1],
                 "image": [_png(sight.image)],
-                "truth": [None if sight.truth is None else _png(self.task.drawn(sight.truth, sight.image))],
-                "prediction": [_png(self.task.drawn(predicted[index], sight.image))],
+                "truth": [None if sight.truth is None else _png(self.task.draw(sight.truth, sight.image))],
+                "prediction": [_png(self.task.draw(predicted[index], sight.image))],
             }
             for index, sight in enumerate(shown)
             if wanted[index].any()

@@ -20,7 +20,7 @@ def family_of(spec: StudentSpec, weights: Weights) -> Any:
     return spec.scaling.make().restore(model, weights, (spec.height, spec.width))
 
 
-def continued(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:
+def continue_from(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:
     """Prepare an adaptation with the source network, then continue from the model's weights and the previous state."""
     learned = state.read(model)
     state.write(model, state.read(source))

@@ -50,7 +50,7 @@ class Tracker:
         answer = predicted
         if keyframe is not None and keyframe.captured_s in self._seen:
             source = self._source(keyframe.captured_s, time_s)
-            answer = self.task.carried(keyframe.labels, source, predicted.copy())
+            answer = self.task.warp(keyframe.labels, source, predicted.copy())
         self._followed.append(time_s)
         self._forget(time_s)
         return answer, self._flows - before
@@ -66,7 +66,7 @@ class Tracker:
         source = flow.identity(*self._seen[captured_s].shape)
         followed = (time for time in self._followed if captured_s < time < time_s)
         for before_s, now_s in itertools.pairwise((captured_s, *followed, time_s)):
-            source = flow.follow(self._step(before_s, now_s), source) if before_s < now_s else source
+            source = flow.compose(self._step(before_s, now_s), source) if before_s < now_s else source
         return source
 
     def _step(self, before_s: float, now_s: float) -> Map:

@@ -31,8 +31,8 @@ class Family:
     model: nn.Module  # of full width; only its architecture counts
     groups: Groups
     widths: Widths
-    accuracies: tuple[float, ...]  # validation accuracies
-    judged: tuple[float, ...]  # test accuracies
+    val_accuracies: tuple[float, ...]  # validation accuracies
+    test_accuracies: tuple[float, ...]  # test accuracies
     shared: Vector
     private: tuple[Weights, ...]  # unshared tensors of each network
 
@@ -81,7 +81,9 @@ class Family:
         }
 
 
-def gather(model: nn.Module, found: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]) -> Family:
+def merge_networks(
+    model: nn.Module, found: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]
+) -> Family:
     """Build a family of dense networks, from the smallest on; `own` names the tensors that they do not share.
 
     Shared numbers come from the largest network: the others must agree with it, or may be overwritten.
@@ -95,7 +97,7 @@ def gather(model: nn.Module, found: Groups, widths: Widths, networks: Sequence[n
     return replace(empty, shared=shared)
 
 
-def dense(family: Family, which: int) -> nn.Module:
+def extract(family: Family, which: int) -> nn.Module:
     """Build one network of the family, in evaluation mode and on the device of the family's model."""
     network = cut(family.model, family.groups, family.keeps[which]).eval()
     tensors = _tensors(network)
@@ -110,7 +112,7 @@ def dense(family: Family, which: int) -> nn.Module:
     return network
 
 
-def absorbed(family: Family, network: nn.Module) -> Family:
+def absorb(family: Family, network: nn.Module) -> Family:
     """Merge the learned weights of one network into the family.
 
     Shared weights change for every network that holds them. Unshared tensors change in this network; in a nested family
@@ -132,18 +134,18 @@ def absorbed(family: Family, network: nn.Module) -> Family:
     return replace(family, shared=shared, private=tuple(private))
 
 
-def stored(family: Family) -> Weights:
+def store(family: Family) -> Weights:
     """Return a family as plain arrays by name."""
     return {
         "shared": family.shared,
-        "accuracies": np.array(family.accuracies),
-        "judged": np.array(family.judged),
+        "accuracies": np.array(family.val_accuracies),
+        "judged": np.array(family.test_accuracies),
         **{f"widths/{name}": np.array(counts) for name, counts in family.widths.items()},
         **{f"private/{k}/{name}": array for k, own in enumerate(family.private) for name, array in own.items()},
     }
 
 
-def restored(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family:
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family:
     """Restore a stored family of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=next(model.parameters()).device)
     widths, private = dict[str, tuple[int, ...]](), [dict[str, npt.NDArray[np.generic]]() for _ in arrays["accuracies"]]
@@ -154,8 +156,16 @@ def restored(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family
         elif kind == "private":
             which, _, name = name.partition("/")
             private[int(which)][name] = array
-    accuracies, judged = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
-    return Family(model, groups(model, example), widths, accuracies, judged, np.array(arrays["shared"]), tuple(private))
+    val_accuracies, test_accuracies = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
+    return Family(
+        model,
+        groups(model, example),
+        widths,
+        val_accuracies,
+        test_accuracies,
+        np.array(arrays["shared"]),
+        tuple(private),
+    )
 
 
 def _recognised(family: Family, network: nn.Module) -> int:

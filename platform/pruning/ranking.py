@@ -113,7 +113,7 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
     readers = _readers(model, groups)
     whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
-    def listen(name: str, rows: slice, maps: Unpooled) -> Callable[..., None]:
+    def listen(name: str, rows: slice, maps: PoolingTrace) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
             seen, whose[name] = maps.before(given[0], readers[name])
             sums = sums_of(*_samples(seen, labels[rows]), classes)
@@ -123,7 +123,7 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
 
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(images), BATCH):
-            rows, maps = slice(start, start + BATCH), Unpooled()
+            rows, maps = slice(start, start + BATCH), PoolingTrace()
             hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
             with maps:
                 model(to_input(images[rows]).to(next(model.parameters()).device))
@@ -133,7 +133,7 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
     return _gathered(groups, parts)
 
 
-class Unpooled(TorchFunctionMode):
+class PoolingTrace(TorchFunctionMode):
     """Records the source of every map that is pooled, averaged or flattened."""
 
     def __init__(self) -> None:

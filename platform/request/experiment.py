@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
-from driftlab.platform.core.documents import read, read_text
+from driftlab.platform.core.documents import read_text, read_yaml
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.networks import zoo
 from driftlab.platform.request.cells import systems_of, written_out
@@ -256,7 +256,7 @@ def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = No
 def _document(path: Path) -> dict[str, Any]:
     """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
-        document = read(read_text(path))
+        document = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not readable as YAML: {shortened(str(error), MOST_LINE)}") from error
     except RequestError as error:

@@ -40,7 +40,7 @@ class Profile:
     accuracy: float | None  # validation accuracy, a fraction; None: not measured
     memory_bytes: int  # its weights, and those of its siblings that stay in memory beside them
     cost: ModelCost
-    judged: float | None = None  # test accuracy, a fraction
+    test_accuracy: float | None = None  # test accuracy, a fraction
 
 
 class Scaling(ABC):
@@ -71,7 +71,7 @@ class Scaling(ABC):
         Pure, for the driver; `state` is the second result of the last choice for this application.
         """
         if budget.variant is not None:
-            return checked(budget.variant, len(variants)), state
+            return check_index(budget.variant, len(variants)), state
         fitting = [which for which, one in enumerate(variants) if _fits(one, budget)]
         if fitting:
             return most_accurate([one.accuracy for one in variants], fitting), state
@@ -94,7 +94,7 @@ class Scaling(ABC):
         """Restore a family, given a model of the architecture that it was built from."""
 
 
-def single(cost: ModelCost) -> tuple[Profile, ...]:
+def single_profile(cost: ModelCost) -> tuple[Profile, ...]:
     """Return the profile of a network without siblings, whose accuracy is not measured."""
     return (Profile("whole", None, cost.weight_bytes, cost),)
 
@@ -109,7 +109,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             inference_s(one.cost, hardware),
             inference_j(one.cost, hardware),
             one.cost.macs,
-            one.judged,
+            one.test_accuracy,
             one.cost.kernel_bytes,
         )
         for one in profile
@@ -134,7 +134,7 @@ def most_accurate(accuracies: Sequence[float | None], among: Iterable[int] | Non
     return max(good, key=lambda which: (accuracies[which] or 0.0, -which), default=0)
 
 
-def checked(which: int, count: int) -> int:
+def check_index(which: int, count: int) -> int:
     """Check the index of a network in its family."""
     if not 0 <= which < count:
         raise RequestError(f"variant is {which}, the family has networks 0 to {count - 1}")

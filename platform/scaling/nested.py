@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.pruning.family import Family
-    from driftlab.platform.scaling.growing import Footprint, Ground, Growth
+    from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
     from driftlab.platform.training.schooling import Course, Data
 
 logger = logging.getLogger(__name__)
@@ -69,30 +69,30 @@ class Nested(OfWidths):
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.pruning.surgery import groups
-        from driftlab.platform.scaling.growing import Ground, multi_capacity
-        from driftlab.platform.training.schooling import alone
+        from driftlab.platform.scaling.growing import PruningContext, store_descendants
+        from driftlab.platform.training.schooling import deterministic
 
         assert data is not None
-        with alone(data.seed):
-            ground = Ground(model, groups(model, data.example(model)), data)
-            roadmap, how = self._prune(ground), self._growth(ground)
-            descendants = self._freeze_and_grow(ground, how, roadmap)
-            return multi_capacity(ground, how, roadmap, descendants)
+        with deterministic(data.seed):
+            context = PruningContext(model, groups(model, data.example(model)), data)
+            roadmap, how = self._prune(context), self._growth(context)
+            descendants = self._freeze_and_grow(context, how, roadmap)
+            return store_descendants(context, how, roadmap, descendants)
 
-    def _prune(self, ground: Ground) -> list[Footprint]:
+    def _prune(self, context: PruningContext) -> list[Footprint]:
         """Prune while the accuracy goal is met (paper, section 3.1)."""
-        from driftlab.platform.scaling.growing import pruned, start
-        from driftlab.platform.training.schooling import grade, teach
+        from driftlab.platform.scaling.growing import prune, start_footprint
+        from driftlab.platform.training.schooling import grade, train_best
 
-        goal = grade(ground.model, ground.data, ground.data.val) - self.accuracy_loss
-        shares = self._shares(ground)
+        goal = grade(context.model, context.data, context.data.val) - self.accuracy_loss
+        shares = self._shares(context)
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
-            here = roadmap[-1] if roadmap else start(ground)
-            footprint = pruned(ground, here, shares(share), self.ranking, self.ranked_on)
+            here = roadmap[-1] if roadmap else start_footprint(context)
+            footprint = prune(context, here, shares(share), self.ranking, self.ranked_on)
             if roadmap and footprint.widths == here.widths:  # after rounding, no channel was removed
                 continue
-            score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
+            score = train_best(footprint.network, context.data, self._course("prune"), context.rng("prune", step))
             logger.info("Pruned to %s: %.3f, the goal is %.3f", dict(footprint.widths), score, goal)
             if score < goal:
                 break
@@ -104,38 +104,38 @@ class Nested(OfWidths):
             )
         return roadmap
 
-    def _shares(self, ground: Ground) -> Callable[[float], dict[str, float]]:
+    def _shares(self, context: PruningContext) -> Callable[[float], dict[str, float]]:
         """Return the function that splits the share of a step over the groups of channels."""
-        from driftlab.platform.scaling.sensitivity import equally_lossy, losses
+        from driftlab.platform.scaling.sensitivity import equally_lossy, measure_losses
 
         if self.shares == "sensitivity":
-            return partial(equally_lossy, ground, losses(ground, self.ranking, self.ranked_on))
-        groups, only = list(ground.groups.sizes), self.only
+            return partial(equally_lossy, context, measure_losses(context, self.ranking, self.ranked_on))
+        groups, only = list(context.groups.sizes), self.only
         if only is None:
             return lambda share: dict.fromkeys(groups, share)
         if only >= len(groups):
             raise RequestError(f"'only' is {only}, the network has groups 0 to {len(groups) - 1}")
         return lambda share: {**dict.fromkeys(groups, 1.0), groups[only]: share}
 
-    def _growth(self, ground: Ground) -> Growth:
-        from driftlab.platform.scaling.growing import growth
+    def _growth(self, context: PruningContext) -> Growth:
+        from driftlab.platform.scaling.growing import plan_growth
 
-        return growth(ground, self.initial, self.batch_norm, causal=self.causal)
+        return plan_growth(context, self.initial, self.batch_norm, causal=self.causal)
 
-    def _freeze_and_grow(self, ground: Ground, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
+    def _freeze_and_grow(self, context: PruningContext, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
         """Grow from the seed to the largest footprint; stored weights are never changed again (paper, section 3.2)."""
         from driftlab.platform.scaling import growing
-        from driftlab.platform.training.schooling import teach
+        from driftlab.platform.training.schooling import train_best
 
-        order = growing.nested_order(ground.groups, roadmap)
+        order = growing.nested_order(context.groups, roadmap)
         seed, *rest = roadmap[::-1]
-        descendants = [growing.settled(ground, seed, order)]
+        descendants = [growing.reorder_nested(context, seed, order)]
         for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
-            descendant = growing.grown(ground, how, descendants[-1], smaller, larger, order)
-            done = growing.finished(ground, how, smaller, larger)
-            new, rng = growing.new_coordinates(descendant, done), ground.rng("grow", step)
-            with growing.keeping_statistics(descendant, done):
-                score = teach(descendant, ground.data, self._course("grow"), rng, new)
+            descendant = growing.grow(context, how, descendants[-1], smaller, larger, order)
+            done = growing.mark_finished(context, how, smaller, larger)
+            new, rng = growing.new_coordinates(descendant, done), context.rng("grow", step)
+            with growing.fixed_statistics(descendant, done):
+                score = train_best(descendant, context.data, self._course("grow"), rng, new)
             logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
             descendants.append(descendant)
         return descendants

@@ -47,22 +47,24 @@ class UsNet(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.family import gather
+        from driftlab.platform.pruning.family import merge_networks
         from driftlab.platform.pruning.surgery import groups
         from driftlab.platform.scaling import slimming
-        from driftlab.platform.scaling.growing import Ground, distinct, judged, widths_of
-        from driftlab.platform.training.schooling import Course, alone
+        from driftlab.platform.scaling.growing import PruningContext, drop_equal_shares, measure_accuracies, widths_of
+        from driftlab.platform.training.schooling import Course, deterministic
 
         assert data is not None
-        with alone(data.seed):
-            ground = Ground(model, groups(model, data.example(model)), data)
+        with deterministic(data.seed):
+            context = PruningContext(model, groups(model, data.example(model)), data)
             course = Course(self.epochs, self.learning_rate, self.batch)
-            whole = slimming.trained(ground, self.keep, self.widths, course)
-            shares = distinct(ground, self.keep[::-1])
-            networks = [slimming.calibrated(ground, whole, share, course, self.calibration) for share in shares]
+            whole = slimming.train_widths(context, self.keep, self.widths, course)
+            shares = drop_equal_shares(context, self.keep[::-1])
+            networks = [slimming.calibrate(context, whole, share, course, self.calibration) for share in shares]
             own = {name for name, _ in model.named_buffers()}
-            family = judged(
-                gather(model, ground.groups, widths_of(ground, shares), networks, own=own), ground, networks
+            family = measure_accuracies(
+                merge_networks(model, context.groups, widths_of(context, shares), networks, own=own), context, networks
             )
-            logger.info("Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.accuracies))
+            logger.info(
+                "Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.val_accuracies)
+            )
             return family

@@ -36,12 +36,12 @@ def allocation(
     """Return the allocation of the chosen (demand, network, share); all other demands wait."""
     grants = [Grant(0.0, note=note) for note in notes or [""] * len(window.demands)]
     for i, variant, share in chosen:
-        told = "; ".join(filter(None, (grants[i].note, *out_of_reach(window.demands[i]))))
+        told = "; ".join(filter(None, (grants[i].note, *unreachable_goals(window.demands[i]))))
         grants[i] = Grant(share, variant=variant, note=told)
     return Allocation(tuple(grants), state)
 
 
-def out_of_reach(demand: Demand) -> Iterator[str]:
+def unreachable_goals(demand: Demand) -> Iterator[str]:
     """Name the goals that none of an application's networks meets, even alone on the machine."""
     known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
     if known and demand.accuracy_goal is not None and max(known) < demand.accuracy_goal:

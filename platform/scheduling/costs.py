@@ -41,14 +41,14 @@ class Choices:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class UnitPlan:
     """A network and a number of units for every application."""
 
     networks: Ints
     units: Ints
 
 
-def weighed(missing: Any, late_s: Any, alpha: float, priority: Any) -> Any:
+def weigh_cost(missing: Any, late_s: Any, alpha: float, priority: Any) -> Any:
     """Compute Eq. 2 for arrays or columns; a priority multiplies (1 + cost), which is never negative."""
     plain = missing + alpha * late_s
     return plain + (priority - 1) * (1 + plain)
@@ -67,7 +67,7 @@ def tabulate(demands: Sequence[Demand], limit_bytes: int, alpha: float, units: i
         rate[v, :n] = 1 / (latency_s * demand.fps)
         goal_s = np.inf if demand.latency_goal_s is None else demand.latency_goal_s
         late_s = np.maximum(0, latency_s[:, None] / shares - goal_s)
-        cost[v, :n, 1:] = weighed(missing_accuracy(demand)[:, None], late_s, alpha, demand.priority)
+        cost[v, :n, 1:] = weigh_cost(missing_accuracy(demand)[:, None], late_s, alpha, demand.priority)
     return Choices(cost, memory_bytes, rate, float(limit_bytes))
 
 
@@ -81,13 +81,13 @@ def missing_accuracy(demand: Demand) -> Floats:
     return np.array([0.0 if variant.accuracy is None else goal - variant.accuracy for variant in demand.variants])
 
 
-def costs_of(choices: Choices, plan: Plan) -> Floats:
+def costs_of(choices: Choices, plan: UnitPlan) -> Floats:
     """Return the cost of a plan for each application."""
     found: Floats = choices.cost[np.arange(len(plan.units)), plan.networks, plan.units]
     return found
 
 
-def memory_of(choices: Choices, plan: Plan) -> Floats:
+def memory_of(choices: Choices, plan: UnitPlan) -> Floats:
     """Return the memory of a plan's networks."""
     held: Floats = choices.memory_bytes[np.arange(len(plan.networks)), plan.networks]
     return held

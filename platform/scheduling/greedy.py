@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, UnitPlan, costs_of, memory_of
 
 MIN_GAIN = 1e-12  # a smaller change of cost is rounding
 Step = tuple[int, int]  # an application, and the units that it is given
@@ -22,7 +22,7 @@ ROUNDS = 5  # of exchange; two are nearly always enough
 class Walk:
     """A plan in progress, with each application's lowest cost for every number of units (B of its network)."""
 
-    def __init__(self, choices: Choices, plan: Plan) -> None:
+    def __init__(self, choices: Choices, plan: UnitPlan) -> None:
         self.choices = choices
         self.networks, self.units = plan.networks.copy(), plan.units.copy()
         self.left = choices.units - int(self.units.sum())
@@ -31,8 +31,8 @@ class Walk:
         self._look()
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.networks.copy(), self.units.copy())
+    def plan(self) -> UnitPlan:
+        return UnitPlan(self.networks.copy(), self.units.copy())
 
     def give(self, app: int, units: int) -> None:
         """Give units to an application and choose its network anew."""
@@ -59,7 +59,7 @@ class Walk:
 
     def _look(self) -> None:
         """Find the networks that fit beside those of the other applications."""
-        held = memory_of(self.choices, Plan(self.networks, self.units))
+        held = memory_of(self.choices, UnitPlan(self.networks, self.units))
         fits = self.choices.memory_bytes <= (held + self.choices.limit_bytes - held.sum())[:, None]
         if not np.array_equal(fits, self.fits):
             self.fits = fits
@@ -67,12 +67,12 @@ class Walk:
             self.blocks.clear()
 
 
-def smallest(choices: Choices) -> Plan:
+def smallest(choices: Choices) -> UnitPlan:
     """Start from one unit and the smallest network for every application."""
-    return Plan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
+    return UnitPlan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
 
 
-def grow(choices: Choices, method: str, start: Plan) -> Iterator[Plan]:
+def grow(choices: Choices, method: str, start: UnitPlan) -> Iterator[UnitPlan]:
     """Allocate units by a rule until no step improves or none is left; yield the plan after every step."""
     walk, rule = Walk(choices, start), RULES[method]
     walk.choose()
@@ -124,9 +124,9 @@ def _best_block(lowest: Floats, have: int, left: int) -> tuple[float, int]:
     return float(per_unit[best]), best + 1
 
 
-def highest(walk: Walk) -> Step | None:
+def lower_highest(walk: Walk) -> Step | None:
     """Give one unit to the application with the highest cost, skipping those that all units left would not help."""
-    costs = costs_of(walk.choices, Plan(walk.networks, walk.units))
+    costs = costs_of(walk.choices, UnitPlan(walk.networks, walk.units))
     for app in np.argsort(-costs, kind="stable"):
         if costs[app] - walk.lowest[app, walk.units[app] + walk.left] > MIN_GAIN:
             return int(app), 1
@@ -137,14 +137,14 @@ RULES: Mapping[str, Callable[[Walk], Step | None]] = {
     "steepest": steepest,
     "literal": literal,
     "lookahead": lookahead,
-    "highest": highest,
+    "highest": lower_highest,
 }
 
 
 # Steps after a walk.
 
 
-def exchange(choices: Choices, plan: Plan) -> Plan:
+def exchange(choices: Choices, plan: UnitPlan) -> UnitPlan:
     """Divide the units of every two applications and the units left anew, until no two of them gain."""
     pairs = list(combinations(range(len(plan.units)), 2))
     in_vain = 0
@@ -157,7 +157,7 @@ def exchange(choices: Choices, plan: Plan) -> Plan:
     return plan
 
 
-def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
+def _divide(choices: Choices, plan: UnitPlan, first: int, second: int) -> UnitPlan:
     """Return the best networks and units of two applications while all others keep theirs."""
     held = memory_of(choices, plan)
     units = choices.units - int(plan.units.sum() - plan.units[first] - plan.units[second])
@@ -174,10 +174,10 @@ def _divide(choices: Choices, plan: Plan, first: int, second: int) -> Plan:
     given[[first, second]] = more + 1, units - more - 1
     others = order[: beside[network] + 1]
     networks[[first, second]] = network, others[choices.cost[second, others, given[second]].argmin()]
-    return Plan(networks, given)
+    return UnitPlan(networks, given)
 
 
-def spread(choices: Choices, plan: Plan) -> Plan:
+def spread(choices: Choices, plan: UnitPlan) -> UnitPlan:
     """Give the units left to the application furthest below its frame rate: costs stay, rates rise."""
     units: Ints = plan.units.copy()
     rate = choices.rate[np.arange(len(units)), plan.networks]

@@ -17,13 +17,13 @@ import numpy as np
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
-from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
+from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
 from driftlab.platform.scheduling.programming import levelled, priced
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedPlan:
     """An unfinished plan, and the conditions in which it is valid."""
 
     apps: tuple[tuple[str, int], ...]  # names, and numbers of networks
@@ -72,13 +72,13 @@ class NestDnn(Scheduling):
         shares = (plan.units / self.units).tolist()
         return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
 
-    def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[Plan, Any]:
+    def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[UnitPlan, Any]:
         """Resume the cached plan or start a new one, and cache it unfinished."""
         kept = self._kept(window, demands, choices)
         plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
         return plan, self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
 
-    def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
+    def _hand_out(self, choices: Choices, start: UnitPlan) -> tuple[UnitPlan, UnitPlan]:
         """Allocate all units; return the finished plan and the last one within the `kept` share of the units."""
         plan = unfinished = start
         for plan in grow(choices, "highest" if self.objective == "max" else self.method, start):
@@ -90,10 +90,10 @@ class NestDnn(Scheduling):
             plan = exchange(choices, plan)
         return spread(choices, plan), unfinished
 
-    def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> Kept | None:
+    def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> CachedPlan | None:
         """Return the cached plan if it is valid for these applications on this machine."""
         kept = window.state
-        if not self.cached or not isinstance(kept, Kept) or kept.times >= self.renew:
+        if not self.cached or not isinstance(kept, CachedPlan) or kept.times >= self.renew:
             return None
         same = (kept.apps, kept.memory_bytes, kept.alpha) == (_apps(demands), window.memory_bytes, self.alpha)
         if not same or sum(kept.units) > self.units:
@@ -101,15 +101,15 @@ class NestDnn(Scheduling):
         held = choices.memory_bytes[np.arange(len(kept.networks)), list(kept.networks)].sum()
         return kept if held <= choices.limit_bytes else None
 
-    def _keep(self, window: Window, demands: Sequence[Demand], plan: Plan, times: int) -> Any:
+    def _keep(self, window: Window, demands: Sequence[Demand], plan: UnitPlan, times: int) -> Any:
         if not self.cached:
             return None
         networks, units = tuple(plan.networks.tolist()), tuple(plan.units.tolist())
-        return Kept(_apps(demands), window.memory_bytes, self.alpha, networks, units, times + 1)
+        return CachedPlan(_apps(demands), window.memory_bytes, self.alpha, networks, units, times + 1)
 
 
-def _plan(kept: Kept) -> Plan:
-    return Plan(np.array(kept.networks, np.int64), np.array(kept.units, np.int64))
+def _plan(kept: CachedPlan) -> UnitPlan:
+    return UnitPlan(np.array(kept.networks, np.int64), np.array(kept.units, np.int64))
 
 
 def _apps(demands: Sequence[Demand]) -> tuple[tuple[str, int], ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from driftlab.errors import RunError
-from driftlab.platform.scheduling.costs import Choices, Ints, Plan, costs_of
+from driftlab.platform.scheduling.costs import Choices, Ints, UnitPlan, costs_of
 from driftlab.platform.scheduling.programming import Objective, by_programming, fits, least_highest, priced
 
 TOLERANCE = 1e-6  # of the relaxation
 
 
-def solve(choices: Choices, objective: Objective) -> Plan:
+def solve(choices: Choices, objective: Objective) -> UnitPlan:
     """Use the fast method: only the total under a binding memory limit is an integer program."""
     plan = by_programming(choices, objective)
     if fits(choices, plan):
@@ -23,7 +23,7 @@ def solve(choices: Choices, objective: Objective) -> Plan:
     return least
 
 
-def by_milp(choices: Choices) -> Plan:
+def by_milp(choices: Choices) -> UnitPlan:
     """Choose one (network, units) for each application within both limits, of the lowest total.
 
     A relaxation and a greedy plan come first: an option is left out where its reduced cost proves that no plan with it
@@ -48,7 +48,7 @@ def by_milp(choices: Choices) -> Plan:
         if found.x is None:
             raise RunError(f"HiGHS found no schedule for {apps} applications: {found.message}")
         chosen = np.flatnonzero(found.x > 0.5)
-        plan = Plan(network[chosen], units[chosen])
+        plan = UnitPlan(network[chosen], units[chosen])
         if fits(choices, plan):
             return plan
         together = network == plan.networks[app]  # may exceed the limit by less than the solver's tolerance

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, UnitPlan, costs_of, memory_of
 from driftlab.platform.scheduling.greedy import MIN_GAIN, exchange, grow, smallest
 
 Objective = Literal["total", "max"]
@@ -22,12 +22,12 @@ PRICES = 16  # prices to try
 DEARER = 0.01  # increase of the price from one application to the next, as a share of it
 
 
-def by_programming(choices: Choices, objective: Objective) -> Plan:
+def by_programming(choices: Choices, objective: Objective) -> UnitPlan:
     """Find the lowest total or the lowest maximum where memory is no limit."""
     return _on(choices.cost, divide(choices.cost.min(axis=1), JOIN[objective])[0])
 
 
-def least_highest(choices: Choices, below: float = np.inf) -> Plan | None:
+def least_highest(choices: Choices, below: float = np.inf) -> UnitPlan | None:
     """Minimise the highest cost within units and memory, on the smallest networks that achieve it.
 
     The optimum is one of the occurring costs: bisect them. None where no highest cost is below the bound.
@@ -44,7 +44,7 @@ def least_highest(choices: Choices, below: float = np.inf) -> Plan | None:
     return best
 
 
-def priced(choices: Choices) -> Plan:
+def priced(choices: Choices) -> UnitPlan:
     """Find a low total within units and memory: exact where memory is slack, else at most that of `lookahead`."""
     plan = by_programming(choices, "total")
     if fits(choices, plan):
@@ -62,7 +62,7 @@ def priced(choices: Choices) -> Plan:
     return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
 
 
-def levelled(choices: Choices, plan: Plan) -> Plan:
+def levelled(choices: Choices, plan: UnitPlan) -> UnitPlan:
     """Restart from the lowest maximum where a walk ended above it, which happens only where memory binds."""
     if fits(choices, replace(plan, networks=_largest(choices))):
         return plan
@@ -73,7 +73,7 @@ def levelled(choices: Choices, plan: Plan) -> Plan:
     return better
 
 
-def fits(choices: Choices, plan: Plan) -> bool:
+def fits(choices: Choices, plan: UnitPlan) -> bool:
     """Tell whether a plan keeps within memory."""
     return bool(memory_of(choices, plan).sum() <= choices.limit_bytes)
 
@@ -97,7 +97,7 @@ def divide(lowest: Floats, join: np.ufunc) -> tuple[Ints, float]:
     return np.array(units[::-1], np.int64), least
 
 
-def _within(choices: Choices, bound: float) -> Plan | None:
+def _within(choices: Choices, bound: float) -> UnitPlan | None:
     """Return the plan of least memory with no cost above a bound; None where it does not fit."""
     held = np.where(choices.cost <= bound, choices.memory_bytes[:, :, None], np.inf)
     least = held.min(axis=1)
@@ -107,7 +107,7 @@ def _within(choices: Choices, bound: float) -> Plan | None:
     return _on(held, units) if held_bytes <= choices.limit_bytes else None
 
 
-def _at(choices: Choices, price: float) -> Plan:
+def _at(choices: Choices, price: float) -> UnitPlan:
     """Find the lowest total at a price per byte, slightly higher for each next application.
 
     At one price for all, equal applications would change their networks at the same price.
@@ -117,9 +117,9 @@ def _at(choices: Choices, price: float) -> Plan:
     return _on(cost, divide(cost.min(axis=1), np.add)[0])
 
 
-def _on(values: Floats, units: Ints) -> Plan:
+def _on(values: Floats, units: Ints) -> UnitPlan:
     """Choose the network of least value on the units that each application has."""
-    return Plan(values[np.arange(len(units)), :, units].argmin(axis=1), units)
+    return UnitPlan(values[np.arange(len(units)), :, units].argmin(axis=1), units)
 
 
 def _largest(choices: Choices) -> Ints:

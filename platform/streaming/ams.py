@@ -16,7 +16,7 @@ from driftlab.platform.streaming import rates
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Stamp, StreamFacts, Streaming, Wire
 from driftlab.platform.streaming.codec import codec_faults
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 MIN_RATE_SHARE = 0.2  # of its rate that a device keeps in one visit, even if the server is very late
 MAX_SCALE = 4  # a frame then has sixteen times the pixels
@@ -79,7 +79,7 @@ class Ams(Streaming):
     def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Fill the next buffer evenly and send it at the end of the interval."""
         stop_s = now_s + state.interval_s
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
+        times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=state.fps)
         plan = Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=state.fps)
         return replace(plan, scale=self.scale, stamp=self.stamp)
 
@@ -101,7 +101,7 @@ class Ams(Streaming):
             return state
         relief = self._relief(now_s - stored.newest_s)
         sampling, training = self._sampling(self.control), self._training()
-        return rates.advance(state, stored.phis, sampling, training, relief=relief, now_s=now_s)
+        return rates.update_rates(state, stored.phis, sampling, training, relief=relief, now_s=now_s)
 
     def _relief(self, late_s: float) -> float:
         """Return the share of its rate that a device keeps: the later its samples are trained on, the less."""

@@ -22,7 +22,7 @@ Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 LENGTH = struct.Struct("<I")
 
 
-class Codec(Protocol):
+class FrameCodec(Protocol):
     """An encoding of frames in both directions."""
 
     def encode(self, images: Images) -> tuple[bytes, int]:
@@ -35,7 +35,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class EncodedFrames:
     """Encoded frames."""
 
     payload: bytes
@@ -83,7 +83,7 @@ class Still:
         return frames
 
 
-CODECS: Mapping[str, Codec] = {
+CODECS: Mapping[str, FrameCodec] = {
     "jpeg": Still(".jpg", "IMWRITE_JPEG_QUALITY", 75),
     "png": Still(".png", "IMWRITE_PNG_COMPRESSION", 6),
     "h264": H264(),
@@ -101,7 +101,7 @@ def coding_macs(text: str) -> float:
     return CODING_MACS[text.partition(":")[0]]
 
 
-def codec_of(text: str) -> Codec:
+def codec_of(text: str) -> FrameCodec:
     """Look up a codec by its name and number."""
     name, colon, number = text.partition(":")
     if name not in CODECS:
@@ -129,15 +129,15 @@ def codec_faults(text: str) -> list[str]:
     return []
 
 
-def pack(images: Images, codec: str = "jpeg") -> Packed:
+def pack(images: Images, codec: str = "jpeg") -> EncodedFrames:
     """Encode frames; the same frames give the same bytes."""
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
         raise RequestError(f"Frames are uint8 [n, height, width, 3], given {images.dtype} {list(images.shape)}.")
     if not len(images):
         codec_of(codec)
-        return Packed(b"", 0)
+        return EncodedFrames(b"", 0)
     body, gross = codec_of(codec).encode(images)
-    return Packed(seal(body), gross + CHECKSUM.size)
+    return EncodedFrames(seal(body), gross + CHECKSUM.size)
 
 
 def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Images:

@@ -12,7 +12,7 @@ from typing import Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Foresight(Streaming):
         if self.span == "stream" and now_s > 0:
             return None
         stop_s = session.duration_s if self.span == "stream" else min(now_s + self.window_s, session.duration_s)
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png", rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

@@ -16,7 +16,7 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
-from driftlab.platform.streaming.sampling import newest
+from driftlab.platform.streaming.sampling import newest_s
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class JustInTime(Streaming):
     def plan_uplink(self, state: float, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame, and plan again after the interval, which is at least one frame long."""
         return Sampling(
-            (newest(now_s, session),), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec
+            (newest_s(now_s, session),), send_s=now_s, next_s=now_s + max(state, 1 / session.fps), codec=self.codec
         )
 
     def plan_downlink(self, state: float, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

@@ -9,7 +9,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class OnDevice(Streaming):
     def plan_uplink(self, state: Learned, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Sample for one period from now where the trigger fires; check again after the period."""
         stop_s = now_s + self.period_s
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
+        times_s = (
+            choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
+        )
         return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: Learned, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

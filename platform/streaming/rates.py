@@ -58,7 +58,7 @@ class Rates:
     stepped_s: float = 0.0  # time of ATR's last step, where it has a clock of its own
 
 
-def advance(
+def update_rates(
     rates: Rates,
     phis: Sequence[float],
     sampling: SamplingControl,
@@ -73,11 +73,11 @@ def advance(
     """
     if not phis:
         return rates
-    fps = max(sampling.low_fps, relief * sampled_at(rates.fps, sum(phis) / len(phis), sampling))
-    return trained_every(replace(rates, fps=fps), training, sampling.high_fps, now_s)
+    fps = max(sampling.low_fps, relief * next_sampling_fps(rates.fps, sum(phis) / len(phis), sampling))
+    return next_training_interval(replace(rates, fps=fps), training, sampling.high_fps, now_s)
 
 
-def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
+def next_sampling_fps(fps: float, phi: float, sampling: SamplingControl) -> float:
     """Return the next sampling rate (ASR, equation 1)."""
     error = phi - sampling.target
     if sampling.mode == "tanh":
@@ -87,7 +87,7 @@ def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
     return min(sampling.high_fps, max(sampling.low_fps, fps + change))
 
 
-def trained_every(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
+def next_training_interval(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
     """Return the next training interval (ATR, equation 2) for the rate that has just been set."""
     recent = (*rates.recent_fps, rates.fps)[-training.window :]
     mean = sum(recent) / len(recent)

@@ -12,7 +12,7 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
-from driftlab.platform.streaming.sampling import newest
+from driftlab.platform.streaming.sampling import newest_s
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RemoteTracking(Streaming):
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame now."""
-        return Sampling((newest(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
+        return Sampling((newest_s(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         return DownlinkPlan(state, phase=None)

@@ -24,15 +24,15 @@ Floats = npt.NDArray[np.float32]
 STRIDE = 2  # pixels of the frame per cell of the map
 SIDES = 4  # channels: left, top, right, bottom
 UNIT_PX = 4.0  # the distance whose logarithm is 0
-SURE = 0.3  # less likely centres are not reported
-NEAR = 0.3  # the sides are trained where the target around a centre is higher than this
+MIN_CONFIDENCE = 0.3  # less likely centres are not reported
+MIN_TARGET = 0.3  # the sides are trained where the target around a centre is higher than this
 MAX_BOXES = 64  # boxes reported per frame
 FIELDS = 5  # numbers per box on the link: class, left, top, right, bottom
-SMALLEST_PX = 4.0  # boxes with a shorter side are not scored: an error of one pixel would decide over them
+MIN_SIDE_PX = 4.0  # boxes with a shorter side are not scored: an error of one pixel would decide over them
 _INK_PX = 1
 
 
-def stacked(found: Sequence[Any]) -> npt.NDArray[np.object_]:
+def stack(found: Sequence[Any]) -> npt.NDArray[np.object_]:
     """Put the boxes of several frames into one object array; NumPy would merge frames with equal numbers of boxes."""
     stack = np.empty(len(found), dtype=object)
     for row, boxes in enumerate(found):
@@ -40,18 +40,18 @@ def stacked(found: Sequence[Any]) -> npt.NDArray[np.object_]:
     return stack
 
 
-def large(boxes: Boxes) -> Boxes:
+def drop_small(boxes: Boxes) -> Boxes:
     """Drop boxes that are too small to be scored."""
-    kept: Boxes = boxes[np.minimum(boxes[:, 3] - boxes[:, 1], boxes[:, 4] - boxes[:, 2]) >= SMALLEST_PX]
+    kept: Boxes = boxes[np.minimum(boxes[:, 3] - boxes[:, 1], boxes[:, 4] - boxes[:, 2]) >= MIN_SIDE_PX]
     return kept
 
 
-def read(output: torch.Tensor, height: int, width: int) -> list[Boxes]:
+def decode(output: torch.Tensor, height: int, width: int) -> list[Boxes]:
     """Report the peaks of the map, the most likely first."""
     from torch.nn import functional as F
 
     likely = output[:, :-SIDES].sigmoid()
-    peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > SURE)
+    peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > MIN_CONFIDENCE)
     maps = likely.cpu().numpy(), peak.cpu().numpy(), output[:, -SIDES:].exp().cpu().numpy() * UNIT_PX
     return [_read(*one, height, width) for one in zip(*maps, strict=True)]
 
@@ -101,7 +101,7 @@ def _targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Float
     bumps = _bump(y, y0, y1)[:, :, None] * _bump(x, x0, x1)[:, None, :]
     np.maximum.at(heat, boxes[:, 0].astype(np.intp), bumps)
     nearest = bumps.argmax(axis=0)
-    weight = np.where(bumps.max(axis=0) > NEAR, bumps.max(axis=0), np.float32(0))
+    weight = np.where(bumps.max(axis=0) > MIN_TARGET, bumps.max(axis=0), np.float32(0))
     far = np.stack([x - x0[nearest, 0], y[:, None] - y0[nearest, 0], x1[nearest, 0] - x, y1[nearest, 0] - y[:, None]])
     sides = np.log(np.maximum(far, 0.5) / UNIT_PX).astype(np.float32)
     return heat, sides, weight
@@ -115,14 +115,14 @@ def _bump(places: Floats, low: Floats, high: Floats) -> Floats:
     return bump
 
 
-def mirrored(boxes: Boxes, width: int) -> Boxes:
+def mirror(boxes: Boxes, width: int) -> Boxes:
     """Mirror the boxes of a frame horizontally."""
     turned: Boxes = boxes.copy()
     turned[:, 1], turned[:, 3] = width - boxes[:, 3], width - boxes[:, 1]
     return turned
 
 
-def carried(boxes: Boxes, source: Floats) -> Boxes:
+def warp(boxes: Boxes, source: Floats) -> Boxes:
     """Move each box to the pixels that come from inside it; a box without such pixels has left the frame."""
     from_x, from_y = source[..., 0], source[..., 1]
     moved = []
@@ -151,7 +151,7 @@ def unpack(packed: bytes, height: int, width: int) -> Boxes:
     return boxes
 
 
-def drawn(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def draw(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Draw the outline of every box in its class's colour on a pale copy of the picture."""
     import cv2
 

@@ -31,7 +31,7 @@ def identity(height: int, width: int) -> Map:
     return np.stack([x, y], axis=-1).astype(np.float32)
 
 
-def follow(offsets: Map, before: Map) -> Map:
+def compose(offsets: Map, before: Map) -> Map:
     """Compose one step of flow with the map of the previous frame."""
     here = identity(*offsets.shape[:2]) + offsets
     return np.asarray(cv2.remap(before, here[..., 0], here[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))

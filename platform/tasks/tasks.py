@@ -73,11 +73,11 @@ class Task(ABC):
         """Return how much an answer changed, 0 to 1."""
 
     @abstractmethod
-    def mirrored(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, answers: Answers, width: int) -> Answers:
         """Mirror the truth of frames horizontally."""
 
     @abstractmethod
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         """Move an answer along the motion; the other answer fills the places that motion does not reach."""
 
     @abstractmethod
@@ -89,15 +89,15 @@ class Task(ABC):
         """Decode one answer; refuse damaged bytes and bytes of another frame size."""
 
     @abstractmethod
-    def unknown(self, answers: Answers, classes: int) -> int:
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
         """Count labels outside the class list."""
 
     @abstractmethod
-    def known(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
         """Remove labels outside the class list, which cannot be scored."""
 
     @abstractmethod
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Draw an answer about a frame in the colours of the reports."""
 
 
@@ -123,10 +123,10 @@ class _OfClasses(Task):
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
         return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
 
-    def unknown(self, answers: Answers, classes: int) -> int:
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
         return int(np.count_nonzero(~_listed(answers, classes)))
 
-    def known(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
         return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
 
 
@@ -148,7 +148,7 @@ class Segmentation(_OfClasses):
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
         """Count the known pixels: labels outside the class list are ignored, as in the loss."""
-        return confusions(predicted, self.known(truth, classes), classes)
+        return confusions(predicted, self.drop_unlisted(truth, classes), classes)
 
     def score(self, counts: Counts) -> Floats:
         return miou(counts)
@@ -159,10 +159,10 @@ class Segmentation(_OfClasses):
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.segmentation(now, before, classes)
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, answers: Answers, width: int) -> Answers:
         return np.ascontiguousarray(answers[..., ::-1])
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         from driftlab.platform.tasks import flow
 
         moved = flow.warp(answer, source)
@@ -177,7 +177,7 @@ class Segmentation(_OfClasses):
             raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
         return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         from driftlab.datasets.sheet import PALETTE
 
         return PALETTE[answer]
@@ -206,10 +206,10 @@ class Classification(_OfClasses):
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.classification(now, before, classes)
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, answers: Answers, width: int) -> Answers:
         return answers
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         """Return the same class: motion does not change it."""
         return otherwise if answer == NO_CLASS else answer
 
@@ -224,7 +224,7 @@ class Classification(_OfClasses):
             raise WireError(f"torn: {len(body)} bytes are no class")
         return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Fill the picture with the class's colour."""
         from driftlab.datasets.sheet import colour_of
 
@@ -237,7 +237,7 @@ class Detection(Task):
     name, measure = "detection", "F1"
 
     def truth(self, frames: Frames) -> Answers | None:
-        return None if frames.boxes is None else boxes.stacked([boxes.large(found) for found in frames.boxes])
+        return None if frames.boxes is None else boxes.stack([boxes.drop_small(found) for found in frames.boxes])
 
     def blank(self, count: int, height: int, width: int) -> Answers:
         return np.empty(count, dtype=object)
@@ -247,21 +247,21 @@ class Detection(Task):
         return np.ones(len(answers), dtype=bool)
 
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        return boxes.stacked([boxes.large(found) for found in boxes.read(output, height, width)])
+        return boxes.stack([boxes.drop_small(found) for found in boxes.decode(output, height, width)])
 
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
         classes = output.shape[1] - boxes.SIDES
-        return boxes.loss(output, boxes.stacked([self.known(answer, classes) for answer in answers]))
+        return boxes.loss(output, boxes.stack([self.drop_unlisted(answer, classes) for answer in answers]))
 
-    def unknown(self, answers: Answers, classes: int) -> int:
-        return sum(len(answer) - len(self.known(answer, classes)) for answer in answers)
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        return sum(len(answer) - len(self.drop_unlisted(answer, classes)) for answer in answers)
 
-    def known(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
         return answer[answer[:, 0] < classes]
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
         """Count matched boxes, predicted boxes and true boxes."""
-        known = [self.known(true, classes) for true in truth]
+        known = [self.drop_unlisted(true, classes) for true in truth]
         rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
         return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
@@ -271,13 +271,13 @@ class Detection(Task):
         return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.detection(self.known(now, classes), self.known(before, classes))
+        return phi.detection(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
-        return boxes.stacked([boxes.mirrored(found, width) for found in answers])
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        return boxes.stack([boxes.mirror(found, width) for found in answers])
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        return boxes.carried(answer, source)
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        return boxes.warp(answer, source)
 
     def pack(self, answer: Answer) -> bytes:
         return boxes.pack(answer)
@@ -285,8 +285,8 @@ class Detection(Task):
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
         return boxes.unpack(packed, height, width)
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        return boxes.drawn(answer, image)
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.draw(answer, image)
 
 
 SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()

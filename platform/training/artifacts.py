@@ -18,7 +18,7 @@ from typing import Any
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.ranges import BEFORE
 from driftlab.platform.core.records import Weights
 
@@ -93,9 +93,9 @@ def obtain_family(recipe: FamilyRecipe) -> Weights:
     """Return a family as its member stores it; a family that needs no data is always rebuilt, others are cached."""
 
     def build() -> Weights:
-        from driftlab.platform.training.pretrain import grow
+        from driftlab.platform.training.pretrain import build_family
 
-        return grow(recipe, obtain(recipe.network))
+        return build_family(recipe, obtain(recipe.network))
 
     if not recipe.scaling.make().needs_data:
         return build()
@@ -108,9 +108,9 @@ def obtain_pack(recipe: PackRecipe) -> Weights:
     """Return an adaptation member's summary of the source data, cached like weights; empty for a member without one."""
 
     def build() -> Weights:
-        from driftlab.platform.training.pretrain import pack
+        from driftlab.platform.training.pretrain import build_pack
 
-        return pack(recipe, obtain_family(recipe.family))
+        return build_pack(recipe, obtain_family(recipe.family))
 
     if not recipe.adaptation.make().packs:
         return {}
@@ -159,14 +159,14 @@ def _pack_origin(recipe: PackRecipe) -> Origin:
 
 def _member_origin(member: Member) -> Origin:
     return {
-        "name": plugins.short(member.name),
+        "name": plugins.drop_folder(member.name),
         "code": plugins.code_digest(member.name),
         **_decisive(member.make()),
     }
 
 
 def _file_name(member: Member) -> str:
-    return plugins.short(member.name).replace(":", "-")
+    return plugins.drop_folder(member.name).replace(":", "-")
 
 
 def _decisive(recipe: Any) -> Origin:
@@ -237,8 +237,8 @@ def _write(path: Path, weights: Weights, origin: Origin) -> None:
 
     seal = digest(weights)
     with _explained(path):
-        write_whole(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
-        write_whole(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
+        write_atomically(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
+        write_atomically(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
 
 
 @contextmanager

@@ -19,7 +19,9 @@ from driftlab.errors import RequestError
 
 Vector = npt.NDArray[np.float32]
 Moments = tuple[Tensor, ...]
-CACHED = 1 << 16  # elements that pass all operations of a step at a time, so that they stay in the processor's cache
+CHUNK_ELEMENTS = (
+    1 << 16
+)  # elements that pass all operations of a step at a time, so that they stay in the processor's cache
 EpsilonMode = Literal["torch", "tf", "paper"]
 
 
@@ -107,7 +109,7 @@ class Descent:
         self.rule = rule  # may change between steps, as long as it keeps its number of moments
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
-        self._block = CACHED if weights.device.type == "cpu" else max(1, len(weights))
+        self._block = CHUNK_ELEMENTS if weights.device.type == "cpu" else max(1, len(weights))
         self._blocks = [torch.split(vector, self._block) for vector in (weights, *self._moments)]
 
     def restrict(self, mask: npt.NDArray[np.bool_]) -> None:

@@ -7,8 +7,6 @@ so a pre-trained network has never seen the stream on which it is tested.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +20,7 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.predict import load, state_of, to_input
 from driftlab.platform.networks.zoo import build, task_of
-from driftlab.platform.training.schooling import Data, Lessons, alone, data_of
+from driftlab.platform.training.schooling import Data, Lessons, convert_set, deterministic, one_thread
 
 if TYPE_CHECKING:
     from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
@@ -47,7 +45,7 @@ def pretrain(recipe: Recipe) -> Weights:
 
 def _lessons(recipe: Recipe) -> Lessons:
     """Return the training data: the pictures of a labelled set, else frames of many streams."""
-    if is_of_set(recipe):
+    if uses_labelled_set(recipe):
         return draw_data(recipe).train
     return draw_lessons(recipe, min(FRAMES, recipe.steps * recipe.batch))
 
@@ -62,7 +60,7 @@ def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     return model
 
 
-def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
+def build_family(recipe: FamilyRecipe, weights: Weights) -> Weights:
     """Build the family of a trained network, as its member stores it."""
     network, scaling = recipe.network, recipe.scaling.make()
     model = build(network.network, network.classes, seed=0).eval()
@@ -71,19 +69,19 @@ def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
     return stored
 
 
-def pack(recipe: PackRecipe, stored: Weights) -> Weights:
+def build_pack(recipe: PackRecipe, stored: Weights) -> Weights:
     """Let an adaptation member summarise the largest network of a family and the data on which it was built."""
     network, scaling = recipe.family.network, recipe.family.scaling.make()
     model = build(network.network, network.classes, seed=0).eval()
     family = scaling.restore(model, stored, (network.height, network.width))
-    with alone(seed_for(network.seed, "pack")):
+    with deterministic(seed_for(network.seed, "pack")):
         found: Weights = recipe.adaptation.make().pack(scaling.source(family), draw_data(network))
     return {name: np.array(value, order="C") for name, value in found.items()}  # a view would be pickled with its base
 
 
 def draw_data(recipe: Recipe) -> Data:
     """Draw the data for a family: the network's own training frames, with validation and test frames."""
-    if is_of_set(recipe):
+    if uses_labelled_set(recipe):
         return _data_of_set(recipe)
     count = max(MIN_FRAMES, min(FRAMES, recipe.steps * recipe.batch))
     train = draw_lessons(recipe, count)
@@ -92,7 +90,7 @@ def draw_data(recipe: Recipe) -> Data:
     return Data(task_of(recipe.network), recipe.classes, train, val, test, recipe.seed)
 
 
-def is_of_set(recipe: Recipe) -> bool:
+def uses_labelled_set(recipe: Recipe) -> bool:
     """Tell whether the training data are the pictures of a labelled set."""
     return recipe.workloads.startswith(SET_PREFIX)
 
@@ -100,7 +98,7 @@ def is_of_set(recipe: Recipe) -> bool:
 def _data_of_set(recipe: Recipe) -> Data:
     """Open a labelled set, at most as many pictures as all steps can use; its parts do not depend on the seed."""
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
-    return data_of(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
+    return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
 
 
 def draw_lessons(recipe: Recipe, wanted: int, part: str = "pretrain") -> Lessons:
@@ -128,8 +126,8 @@ def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
     for step in range(recipe.steps):
         rows = rng.integers(len(lessons.images), size=recipe.batch)
         images, labels = to_input(lessons.images[rows]), lessons.labels[rows]
-        if not is_of_set(recipe) and rng.random() < 0.5:  # streets may be mirrored, digits may not
-            images, labels = images.flip(-1), task.mirrored(labels, recipe.width)
+        if not uses_labelled_set(recipe) and rng.random() < 0.5:  # streets may be mirrored, digits may not
+            images, labels = images.flip(-1), task.mirror(labels, recipe.width)
         optimiser.param_groups[0]["lr"] = recipe.lr * _pace(step / recipe.steps)
         optimiser.zero_grad()
         loss = task.loss(model(images), labels)
@@ -143,14 +141,3 @@ def _pace(done: float) -> float:
     if done < WARM_UP:
         return (done + 1e-2) / (WARM_UP + 1e-2)
     return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

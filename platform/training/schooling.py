@@ -15,7 +15,7 @@ from torch import nn
 
 from driftlab.datasets.labelled import LabelledSet
 from driftlab.platform.networks.predict import predict, to_input
-from driftlab.platform.networks.vector import bound
+from driftlab.platform.networks.vector import bind_vector
 from driftlab.platform.tasks.tasks import CLASSIFICATION, Answers, Task
 from driftlab.platform.training.descent import Descent, Momentum
 
@@ -72,26 +72,34 @@ class Course:
 
 
 @contextmanager
-def alone(seed: int) -> Iterator[None]:
-    """Compute on one thread with a generator of its own: cached results must not depend on other code."""
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(seed)
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
 
 
-def data_of(labelled: LabelledSet, *, seed: int = 0) -> Data:
+@contextmanager
+def deterministic(seed: int) -> Iterator[None]:
+    """Compute on one thread with a generator of its own: cached results must not depend on other code."""
+    with one_thread(), torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def convert_set(labelled: LabelledSet, *, seed: int = 0) -> Data:
     """Convert a labelled set."""
     parts = (labelled.train, labelled.val, labelled.test)
     train, val, test = (Lessons(part.images, part.classes) for part in parts)
     return Data(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
 
 
-def teach(model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None) -> float:
+def train_best(
+    model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None
+) -> float:
     """Train in place, keep the epoch (or the start) with the best validation score, and return that score.
 
     Only the coordinates in `changes` change, to the bit; statistics of batch norms follow the data.
@@ -119,7 +127,7 @@ def epochs(
     `learn` computes the gradients of a mini-batch; by default those of the task's loss.
     """
     learn = learn or partial(_learn, model, data)
-    with bound(model) as flat:
+    with bind_vector(model) as flat:
         chosen = slice(None) if changes is None else torch.from_numpy(np.flatnonzero(changes)).to(flat.weights.device)
         walk = _walk(flat.weights[chosen], course)
         each = math.ceil(len(data.train) / course.batch)

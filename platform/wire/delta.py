@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import WireError
-from driftlab.platform.networks.state import NO_BUFFERS, Buffers, moved
+from driftlab.platform.networks.state import NO_BUFFERS, Buffers, changed_buffers
 from driftlab.platform.networks.vector import Layout, Vector
 from driftlab.platform.wire import buffer_codec, mask_codecs, value_codecs
 from driftlab.platform.wire.mask_codecs import MaskCodec
@@ -87,7 +87,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, eq=False)
-class Applied:
+class Patched:
     """The receiver's vector and buffers after a message."""
 
     version: int
@@ -134,7 +134,7 @@ def encode(change: Change, layout: Layout, form: Format, residual: Vector | None
 def _section(change: Change) -> bytes:
     """Encode the changed buffers, or all buffers of a stand-alone message; empty for a network without buffers."""
     before = NO_BUFFERS if change.base is None else change.buffers_before
-    places = moved(before, change.buffers_after)
+    places = changed_buffers(before, change.buffers_after)
     return buffer_codec.encode(change.buffers_after, places) if places else b""
 
 
@@ -146,13 +146,13 @@ def _header(change: Change, layout: Layout, form: Format, numbers: tuple[int, in
     return HEADER.pack(MAGIC, version_of_format, values, mask, alone, digest, *versions, layout.size, *lengths)
 
 
-def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Applied:
+def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Patched:
     """Return vector and buffers of a receiver at version `base` after a message; refuse a message that does not fit."""
     message = _decode(data, layout, base, buffers)
     patched = _patch(vector, message)
     if not np.isfinite(patched).all():
         raise WireError("torn: the weights would not be finite")
-    return Applied(message.version, patched, message.buffers)
+    return Patched(message.version, patched, message.buffers)
 
 
 def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Message:

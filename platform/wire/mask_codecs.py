@@ -29,7 +29,7 @@ GZIP_LEVEL = 9
 ESCAPE = 255
 
 
-class Codec(NamedTuple):
+class MaskEncoding(NamedTuple):
     """An encoding in both directions; `decode` gets n and k and must validate the bytes against them."""
 
     encode: Callable[[Index, int], bytes]
@@ -38,12 +38,12 @@ class Codec(NamedTuple):
 
 def encode(index: Index, size: int, codec: MaskCodec) -> bytes:
     """Encode ascending positions below size."""
-    return CODECS[codec].encode(index, size) if len(index) else b""
+    return ENCODINGS[codec].encode(index, size) if len(index) else b""
 
 
 def decode(data: bytes, size: int, count: int, codec: MaskCodec) -> Index:
     """Decode positions; refuse bytes that do not hold exactly `count` of them below size."""
-    index = CODECS[codec].decode(data, size, count) if count else _NO_INDEX
+    index = ENCODINGS[codec].decode(data, size, count) if count else _NO_INDEX
     if len(index) != count or (count and not 0 <= index[-1] < size) or (data and not count):
         raise WireError(f"torn: the {codec} mask does not hold {count} indices below {size}")
     return index
@@ -143,9 +143,9 @@ def _from_bits(bits: Bits, width: int) -> Index:
 
 _NO_BITS = np.empty(0, dtype=np.uint8)
 _NO_INDEX = np.empty(0, dtype=np.int64)
-CODECS: dict[MaskCodec, Codec] = {
-    "raw": Codec(_encode_raw, _decode_raw),
-    "gzip": Codec(_encode_gzip, _decode_gzip),
-    "gaps": Codec(_encode_gaps, _decode_gaps),
-    "rice": Codec(_encode_rice, _decode_rice),
+ENCODINGS: dict[MaskCodec, MaskEncoding] = {
+    "raw": MaskEncoding(_encode_raw, _decode_raw),
+    "gzip": MaskEncoding(_encode_gzip, _decode_gzip),
+    "gaps": MaskEncoding(_encode_gaps, _decode_gaps),
+    "rice": MaskEncoding(_encode_rice, _decode_rice),
 }

@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from driftlab.errors import RequestError
 from driftlab.platform.world.profile import STRICT, parse
 
-MOST_TICKS = 1_000_000
+MAX_TICKS = 1_000_000
 Chance = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
@@ -74,8 +74,8 @@ class Churn:
         """Refuse impossible parameters."""
         if self.least > self.most:
             raise ValueError(f"least ({self.least}) must not be above most ({self.most})")
-        if self.duration_s / self.tick_s > MOST_TICKS:
-            raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MOST_TICKS:g} s")
+        if self.duration_s / self.tick_s > MAX_TICKS:
+            raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MAX_TICKS:g} s")
         if self.start + self.stop > 1:
             raise ValueError(f"start + stop is {self.start + self.stop:g}: at a tick one of them happens, at most")
 
@@ -85,7 +85,7 @@ def from_mapping(given: Mapping[str, Any]) -> Churn:
     return parse(Churn, "app trace", given)
 
 
-def trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
+def draw_trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
     """Draw the events in order of time; applications that run at the start come at 0 s."""
     known = {app.name: app for app in apps}
     if len(known) < len(apps) or len(apps) < churn.least:
@@ -129,7 +129,7 @@ def _changed(app: App, churn: Churn, rng: np.random.Generator) -> App:
     return replace(app, priority=float(rng.choice(churn.priorities)))
 
 
-def running(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
+def running_apps(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
     """Return the applications that run at a time, with their requirements then, in order of arrival."""
     apps: dict[str, App] = {}
     for event in events:

@@ -34,7 +34,7 @@ def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
     return Need({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
-def added(needs: Sequence[Need]) -> Need:
+def add_needs(needs: Sequence[Need]) -> Need:
     """Add needs of consecutive tasks; they use the same memory."""
     seconds = {
         engine: sum(need.seconds.get(engine, 0.0) for need in needs) for need in needs for engine in need.seconds

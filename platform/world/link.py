@@ -26,7 +26,7 @@ Kbps = Annotated[float, Ge(1e-6)]
 Joules = Annotated[float, Ge(0), Lt(math.inf)]
 Window = tuple[Annotated[float, Ge(0)], float]
 MAX_WINDOWS = 1000
-TURNS_AT_ONCE = 1000  # a message that outlasts more periods of outages is computed in closed form
+MAX_WALKED_PERIODS = 1000  # a message that outlasts more periods of outages is computed in closed form
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Outages:
         if self.period_s and self.windows_s:
             free_s = self.period_s - sum(stop - start for start, stop in self.windows_s)
             turns = math.floor(work_s / free_s) - 1
-            if turns > TURNS_AT_ONCE:
+            if turns > MAX_WALKED_PERIODS:
                 work_s, start_s = work_s - turns * free_s, start_s + turns * self.period_s
         for opens_s, closes_s in self._following(start_s):
             if start_s < opens_s and start_s + work_s <= opens_s:

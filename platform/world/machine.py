@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Course = tuple[tuple[float, float], ...]  # (from this time on, this share), in order of time
 Policy = Callable[["Machine", str], Mapping[str, Share]]  # shares by task; the second argument is the reason for asking
-EXCESS = 1e-6  # tolerance of the sum of shares
-DONE_S = 1e-9  # a need with less time left than this is done: the rest is rounding
+SHARE_TOLERANCE = 1e-6  # tolerance of the sum of shares
+ROUNDING_S = 1e-9  # a need with less time left than this is done: the rest is rounding
 
 
 def taken_s(start_s: float, alone_s: float, course: Course) -> float:
@@ -39,7 +39,7 @@ def taken_s(start_s: float, alone_s: float, course: Course) -> float:
         if share and now_s + alone_s / share <= stop_s:
             return waited_s + alone_s / share
         waited_s, passed_s, now_s = waited_s + (stop_s - now_s), stop_s - now_s, stop_s
-        if share and (alone_s := alone_s - passed_s * share) <= DONE_S:
+        if share and (alone_s := alone_s - passed_s * share) <= ROUNDING_S:
             return waited_s
     return math.inf
 
@@ -59,7 +59,7 @@ def rate(need: Need, share: Share) -> float:
     return need.alone_s / sum(seconds / part for seconds, part in parts) if all(part for _, part in parts) else 0.0
 
 
-def overall(share: Share) -> float:
+def accelerator_share(share: Share) -> float:
     """Return a share as one number: the part of the accelerator, where it names parts."""
     return share.get("accelerator", 0.0) if isinstance(share, Mapping) else share
 
@@ -79,7 +79,7 @@ def first_come(count: int) -> Policy:
 
 
 @dataclass(eq=False)
-class Work:
+class MachineTask:
     """A task on a machine, from when it enters until it leaves."""
 
     name: str
@@ -104,24 +104,24 @@ class Machine:
 
     def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
         self.clock, self.policy, self.capacity = clock, policy, capacity
-        self.works: dict[str, Work] = {}  # in the order in which they entered
+        self.works: dict[str, MachineTask] = {}  # in the order in which they entered
         self.peak_memory_bytes = 0
         self._courses: dict[str, list[tuple[float, float]]] = {}
 
-    def enter(self, name: str, reason: str | None = "offer", need: Need | None = None) -> Work:
+    def enter(self, name: str, reason: str | None = "offer", need: Need | None = None) -> MachineTask:
         """Add a task and ask for shares; `need` is given for a task without end, whose memory counts.
 
         Without a reason no shares are asked for: the caller adds or removes several tasks at once and then asks itself.
         """
         if name in self.works:
             raise RunError(f"The work '{name}' is on its machine already.")
-        self.works[name] = work = Work(name, self.clock.event(), need=need or Need())
+        self.works[name] = work = MachineTask(name, self.clock.event(), need=need or Need())
         self._weigh()
         if reason is not None:
             self.share_out(reason)
         return work
 
-    def leave(self, work: Work, reason: str | None = "end") -> None:
+    def leave(self, work: MachineTask, reason: str | None = "end") -> None:
         """Remove a task; its share is redistributed at this instant, after the events that are due already.
 
         The current need of the task is never completed. Removing it twice changes nothing.
@@ -137,7 +137,7 @@ class Machine:
         freed.succeed()
 
     @contextmanager
-    def entered(self, name: str) -> Iterator[Work]:
+    def entered(self, name: str) -> Iterator[MachineTask]:
         """Hold a place on the machine for consecutive needs; yield the task's `granted` before the first."""
         work = self.enter(name)
         try:
@@ -145,7 +145,7 @@ class Machine:
         finally:
             self.leave(work)
 
-    def do(self, work: Work, need: Need) -> Generator[simpy.Event, Any, None]:
+    def do(self, work: MachineTask, need: Need) -> Generator[simpy.Event, Any, None]:
         """Wait until a need is done at the task's shares.
 
         While its pace stays, it waits for a single timeout, so that ties break as with simpy.Resource.
@@ -165,19 +165,19 @@ class Machine:
                 except simpy.Interrupt as woken:
                     if woken.cause is not work:
                         raise
-                    if need.alone_s > 0 and work.left_s <= DONE_S:
+                    if need.alone_s > 0 and work.left_s <= ROUNDING_S:
                         return  # it was done at the instant of the change
         finally:
             work.process, work.left_s, work.need = None, 0.0, Need()
 
-    def left(self, work: Work) -> Need:
+    def left(self, work: MachineTask) -> Need:
         """Return what is left of the current need of a task."""
         left_s = max(0.0, work.left_s - (self.clock.now - work.since_s) * work.pace)
         part = left_s / work.need.alone_s if work.need.alone_s else 0.0
         seconds = {engine: part * seconds for engine, seconds in work.need.seconds.items()}
         return Need(seconds, work.need.memory_bytes, part * work.need.joules)
 
-    def _end(self, work: Work) -> simpy.Event:
+    def _end(self, work: MachineTask) -> simpy.Event:
         """Wait until a task is done at its current share, or while it has none."""
         if work.left_s and not work.pace:
             return self.clock.event()
@@ -200,11 +200,11 @@ class Machine:
         self._courses[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
-    def _give(self, work: Work, share: Share) -> None:
+    def _give(self, work: MachineTask, share: Share) -> None:
         if share != work.share:
             before = work.pace
             work.share = share
-            self._note(work.name, overall(share))
+            self._note(work.name, accelerator_share(share))
             if work.process is not None and work.pace != before:
                 work.process.interrupt(work)
         if _any(share) and not work.granted.triggered:
@@ -230,10 +230,10 @@ def _check(shares: Mapping[str, Share], capacity: float) -> None:
     parts: dict[str, float] = {"all": 0.0}
     for name, share in shares.items():
         for engine, part in (share if isinstance(share, Mapping) else {"all": share}).items():
-            if not 0 <= part <= 1 + EXCESS:
+            if not 0 <= part <= 1 + SHARE_TOLERANCE:
                 raise RunError(f"The share of '{name}' is {part} of a machine ({engine}); it must be in [0, 1].")
             parts[engine] = parts.get(engine, 0.0) + part
     whole = parts.pop("all")
     for engine, part in (parts or {"all": 0.0}).items():
-        if whole + part > capacity + EXCESS:
+        if whole + part > capacity + SHARE_TOLERANCE:
             raise RunError(f"The shares of a machine add up to {whole + part:g} of {capacity:g} ({engine}).")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.wording import worded
+from driftlab.platform.core.wording import describe_fault
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict
@@ -42,4 +42,4 @@ def _fault(detail: ErrorDetails, known: list[str]) -> str:
         return f"'{place}' is missing"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
-    return f"'{place}' is {quoted(detail['input'])}: {worded(detail)}"
+    return f"'{place}' is {quoted(detail['input'])}: {describe_fault(detail)}"

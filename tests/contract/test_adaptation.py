@@ -20,7 +20,7 @@ from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.parts import batch_norms
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks import boxes
@@ -90,7 +90,7 @@ def labels_of(task: Task, frames: int, rng: np.random.Generator) -> Answers:
     if task is CLASSIFICATION:
         return rng.integers(0, CLASSES, frames, dtype=np.uint8)
     box = np.array([[0, 2, 2, 14, 12]], dtype=np.float32)
-    return boxes.stacked([np.add(box, [[n % CLASSES, 0, 0, 4, 2]]) for n in range(frames)])
+    return boxes.stack([np.add(box, [[n % CLASSES, 0, 0, 4, 2]]) for n in range(frames)])
 
 
 def state_of(model: nn.Module) -> dict[str, bytes]:
@@ -287,7 +287,7 @@ class TestEveryAdaptation:
         assert state_of(source) == expected
 
     def test_its_work_is_stated_and_can_be_priced(self, member, model, batch, call):
-        cost = account(model, HEIGHT, WIDTH)
+        cost = count_cost(model, HEIGHT, WIDTH)
         before = state_of(model)
         for done in self.phases(member, model, batch):
             assert (done.work is not None) or done.skipped
@@ -303,7 +303,7 @@ class TestEveryAdaptation:
         assert not learned or done.work.forward
 
     def test_more_steps_never_cost_less(self, member, model, batch):
-        cost, spent = account(model, HEIGHT, WIDTH), []
+        cost, spent = count_cost(model, HEIGHT, WIDTH), []
         for count in (0, 1, 2, 5):
             twin = copy.deepcopy(model)
             done = member.adapt(twin, member.prepare(twin), batch(frames=9), Phase(count))

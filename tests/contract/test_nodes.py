@@ -20,7 +20,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.backend.inline import NODE_CLASSES
 from driftlab.platform.core.catalogue import Member, import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.device import Device
@@ -43,7 +43,7 @@ WATCHER = AppNodeSpec(
     "segmentation",
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
     replace(hardware.find("raspberry-pi-4"), macs_per_s=6e6),  # slower than the camera: some frames are skipped
-    account(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
+    count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
     picture_times_s=(0.5, 3.0),
 )
 

@@ -17,7 +17,7 @@ from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, B
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -97,7 +97,7 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
 
 def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> Application:
     """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
-    counted = account(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
+    counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
     return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
 
 

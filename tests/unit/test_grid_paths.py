@@ -138,7 +138,7 @@ class TestTwoRunsIntoOneFolder:
             write(file, content)
             second()
 
-        monkeypatch.setattr(paths, "write_whole", paused)
+        monkeypatch.setattr(paths, "write_atomically", paused)
         with paths.begin_run(out, {"name": "first"}):
             second()
         second()

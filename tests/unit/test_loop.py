@@ -36,13 +36,13 @@ from loop_factory import (
 from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Applied, Captured, Finished, Passes
+from driftlab.platform.core.records import Captured, Finished, Passes, Receipt
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.loop.learning import RETRY_S
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
-from driftlab.platform.scaling.base import single
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
 from driftlab.platform.streaming.base import PLAN_BYTES, RESYNC_BYTES, DownlinkPlan, Sampling
@@ -209,7 +209,7 @@ class TestSwitching:
         answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
         scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW))
         session = FakeSession(switch=lambda node, variant: variant)
-        family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
+        family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
         _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
         assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
         assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
@@ -265,7 +265,7 @@ class TestLeaving:
 
     def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
         """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
         _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
         torn, missed, taken = rows(loop, "updates")
@@ -285,7 +285,7 @@ class TestLeaving:
             return Allocation((Grant(1.0, variant=at.get(window.start_s, 1)),) * len(window.demands))
 
         session = FakeSession(switch=lambda node, variant: variant)
-        family = Network("tiny", 2 * single(COST), "digest", "the family's weights")
+        family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
         scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
         _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
@@ -449,13 +449,13 @@ class TestLateServers:
 class TestRefusals:
     """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
 
-    def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
+    def ran(self, *answers: Receipt, send_s: tuple[float, ...] = (2.0,), **script: Any):
         given = iter(answers)
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
         return run(Scripted(uploads(*send_s)), session=session)
 
     def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
-        session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
+        session, loop = self.ran(Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True))
         sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
         assert sent == [
             ("up", "samples", UP_BYTES, None),
@@ -474,24 +474,24 @@ class TestRefusals:
         assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
 
     def test_it_asks_again_until_the_weights_have_come(self):
-        torn = Applied(0, accepted=False, reason="torn")
-        _, loop = self.ran(torn, torn, torn, Applied(4, accepted=True))
+        torn = Receipt(0, accepted=False, reason="torn")
+        _, loop = self.ran(torn, torn, torn, Receipt(4, accepted=True))
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
         assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
 
     def test_it_asks_once_for_two_refusals(self):
         """A second update was on its way when the first was refused."""
-        torn, stale = (Applied(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
-        session, loop = self.ran(torn, stale, Applied(3, accepted=True), send_s=(2.0, 3.0))
+        torn, stale = (Receipt(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
+        session, loop = self.ran(torn, stale, Receipt(3, accepted=True), send_s=(2.0, 3.0))
         kinds = [row["kind"] for row in rows(loop, "transfers")]
         assert kinds.count("resync") == len(session.of("resend")) == 1
 
     def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
         usable = iter([3.0, None])
         session, loop = self.ran(
-            Applied(0, accepted=False, reason="torn"),
-            Applied(2, accepted=True),
+            Receipt(0, accepted=False, reason="torn"),
+            Receipt(2, accepted=True),
             send_s=(2.0, 6.2),
             store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=next(usable)),
         )
@@ -500,14 +500,14 @@ class TestRefusals:
 
     def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
         """The state counts 11 per answer; what comes with every weight is what the server has by then."""
-        given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
+        given = iter([Receipt(0, accepted=False, reason="torn"), *[Receipt(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
         streaming = Scripted(uploads(2.0, 7.5, 12.0))
         run(streaming, session=session, duration_s=13.0)
         assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
 
     def test_nothing_is_asked_for_after_the_end(self):
-        torn = Applied(0, accepted=False, reason="torn")
+        torn = Receipt(0, accepted=False, reason="torn")
         _, loop = self.ran(*[torn] * 30)
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert 5 < len(asked) < 20
@@ -543,7 +543,7 @@ class TestDamagedMessages:
         assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
 
     def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
         session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
         asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
@@ -669,7 +669,7 @@ class TestPlacing:
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
 
     def test_a_network_s_weights_go_to_the_teacher(self):
-        teacher = Network("teacher", single(COST), "digest", "the teacher's weights")
+        teacher = BuiltNetwork("teacher", single_profile(COST), "digest", "the teacher's weights")
         session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
         assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
 
@@ -696,7 +696,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             seed,
             30.0,
         )
-        student = Network("tiny", single(COST), "", "w")
+        student = BuiltNetwork("tiny", single_profile(COST), "", "w")
         server = Site(hardware.find("server-v100"), 0.1, 0.1)
         needs = AppContext(student, None, TeacherSpec(), 0.1, 8)
         setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)

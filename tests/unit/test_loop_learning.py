@@ -33,15 +33,15 @@ from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Captured, Passes, Tried, Uploaded, Variant
 from driftlab.platform.grid.run import run as lab_run
-from driftlab.platform.loop.context import Network, Site
+from driftlab.platform.loop.context import BuiltNetwork, Site
 from driftlab.platform.loop.ledger import PURPOSES, Ledger
 from driftlab.platform.loop.messages import TOO_LATE
 from driftlab.platform.loop.rounds import DECLINED
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.scaling.base import single
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
@@ -129,7 +129,7 @@ class Instead(OnDevice):
 
 
 TEACHER = {
-    "teacher": Network("teacher", single(COST), "digest", "the teacher's weights"),
+    "teacher": BuiltNetwork("teacher", single_profile(COST), "digest", "the teacher's weights"),
     "teacher_spec": TeacherSpec(kind="network"),
 }
 FORWARD_S = inference_s(COST, PHONE, batch=4)
@@ -211,7 +211,7 @@ class TestScaling:
 
     def test_where_it_does_no_frame_of_a_real_network_is_lost(self, tmp_path):
         """Of the two networks of a nested family the larger one takes more than the 50 ms between two frames."""
-        macs = account(build("half", 8, seed=0), 32, 48).macs
+        macs = count_cost(build("half", 8, seed=0), 32, 48).macs
         slow = {"name": "slow", "macs_per_s": macs / 0.07, "bytes_per_s": 1e12, "overhead_s": 0, "memory_bytes": 10**9}
         slow |= {"idle_w": 1, "busy_w": 2}
         course = {"name": "nested", "keep": [0.9, 0.6], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}

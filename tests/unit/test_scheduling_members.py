@@ -219,7 +219,9 @@ class TestNestDnn:
             nestdnn, "grow", lambda choices, method, start: starts.append(int(start.units.sum())) or [start]
         )
         given = factory.window(factory.demands(1, apps=3), 0.8)
-        kept = nestdnn.Kept(tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1)
+        kept = nestdnn.CachedPlan(
+            tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1
+        )
         member = NestDnn()
 
         def begins(state: object, asked: Window = given, by: NestDnn = member) -> int:

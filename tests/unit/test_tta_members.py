@@ -17,12 +17,12 @@ from driftlab.platform.adaptation.adabn import AdaBn
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.onda import Onda
 from driftlab.platform.adaptation.shot import Shot, information, pseudo_labels
-from driftlab.platform.adaptation.stream import Memory, entropies, groups, mini_batches
+from driftlab.platform.adaptation.stream import StreamMemory, entropies, mini_batches, split_groups
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.features import features, head_of
-from driftlab.platform.networks.parts import blended, by_batch
+from driftlab.platform.networks.parts import blend_statistics, normalise_by_batch
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
@@ -183,9 +183,9 @@ class TestStatistics:
 
     def test_alpha_0_is_the_source_and_alpha_1_nearly_the_batch(self):
         model = Nt()
-        with blended(model, 0.0):
+        with blend_statistics(model, 0.0):
             near(outputs(model), SOURCE)
-        with blended(model, 1.0):
+        with blend_statistics(model, 1.0):
             unbiased = outputs(model)
         near(unbiased, BY_BATCH, 0.1)
         assert (unbiased - torch.tensor(BY_BATCH)).abs().max() > 1e-3
@@ -297,7 +297,7 @@ class TestTent:
 class TestShot:
     def test_information_of_the_batch(self):
         model = Nt()
-        with by_batch(model, keeps=False):
+        with normalise_by_batch(model, keeps=False):
             logits = outputs(model)
         near(information(logits), -0.327641)
         near(information(logits, div_weight=0.0), 0.721258)
@@ -432,7 +432,7 @@ class TestDrawing:
 
     def test_on_the_stream_everything_once_whatever_is_asked(self):
         assert [each.tolist() for each in mini_batches(frames(3), Phase(7, on_stream=True), 2, 9)] == [[0, 1, 2]]
-        assert [each.tolist() for each in groups(3, STREAM, 2)] == [[0, 1, 2]]
+        assert [each.tolist() for each in split_groups(3, STREAM, 2)] == [[0, 1, 2]]
 
     @pytest.mark.parametrize(
         ("count", "iterations", "sizes"),
@@ -445,7 +445,7 @@ class TestDrawing:
         ],
     )
     def test_groups_of_frames(self, count, iterations, sizes):
-        assert tuple(map(len, groups(count, Phase(iterations), 10))) == sizes
+        assert tuple(map(len, split_groups(count, Phase(iterations), 10))) == sizes
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_a_batch_too_small_for_a_batch_norm_is_skipped(member):
 def test_a_state_can_be_kept_and_told_apart():
     model, member = Nt(), Tent()
     state = member.adapt(model, member.prepare(model), four(), STREAM).state
-    assert isinstance(state, Memory)
+    assert isinstance(state, StreamMemory)
     twin = pickle.loads(pickle.dumps(state))
     assert copy.deepcopy(state).steps == twin.steps == 1
     assert pickle.dumps(member.reset(model, state)) == pickle.dumps(member.prepare(Nt()))

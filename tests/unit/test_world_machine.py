@@ -15,7 +15,7 @@ from simpy.rt import RealtimeEnvironment
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share
-from driftlab.platform.world.machine import Course, Machine, Work, done_s, first_come, overall, rate
+from driftlab.platform.world.machine import Course, Machine, MachineTask, accelerator_share, done_s, first_come, rate
 
 Log = list[tuple[float, Any, str]]
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
@@ -267,7 +267,11 @@ class TestShares:
         assert rate(seconds(3), {"accelerator": 0.5}) == 0.5
         assert rate(Need(), {"accelerator": 0.5}) == 1.0
         assert rate(Need(), {"accelerator": 0.0}) == rate(Need(), {}) == 0.0
-        assert (overall(0.4), overall({"accelerator": 0.3, "cpu": 1.0}), overall({"cpu": 1.0})) == (0.4, 0.3, 0.0)
+        assert (
+            accelerator_share(0.4),
+            accelerator_share({"accelerator": 0.3, "cpu": 1.0}),
+            accelerator_share({"cpu": 1.0}),
+        ) == (0.4, 0.3, 0.0)
 
     def test_works_on_other_parts_of_a_machine_do_not_slow_each_other(self):
         clock, machine, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
@@ -330,7 +334,7 @@ class TestOrder:
             assert orders[0] == orders[1]
 
     def waiting(
-        self, machine: Machine, work: Work | None, name: int, waits: list[int], log: Log, policy: Told
+        self, machine: Machine, work: MachineTask | None, name: int, waits: list[int], log: Log, policy: Told
     ) -> Iterator[Any]:
         for wait_s in waits:
             if work is None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from driftlab.platform.pruning.surgery.edit import coordinates, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.pruning.surgery.grouping import Group, Groups, groups
-from driftlab.platform.pruning.surgery.rules import Call, Lost, Rule
+from driftlab.platform.pruning.surgery.rules import Lost, Rule, TorchCall
 
 __all__ = [
-    "Call",
     "Group",
     "Groups",
     "Lost",
     "Rule",
+    "TorchCall",
     "coordinates",
     "cut",
     "expand",

@@ -27,7 +27,7 @@ TRIES = ((torch.float32, 1e-5), (torch.float64, 1e-7))
 FLOAT32_APART = 1e-3
 
 
-def differing(model: nn.Module, example: Tensor, groups: Groups, branches: Sequence[Branch]) -> list[str]:
+def differing_groups(model: nn.Module, example: Tensor, groups: Groups, branches: Sequence[Branch]) -> list[str]:
     """Name the groups whose channels cannot be cut without changing the result of the masked network."""
     with isolated_rng():
         image = torch.randn_like(example[:1]) if example.is_floating_point() else example[:1]
@@ -38,7 +38,7 @@ def differing(model: nn.Module, example: Tensor, groups: Groups, branches: Seque
     return _among(names, lambda some: _agree(shaken, image, groups, some, branches))
 
 
-def apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+def largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """Return the largest difference between two networks' results, as a share of the largest number."""
     if [made.shape for made in ours] != [made.shape for made in theirs]:
         return math.inf
@@ -66,7 +66,7 @@ def _agree(model: nn.Module, image: Tensor, groups: Groups, names: list[str], br
         if theirs is None:
             return off <= FLOAT32_APART
         ours = _answers(edit.cut(model, groups, keep).to(kind), image, branches)
-        off = math.inf if ours is None else apart(ours, theirs)
+        off = math.inf if ours is None else largest_difference(ours, theirs)
         if off <= digits:
             return True
     return False

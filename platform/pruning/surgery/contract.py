@@ -6,13 +6,13 @@ import string
 
 from torch import Tensor
 
-from driftlab.platform.pruning.surgery.rules import Call, Lost, along, compact, follows, spread, varying
+from driftlab.platform.pruning.surgery.rules import Lost, TorchCall, along, compact, follows, spread, varying
 
 Term = tuple[Tensor, str]  # a factor, and a letter for each of its dimensions
 SUMS = "sums over channels, which fewer channels would change"
 
 
-def matrix_product(call: Call) -> list[Tensor]:
+def matrix_product(call: TorchCall) -> list[Tensor]:
     """Multiply matrices: a weight reads the dimension that is summed, and makes its other dimension."""
     left, right = (call.given(0, "input"), call.given(1, "other")) if len(call.args) < 2 else call.args[:2]
     if call.name == "rmatmul":
@@ -24,7 +24,7 @@ def matrix_product(call: Call) -> list[Tensor]:
     return _multiply(call, [(left, before), (right, after)], out)
 
 
-def einsum(call: Call) -> list[Tensor]:
+def einsum(call: TorchCall) -> list[Tensor]:
     """Multiply along the letters of an equation."""
     equation, *factors = call.args
     if len(factors) == 1 and not isinstance(factors[0], Tensor):
@@ -40,7 +40,7 @@ def einsum(call: Call) -> list[Tensor]:
     return _multiply(call, list(zip(factors, letters, strict=True)), out)
 
 
-def attend(call: Call) -> list[Tensor]:
+def attend(call: TorchCall) -> list[Tensor]:
     """Weigh values by the agreement of queries and keys, which is a sum over all of their channels."""
     query, key, value = (call.given(place, name) for place, name in enumerate(("query", "key", "value")))
     summed = call.trace.pin(f"{call.trace.layer} {SUMS}")
@@ -51,7 +51,7 @@ def attend(call: Call) -> list[Tensor]:
     return [spread(along(value.labels, -1), call.made[0].dim() - 1, call.made[0].shape)]
 
 
-def _multiply(call: Call, terms: list[Term], out: str) -> list[Tensor]:
+def _multiply(call: TorchCall, terms: list[Term], out: str) -> list[Tensor]:
     """Find the letter of the product along which channels lie: one from a factor, or one that a weight makes."""
     brought = _brought(terms)
     made = _read_and_make(call, terms, out, brought)
@@ -83,7 +83,7 @@ def _brought(terms: list[Term]) -> dict[str, list[Tensor]]:
     return brought
 
 
-def _read_and_make(call: Call, terms: list[Term], out: str, brought: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+def _read_and_make(call: TorchCall, terms: list[Term], out: str, brought: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     """Let each weight read the dimension that is summed; return the letters that were read, and the one made."""
     done: dict[str, Tensor] = {}
     followed = [(tensor, letters) for tensor, letters in terms if follows(tensor)]

@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks.vector import Layout
-from driftlab.platform.pruning.surgery.trace import stored
+from driftlab.platform.pruning.surgery.trace import group_by_storage
 
 if TYPE_CHECKING:
     from driftlab.platform.pruning.surgery.grouping import Groups
@@ -65,7 +65,7 @@ def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> 
 
 def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
     """Select from tensors of the big model's shapes the part that the small model has."""
-    stay = chosen(groups, keep)
+    stay = mark_kept(groups, keep)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
         return tensor.index_select(dim, _where(stay[ids], tensor))
@@ -75,13 +75,13 @@ def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dic
 
 def silence(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
     """Zero the weights by which kept channels read the others, in tensors of the big model's shapes."""
-    stay = chosen(groups, keep)
+    stay = mark_kept(groups, keep)
     return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
 
 
 def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
     """Put tensors of the small model's shapes at their places in the big one's, among zeros."""
-    stay = chosen(groups, keep)
+    stay = mark_kept(groups, keep)
 
     def put(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
         shape = [len(ids) if d == dim else size for d, size in enumerate(tensor.shape)]
@@ -100,7 +100,7 @@ def coordinates(layout: Layout, groups: Groups, keep: Channels) -> npt.NDArray[n
     return torch.cat([places.reshape(-1) for places in restrict(places, groups, keep).values()]).numpy()
 
 
-def chosen(groups: Groups, keep: Channels) -> Tensor:
+def mark_kept(groups: Groups, keep: Channels) -> Tensor:
     """Mark every channel that stays; the last entry stands for channels without a group."""
     stay = torch.ones(sum(groups.sizes.values()) + 1, dtype=torch.bool)
     for name, index in _checked(groups, keep, whole=False).items():
@@ -169,14 +169,14 @@ def _along_axes(
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensors[0].detach() for name, tensors in stored(model).items()}
+    return {name: tensors[0].detach() for name, tensors in group_by_storage(model).items()}
 
 
 def rebuild(
     model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 ) -> nn.Module:
     """Copy a model with other tensors; shared tensors stay shared."""
-    shared = stored(model)
+    shared = group_by_storage(model)
     if absent := sorted(groups.dims.keys() - shared.keys()):
         raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
     state = {name: tensors[0].detach() for name, tensors in shared.items()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.pruning.surgery import edit
-from driftlab.platform.pruning.surgery.compare import differing
+from driftlab.platform.pruning.surgery.compare import differing_groups
 from driftlab.platform.pruning.surgery.trace import Branch, Leaves, Pass, Place, Trace, call_model, run
 
 Ids = npt.NDArray[np.int64]
@@ -87,7 +87,7 @@ def groups(
         found, numbers = _collect(trace)
         keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
         trial, error = run(edit.cut(model, found, keep), example, passes, leaves)
-        remaining = np.flatnonzero(edit.chosen(found, keep).numpy()[numbers[:ran]])
+        remaining = np.flatnonzero(edit.mark_kept(found, keep).numpy()[numbers[:ran]])
         layer, labels = _clash(trace, trial, remaining)
         clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
         if not clashing and (error is not None or trial.labels != len(remaining)):
@@ -98,7 +98,7 @@ def groups(
             raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
         reason = f"{layer} insists on their number"
         if not clashing:
-            clashing = [found.members[name] for name in differing(model, example, found, branches)]
+            clashing = [found.members[name] for name in differing_groups(model, example, found, branches)]
             reason = "with fewer of them the model computes something else"
         if not clashing:
             return found

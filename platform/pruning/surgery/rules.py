@@ -24,7 +24,7 @@ class Lost(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class TorchCall:
     """A call of one of torch's functions."""
 
     trace: Trace
@@ -51,7 +51,7 @@ class Call:
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
 
-Rule = Callable[[Call], list[Tensor]]
+Rule = Callable[[TorchCall], list[Tensor]]
 
 
 def follows(value: Any) -> TypeGuard[Followed]:
@@ -83,7 +83,7 @@ def spread(labels: Tensor, dim: int, shape: torch.Size) -> Tensor:
     return labels.view([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
-def convolve(call: Call) -> list[Tensor]:
+def convolve(call: TorchCall) -> list[Tensor]:
     """Read the input's channels and make new ones; a block of a grouped convolution is one unit."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     transposed = "transpose" in call.name
@@ -102,7 +102,7 @@ def convolve(call: Call) -> list[Tensor]:
     return [spread(outputs, channel, call.made[0].shape)]
 
 
-def project(call: Call) -> list[Tensor]:
+def project(call: TorchCall) -> list[Tensor]:
     """Read the last dimension and make a new one (linear)."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     call.trace.read(weight, 1, along(x.labels, -1))
@@ -111,7 +111,7 @@ def project(call: Call) -> list[Tensor]:
     return [spread(outputs, call.made[0].dim() - 1, call.made[0].shape)]
 
 
-def normalise(call: Call) -> list[Tensor]:
+def normalise(call: TorchCall) -> list[Tensor]:
     """Process each channel by itself with its own numbers (batch norm, instance norm, PReLU)."""
     x = call.main
     labels = along(x.labels, min(1, x.dim() - 1))
@@ -121,12 +121,12 @@ def normalise(call: Call) -> list[Tensor]:
     return [x.labels]
 
 
-def keep(call: Call) -> list[Tensor]:
+def keep(call: TorchCall) -> list[Tensor]:
     """Leave the channels in place, whatever the other arguments."""
     return [call.main.labels for _ in call.made]
 
 
-def combine(call: Call) -> list[Tensor]:
+def combine(call: TorchCall) -> list[Tensor]:
     """Compute element by element: elements that meet are the same channel, unless one tensor is broadcast."""
     shape = call.made[0].shape
     tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
@@ -153,7 +153,7 @@ def _alike(some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     return some[keep].contiguous(), others[keep].contiguous()
 
 
-def resample(call: Call) -> list[Tensor]:
+def resample(call: TorchCall) -> list[Tensor]:
     """Change the spatial size only (pooling, resizing, padding)."""
     x, shape = call.main, call.made[0].shape
     if max(varying(x.labels), default=0) > 1 or shape[:2] != x.shape[:2] or len(call.made) > 1:
@@ -162,7 +162,7 @@ def resample(call: Call) -> list[Tensor]:
     return [x.labels[first].expand(shape)]
 
 
-def reduce(call: Call) -> list[Tensor]:
+def reduce(call: TorchCall) -> list[Tensor]:
     """Take a sum, a mean or a maximum over dimensions without channels."""
     x, dims = call.main, call.given(1, "dim")
     if isinstance(dims, Tensor):
@@ -174,7 +174,7 @@ def reduce(call: Call) -> list[Tensor]:
     return [x.labels.amax(dims, keepdim=made.dim() == x.dim()) for made in call.made]
 
 
-def normalise_within(call: Call) -> list[Tensor]:
+def normalise_within(call: TorchCall) -> list[Tensor]:
     """Normalise along dimensions without channels (layer norm, soft-max)."""
     x = call.main
     last = range(-len(call.given(1, "normalized_shape")), 0) if call.name == "layer_norm" else call.given(1, "dim")
@@ -182,14 +182,14 @@ def normalise_within(call: Call) -> list[Tensor]:
     return [x.labels]
 
 
-def _stay_within(call: Call, x: Followed, dims: Any) -> None:
+def _stay_within(call: TorchCall, x: Followed, dims: Any) -> None:
     """Refuse to compute over dimensions along which channels lie."""
     dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
     if set(varying(x.labels)) & {dim % max(1, x.dim()) for dim in dims}:
         raise Lost(f"takes the {call.name.replace('_', ' and ')} over channels, which fewer channels would change")
 
 
-def move(call: Call) -> list[Tensor]:
+def move(call: TorchCall) -> list[Tensor]:
     """Apply the function to the labels; every result must hold every channel, in order."""
     x, *rest = call.args
     if any(map(follows, tensors_in((rest, call.kwargs)))):
@@ -216,7 +216,7 @@ def _line(labels: Tensor) -> tuple[int, Tensor]:
     return (dims[0], along(labels, dims[0])) if labels.dim() else (0, labels.reshape(1))
 
 
-def join(call: Call) -> list[Tensor]:
+def join(call: TorchCall) -> list[Tensor]:
     """Concatenate channels (cat), or join pictures whose channels are then the same."""
     tensors, dim, shape = call.args[0], call.given(1, "dim", 0), call.made[0].shape
     dim %= len(shape)
@@ -234,11 +234,11 @@ def join(call: Call) -> list[Tensor]:
     return [main.narrow(dim, 0, 1).expand(shape)]
 
 
-def _constant(call: Call, tensor: Tensor) -> Tensor:
+def _constant(call: TorchCall, tensor: Tensor) -> Tensor:
     return call.trace.pin(f"{call.trace.layer} joins them to a constant").expand(tensor.shape)
 
 
-def unknown(call: Call) -> list[Tensor]:
+def refuse(call: TorchCall) -> list[Tensor]:
     raise Lost(f"calls {call.name}, through which channels cannot be followed")
 
 

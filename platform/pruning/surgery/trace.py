@@ -47,7 +47,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A view of one of the model's tensors: the original dimension along each of its own, None for copies."""
 
     name: str
@@ -68,7 +68,7 @@ class Trace:
     makes: list[Place] = field(default_factory=list)  # dimensions along which a tensor makes channels, in running order
     running: list[str] = field(default_factory=list)  # the running layers, innermost last
     stuck: Tensor | None = None  # labels of the arguments of the function that failed
-    views: dict[int, View] = field(default_factory=dict)  # of the model's tensors, by id
+    views: dict[int, TensorView] = field(default_factory=dict)  # of the model's tensors, by id
     at_work: Pass | None = None  # the pass that runs or failed
 
     @property
@@ -91,10 +91,10 @@ class Trace:
         """Record that two sets of labels are the same channels."""
         self.united.append(torch.stack([side.reshape(-1) for side in torch.broadcast_tensors(some, others)]))
 
-    def view(self, tensor: Tensor) -> View | None:
+    def view(self, tensor: Tensor) -> TensorView | None:
         """Return the view that a tensor is of the model's own ones; None for a computed tensor."""
         name = self.names.get(id(tensor))
-        return self.views.get(id(tensor)) if name is None else View(name, tuple(range(tensor.dim())), tensor)
+        return self.views.get(id(tensor)) if name is None else TensorView(name, tuple(range(tensor.dim())), tensor)
 
     def bind(self, tensor: Any, dim: int, labels: Tensor) -> Place | None:
         """Record the channels along a dimension of one of the model's tensors."""
@@ -121,7 +121,7 @@ class Trace:
         self.makes += [place for place in (self.bind(tensor, dim, labels),) if place]
         return labels
 
-    def follow(self, call: rules.Call, rule: rules.Rule) -> list[Tensor]:
+    def follow(self, call: rules.TorchCall, rule: rules.Rule) -> list[Tensor]:
         """Return the labels of a function's results; without a rule, fix the channels of its arguments."""
         before = [given.labels for given in tensors_in((call.args, call.kwargs)) if rules.follows(given)]
         try:
@@ -138,17 +138,19 @@ class Trace:
     def watch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
         """Record a view, if the function shows one of the model's tensors and moves each element separately."""
         views = [view for tensor in tensors_in((args, kwargs)) if (view := self.view(tensor)) is not None]
-        rule = RULES.get(rules.Call(self, func, args, kwargs, []).name)
+        rule = RULES.get(rules.TorchCall(self, func, args, kwargs, []).name)
         if len(views) != 1 or not isinstance(made, Tensor) or id(made) in self.names:
             return
         (view,) = views
         if rule in (rules.keep, rules.combine) and made.shape == view.tensor.shape:
-            self.views[id(made)] = View(view.name, view.dims, made)
+            self.views[id(made)] = TensorView(view.name, view.dims, made)
         elif rule is rules.move and args and args[0] is view.tensor:
             numbers = torch.arange(view.tensor.numel()).view(view.tensor.shape)
             dims = _moved(numbers, func(numbers, *args[1:], **kwargs))
             if dims is not None:
-                self.views[id(made)] = View(view.name, tuple(d if d is None else view.dims[d] for d in dims), made)
+                self.views[id(made)] = TensorView(
+                    view.name, tuple(d if d is None else view.dims[d] for d in dims), made
+                )
 
 
 def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
@@ -198,8 +200,8 @@ class Followed(Tensor):
             trace.stuck = torch.cat([rules.compact(tensor.labels).reshape(-1) for tensor in given])
             raise
         made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
-        call = rules.Call(trace, func, args, kwargs, made)
-        rule = RULES.get(call.name, rules.unknown)
+        call = rules.TorchCall(trace, func, args, kwargs, made)
+        rule = RULES.get(call.name, rules.refuse)
         with torch._C.DisableTorchFunctionSubclass():  # looking at a tensor is not a step of the model
             if call.name in NEW or (
                 rule in (rules.keep, rules.move) and not rules.follows(args[0] if args else given[0])
@@ -233,7 +235,7 @@ def run(
 ) -> tuple[Trace, Exception | None]:
     """Run the model once per pass and follow its channels; returns an error beside the results so far."""
     ghost = _ghost(model)
-    trace = Trace({id(tensor): name for name, tensors in stored(ghost).items() for tensor in tensors})
+    trace = Trace({id(tensor): name for name, tensors in group_by_storage(ghost).items() for tensor in tensors})
     for name, module in ghost.named_modules():
         _announce(module, name, trace)
         for kind, rule in (leaves or {}).items():
@@ -260,7 +262,7 @@ def run(
 def _ghost(model: nn.Module) -> nn.Module:
     """Copy the modules with the same parameters, and with statistics that may change."""
     memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
-    for tensors in stored(model).values():
+    for tensors in group_by_storage(model).values():
         if others := [tensor for tensor in tensors if id(tensor) not in memo]:
             memo |= dict.fromkeys(map(id, others), tensors[0].detach().clone())
     return copy.deepcopy(model, memo)
@@ -288,7 +290,7 @@ def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
             result = forward(*tree_map(_plain, args), **tree_map(_plain, kwargs))
             result = tree_map(lambda value: value.as_subclass(Followed) if isinstance(value, Tensor) else value, result)
             made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
-            call = rules.Call(trace, module, args, kwargs, made)
+            call = rules.TorchCall(trace, module, args, kwargs, made)
             for tensor, labels in zip(made, trace.follow(call, rule), strict=True):
                 tensor.record, tensor.labels = trace, labels
         return result
@@ -296,7 +298,7 @@ def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
     module.forward = act
 
 
-def stored(model: nn.Module) -> dict[str, list[Tensor]]:
+def group_by_storage(model: nn.Module) -> dict[str, list[Tensor]]:
     """Group parameters and buffers by storage, under the first name."""
     groups: dict[str, list[Tensor]] = {}
     first: dict[tuple[int, torch.Size], str] = {}

@@ -15,7 +15,7 @@ from driftlab.platform.results.analysis.cells import CELL, done, members, slot
 from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
-from driftlab.platform.scheduling.costs import weighed
+from driftlab.platform.scheduling.costs import weigh_cost
 from driftlab.platform.world.variants import paged_bytes
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def switches(tables: Tables) -> pd.DataFrame:
 def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
     """Tell what each share costs as schedulers see it; who waits has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    found: pd.Series = weighed(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
+    found: pd.Series = weigh_cost(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
     return found
 
 
