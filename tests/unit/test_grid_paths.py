@@ -125,7 +125,7 @@ class TestLock:
 
 class TestTwoRunsIntoOneFolder:
     def test_the_second_is_refused_at_every_moment_and_changes_nothing(self, tmp_path, monkeypatch):
-        out, write, moments = tmp_path / "a" / "run", paths.write_whole, []
+        out, write, moments = tmp_path / "a" / "run", paths.write_atomically, []
 
         def second() -> None:
             with pytest.raises(RequestError), paths.begin_run(out, {"name": "second"}):
