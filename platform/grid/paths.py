@@ -1,4 +1,4 @@
-"""The folder of a run: made whole, locked while someone works in it, refused when it is something else."""
+"""The folder of a run: created atomically, locked while a process works in it, refused when it is something else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 
-RUNS = Path("runs")  # where they are kept when nobody says otherwise
+RUNS = Path("runs")  # the default place of run folders
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 ATTEMPTS = 10  # to lock a folder that others remove
 

@@ -111,11 +111,11 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
     classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
-    whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
+    channel_of: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
     def listen(name: str, rows: slice, maps: PoolingTrace) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen, whose[name] = maps.before(given[0], readers[name])
+            seen, channel_of[name] = maps.before(given[0], readers[name])
             sums = sums_of(*_samples(seen, labels[rows]), classes)
             found[name] = found[name] + sums if name in found else sums
 
@@ -129,7 +129,7 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
                 model(to_input(images[rows]).to(next(model.parameters()).device))
             for hook in hooks:
                 hook.remove()
-    parts = [(whose[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    parts = [(channel_of[name], triplet_response_residual(sums)) for name, sums in found.items()]
     return _gathered(groups, parts)
 
 

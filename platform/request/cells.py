@@ -140,7 +140,7 @@ def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:
 
 
 def measured_of(app: AppPart) -> tuple[Variant, ...]:
-    """Read the networks that somebody has measured for an application: those under its name, or a file's only ones."""
+    """Read the measured networks of an application: those under its name, or a file's only ones."""
     if app.variants is None:
         return ()
     if isinstance(app.variants, str):

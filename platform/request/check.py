@@ -140,7 +140,7 @@ def _check_apps(workload: WorkloadPart) -> None:
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
-    """Open what an application watches; an oracle says nothing about a stream without truth, nobody of other tasks."""
+    """Open an application's stream; an oracle needs a stream with truth for its task."""
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
         zoo.check(app.network)
@@ -166,7 +166,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
 
 
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
-    """Read what somebody has measured; there is no network behind it that could run."""
+    """Read measured profiles; there is no network behind them that could run."""
     if measured_of(app) and workload.live:
         raise RequestError("networks that are only measured cannot run; set live: false beside apps")
 

@@ -51,7 +51,7 @@ class SystemPart(_Part):
 
 
 class MeasuredPart(_Part):
-    """Networks that somebody has measured: a CSV or Parquet file, and how it is read."""
+    """Measured networks: a CSV or Parquet file, and how it is read."""
 
     file: str
     rename: dict[str, str] = {}  # its columns -> those that are known
@@ -66,7 +66,7 @@ class AppPart(_Part):
     params: dict[str, Any] = {}
     network: str | None = None
     pretrain_seed: Seed | None = None
-    variants: str | MeasuredPart | None = None  # networks that somebody has measured
+    variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
     priority: Positive = 1.0
@@ -139,7 +139,7 @@ class ServerPart(_Part):
 
 
 class TeacherPart(_Part):
-    """Who says what the frames show."""
+    """The teacher: the labels of the samples, and their cost."""
 
     kind: Literal["oracle", "network"] = "oracle"
     network: str = "teacher"

@@ -29,12 +29,12 @@ class Exact(Scheduling):
         return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
-        who, notes = admit(window, self.units)
-        if not who:
+        admitted, notes = admit(window, self.units)
+        if not admitted:
             return allocation(window, [], notes)
-        choices = tabulate([window.demands[i] for i in who], window.memory_bytes, self.alpha, self.units)
+        choices = tabulate([window.demands[i] for i in admitted], window.memory_bytes, self.alpha, self.units)
         walk = Walk(choices, spread(choices, solve(choices, self.objective)))
         walk.choose()  # the minimal highest cost leaves the other applications' networks open
         plan = walk.plan
         shares = (plan.units / self.units).tolist()
-        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes)
+        return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes)

@@ -24,8 +24,8 @@ class Mcdnn(Scheduling):
 
         A need is at most the full machine: an unreachable goal, such as 0 s, leaves something for the others.
         """
-        who, notes = admit(window)
-        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in who}
+        admitted, notes = admit(window)
+        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in admitted}
         while upgrade := _best_upgrade(window, chosen):
             chosen |= [upgrade]
         needs = {i: min(1.0, need(window.demands[i], network)) for i, network in chosen.items()}

@@ -60,17 +60,17 @@ class NestDnn(Scheduling):
 
     def allocate(self, window: Window) -> Allocation:
         """Resume the cached plan, allocate the rest of the machine, and cache the plan for the next window."""
-        who, notes = admit(window, self.units)
-        if not who:
+        admitted, notes = admit(window, self.units)
+        if not admitted:
             return allocation(window, [], notes)
-        demands = [window.demands[i] for i in who]
+        demands = [window.demands[i] for i in admitted]
         choices = tabulate(demands, window.memory_bytes, self.alpha, self.units)
         if (self.objective, self.method) == ("total", "priced"):
             plan, state = spread(choices, priced(choices)), None
         else:
             plan, state = self._walked(window, demands, choices)
         shares = (plan.units / self.units).tolist()
-        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
+        return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes, state)
 
     def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[UnitPlan, Any]:
         """Resume the cached plan or start a new one, and cache it unfinished."""

@@ -17,8 +17,8 @@ class StatusQuo(Scheduling):
 
     def allocate(self, window: Window) -> Allocation:
         """Admit every application; a note says where the networks need more memory than there is."""
-        who = [i for i, demand in enumerate(window.demands) if demand.variants]
-        chosen = [(i, knee(window.demands[i].variants), 1 / len(who)) for i in who]
+        admitted = [i for i, demand in enumerate(window.demands) if demand.variants]
+        chosen = [(i, knee(window.demands[i].variants), 1 / len(admitted)) for i in admitted]
         held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
         short = f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}"
         runs = short if held_bytes > window.memory_bytes else ""

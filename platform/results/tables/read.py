@@ -82,7 +82,7 @@ class Tables:
         self._frames: dict[str, pd.DataFrame] = {}
 
     def frame(self, name: str) -> pd.DataFrame:
-        """Read a table, or give what was read before; nobody may change it."""
+        """Read a table, or return the one read before, which must not be changed."""
         if name not in self._frames:
             self._frames[name] = self.run.frame(name)
         return self._frames[name]
