@@ -1,4 +1,4 @@
-"""The actors: a rack for each kind of node, in a process of its own, under a name that the Ray dashboard shows."""
+"""The actors: a rack for each kind of node, in its own process, under a readable name in the Ray dashboard."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREAD
 
 
 class RackActor:
-    """Passes everything on to its rack."""
+    """Passes every call on to its rack."""
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
         os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
         keep_freed_memory()
-        plugins.hook()  # members that users bring in files of their own are found by name here as well
+        plugins.install_finder()  # users' member files are importable by name here as well
         self._name = name
         self._rack = Rack(classes)
         for path in classes.values():
-            import_class(path)  # now, while the other actors do the same, rather than at the first call
+            import_class(path)  # now, while the other actors import too, rather than at the first call
 
     def __repr__(self) -> str:
         return self._name
 
     @ray.method(max_task_retries=-1)
     def ready(self, *payloads: Any) -> str:
-        """Answer as soon as the process and these payloads are there, however often it has to be started."""
+        """Answer when the process and these payloads are available, however often the process has to be started."""
         return self._name
 
     def place(self, address: tuple[str, int, NodeId], *args: Any) -> None:
@@ -78,7 +78,7 @@ class Learner(RackActor):
 
 @ray.remote
 class Recorder(RackActor):
-    """Hosts the one node that writes tables."""
+    """Hosts the node that writes tables."""
 
 
 ACTORS: Mapping[Kind, Any] = {

@@ -1,4 +1,4 @@
-"""The Ray backend: the same sessions as in one process, on as many processes and machines as there are."""
+"""The Ray backend: the same sessions as in one process, on several processes and machines."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import ray
 from ray import exceptions
 
 from driftlab.actors.cluster import ClusterConfig, connect
-from driftlab.actors.pool import Pool, Slot
+from driftlab.actors.pool import ActorSlot, Pool
 from driftlab.actors.session import RaySession
 from driftlab.errors import RunError
 from driftlab.platform.backend.base import Kind
 from driftlab.platform.backend.inline import NODE_CLASSES
 
-LOOK_S = 0.5  # how long a wait goes on before it looks whether it still makes sense
+LOOK_S = 0.5  # interval at which a wait checks whether it still makes sense
 CELL_BYTES = 2**30  # a fleet of 200 devices with applications and learners
-LEAVE_S = 5.0  # for the cells' threads to notice that the run is over
+LEAVE_S = 5.0  # for the cells' threads to notice the end of the run
 
 
 class RayBackend:
-    """Owns Ray while a run lasts; its sessions may be used from one thread each."""
+    """Owns Ray during a run; each of its sessions may be used from one thread."""
 
     name = "ray"
 
@@ -44,19 +44,19 @@ class RayBackend:
 
     @property
     def concurrency(self) -> int:
-        """Two cells per worker, while memory lasts: as the nodes of one wait, those of the other work."""
+        """Return two cells per worker, while memory lasts: while the nodes of one wait, those of the other work."""
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
     def dashboard_url(self) -> str | None:
-        """Where the actors can be watched, if the dashboard was asked for."""
+        """Return the dashboard's address, if the dashboard was requested."""
         return self._cluster.dashboard_url
 
     def open(self, session: str) -> RaySession:
         return RaySession(self, f"{session}#{next(self._numbers)}")
 
     def close(self) -> None:
-        """Let go of everything; threads that still wait for an answer get an error instead."""
+        """End all sessions and Ray; threads that still wait for an answer get an error instead."""
         with self._gate:
             self._closed = True
             self._gate.wait_for(lambda: self._users == 0, timeout=LEAVE_S)
@@ -64,7 +64,7 @@ class RayBackend:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
-        """Use Ray while it is certain to be there: a call after its end would start another one."""
+        """Hold Ray during a call: a call after the end of Ray would start another one."""
         self._cluster.check()
         with self._gate:
             if self._closed:
@@ -77,8 +77,8 @@ class RayBackend:
                 self._users -= 1
                 self._gate.notify_all()
 
-    def get(self, reference: Any, slot: Slot | None) -> Any:
-        """Wait for a value as long as the run lasts and the actor that owes it can be expected to start."""
+    def get(self, reference: Any, slot: ActorSlot | None) -> Any:
+        """Wait for a value while the run lasts and its actor can be expected to start."""
         while True:
             with self.using():
                 try:
@@ -87,5 +87,5 @@ class RayBackend:
                     if slot is not None:
                         self.pool.check(slot)
                 except exceptions.RayError:
-                    self._cluster.check()  # the loss of Ray itself is no fault of one process that can be repeated
+                    self._cluster.check()  # the loss of Ray itself cannot be repaired by repeating calls
                     raise

@@ -1,4 +1,4 @@
-"""The Ray that a run uses: started for it on this machine, or one that is there already."""
+"""The Ray of a run: started for it on this machine, or an existing cluster."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from driftlab.platform.backend import host as machine
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MIB = 2**20
-STORE_BYTES = 1024 * MIB  # more than that is spilled to disk
+STORE_BYTES = 1024 * MIB  # more is spilled to disk
 PROCESS_BYTES = 200 * MIB  # measured: an actor that has imported torch
-REACH_S = 3.0
+REACH_S = 3.0  # for a cluster to answer
 START_S = 60.0  # for Ray to start here; measured: 4 to 10 s
 GRACE_S = 5.0  # for Ray to shut down by itself; measured: 1.4 s
-HARD_S = 2.0  # and then to end its processes; it takes 5 s to notice and complains on stderr, which none waits for
+HARD_S = 2.0  # then to end its processes; it takes 5 s to notice, which is not waited for
 LOOPBACK = "127.0.0.1"
-HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame by which every gRPC server begins
+HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # the frame with which every gRPC server begins
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
@@ -54,20 +54,22 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where a run's actors live and how many there may be."""
+    """Location and number of a run's actors."""
 
-    address: str | None = None  # None: this machine alone, unless RAY_ADDRESS names a cluster
-    workers: int | None = None  # actors of a kind; None: as many as there are processors
-    rack: int | None = None  # at most so many devices per actor, then as many actors as it takes
+    address: str | None = None  # None: this machine only, unless RAY_ADDRESS names a cluster
+    workers: int | None = None  # actors of a kind; None: the number of processors
+    rack: int | None = None  # maximum of devices per actor, which then sets the number of actors
     gpus_per_actor: float = 0.0  # of applications, teachers and learners
-    dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
+    dashboard: bool = False  # 2 s longer to start and 0.9 GB more; it shows actors by name
     store_bytes: int = STORE_BYTES
-    go_on: str = "To go on: driftlab run --resume, with the folder of the run."  # said when a Ray of our own is lost
+    go_on: str = (
+        "To go on: driftlab run --resume, with the folder of the run."  # for the message when the local Ray is lost
+    )
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connection to Ray, and what it has."""
+    """A connection to Ray, and its resources."""
 
     namespace: str
     cpus: int
@@ -79,36 +81,36 @@ class Cluster:
 
     @property
     def folder(self) -> Path | None:
-        """Where a Ray that was started here has its files."""
+        """Return the folder of a Ray that was started here."""
         return self.local.folder.path if self.local else None
 
     def check(self) -> None:
-        """Complain if a Ray that was started here has lost what it cannot do without."""
+        """Raise if a Ray that was started here has lost an essential process."""
         if self.local is not None:
             self.local.check()
 
     def run(self, function: Callable[[], T]) -> T:
-        """Make a call that may block, and wait for it as long as this Ray lives."""
+        """Make a call that may block, and wait for it while this Ray lives."""
         assert self.thread is not None
         return self.thread.run(function)
 
     def close(self) -> None:
-        """Leave the cluster; a Ray that was started here ends with it."""
+        """Leave the cluster; a Ray that was started here ends."""
         assert self.thread is not None
         _leave(self.thread, self.local)
 
 
 def connect(config: ClusterConfig) -> Cluster:
-    """Start Ray on this machine, or join the cluster that is asked for."""
+    """Start Ray on this machine, or join the requested cluster."""
     if ray.is_initialized():
         raise RequestError("This process uses Ray already; close that run first (ray.shutdown()), or start another.")
     address = config.address if config.address is not None else os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
-        check_gpus(config, machine.gpus())  # before seconds go by
+        check_gpus(config, machine.gpus())  # before Ray takes seconds to start
     local = LocalRay(config.go_on) if address == "local" else None
     thread = RayThread(local.look if local else lambda: None)
     namespace = f"driftlab-{uuid.uuid4().hex[:8]}"
-    level = "ERROR" if local is None else "CRITICAL"  # what ends the start of our own is raised as well
+    level = "ERROR" if local is None else "CRITICAL"  # errors of the start of a local Ray are raised as well
     common = {"namespace": namespace, "log_to_driver": False, "logging_level": level}
     try:
         if local is not None:
@@ -139,7 +141,7 @@ def _not_started(error: Exception) -> RunError:
 
 
 def _leave(thread: RayThread, local: LocalRay | None) -> None:
-    """Shut Ray down; one that was started here and does not answer, by ending its processes."""
+    """Shut Ray down; one that was started here and does not answer is killed."""
     at_once = local is not None and (local.lost or thread.busy)
     ended = thread.begin(ray.shutdown)
     wait([ended], 0 if at_once else GRACE_S)
@@ -148,16 +150,16 @@ def _leave(thread: RayThread, local: LocalRay | None) -> None:
         local.end_processes(0)
         wait([ended], LOOK_S)
     if not thread.end(LOOK_S):
-        atexit.unregister(ray.shutdown)  # it would wait there again
+        atexit.unregister(ray.shutdown)  # it would wait again at exit
     _silence(None)
     if local is not None:
         local.close()
 
 
 def _silence(lines: re.Pattern[str] | None) -> None:
-    """Keep Ray from printing every lost process on stdout, where a run's answer belongs.
+    """Keep Ray from printing every lost process on stdout, where a run's result belongs.
 
-    Its only setting for this is an environment variable that it reads when it is imported, for all its users.
+    Ray's only setting for this is an environment variable that it reads at import, for all users of the process.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from ray._private import ray_logging
@@ -167,39 +169,39 @@ def _silence(lines: re.Pattern[str] | None) -> None:
 
 
 def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
-    """Start a Ray of our own, behind its own token; who wants its dashboard finds the token in the usual file."""
+    """Start a local Ray with a token of its own; for its dashboard, the token is written to the usual file."""
     token_file = TOKEN_FILE.expanduser()
     own = not config.dashboard and not token_file.exists()
     _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
-    os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by nothing that is started later
+    os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by no later one
     try:
         with _kept_from_the_network():
             context = ray.init(
                 address="local",
-                num_cpus=min(config.workers or processors(), processors()),  # it starts a process for each
+                num_cpus=min(config.workers or processors(), processors()),  # Ray starts a process for each
                 include_dashboard=config.dashboard,
                 object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
                 _temp_dir=str(folder),
                 _node_ip_address=LOOPBACK,
                 **common,
             )
-    except Exception as error:  # it has no class of its own for this
+    except Exception as error:  # Ray has no class of its own for this
         raise _not_started(error) from error
     finally:
         del os.environ[MARK]
     if token_file.exists() and token_file.stat().st_uid == os.getuid():
-        token_file.chmod(0o600)  # Ray leaves it readable for everyone, and it opens the cluster to any code
+        token_file.chmod(0o600)  # Ray leaves it readable for other users, and it opens the cluster to any code
     return context
 
 
 @contextlib.contextmanager
 def _kept_from_the_network() -> Iterator[None]:
-    """Have Ray listen on the loopback interface alone.
+    """Make Ray listen on the loopback interface only.
 
-    On Linux it replaces a loopback address by the machine's own, for the sake of other machines that might join. No
-    setting prevents that, so the one function that does it is left out while Ray starts.
+    On Linux, Ray replaces a loopback address by the machine's own, so that other machines could join. No
+    setting prevents that, so the function that replaces it is disabled while Ray starts.
     """
     name = "resolve_ip_for_localhost"
     resolve = getattr(services, name, None)
@@ -215,13 +217,13 @@ def _kept_from_the_network() -> Iterator[None]:
 
 
 def _join(address: str, common: dict[str, Any]) -> Any:
-    """Join a cluster, within seconds or with a reason."""
+    """Join a cluster, or fail within seconds with a reason."""
     _set_defaults(QUIET)
     try:
         found = _resolved(address)
         check_reachable(found)
         if address != "auto" or "RAY_AUTH_MODE" in os.environ or not _has_token():  # else ray.init looks for it first
-            GcsClient(address=found)  # says at once that a token is wrong; ray.init would try twenty times
+            GcsClient(address=found)  # reports a wrong token at once; ray.init would try twenty times
         return ray.init(address=address, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
@@ -234,12 +236,12 @@ def _has_token() -> bool:
 
 
 def _resolved(address: str) -> str:
-    """Find what `auto` stands for, as ray.init does."""
+    """Resolve `auto`, as ray.init does."""
     return str(services.canonicalize_bootstrap_address_or_die(address)) if address == "auto" else address
 
 
 def check_reachable(address: str) -> None:
-    """Refuse what is no address, and one where no server of Ray's kind answers; Ray itself would try for minutes."""
+    """Refuse an invalid address, and one without a server of Ray's kind; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise RequestError(f"'{address}' is not an address. {ALLOWED}")
@@ -271,7 +273,7 @@ def _describe(namespace: str, context: Any, thread: RayThread, local: LocalRay |
 
 
 def check_gpus(config: ClusterConfig, gpus: float) -> None:
-    """Refuse a request that Ray would wait for in silence."""
+    """Refuse a request for which Ray would wait silently."""
     share, kinds = config.gpus_per_actor, 3  # applications, teachers and learners
     if share > 1 and share != int(share):
         raise RequestError(f"compute.gpus_per_actor is {share}: above one only whole GPUs can be had.")
@@ -285,10 +287,10 @@ def check_gpus(config: ClusterConfig, gpus: float) -> None:
 
 
 def processors() -> int:
-    """Count the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _set_defaults(variables: Mapping[str, str]) -> None:
-    """Set what the user's environment leaves open."""
+    """Set environment variables that the user has not set."""
     os.environ.update({name: value for name, value in variables.items() if name not in os.environ})

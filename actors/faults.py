@@ -1,4 +1,4 @@
-"""Killing a run's actors on purpose, at random moments, to see that nothing comes of it."""
+"""Fault injection: kill a run's actors at random moments; results must not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
 
 
 def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
-    """Find the processes of this run's actors: descendants of this process that Ray has titled with their class."""
+    """Find the processes of this run's actors: descendants of this process with an actor's class in their title."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
@@ -23,12 +23,12 @@ def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
 
 
 def kind_in(title: str) -> str:
-    """Take the actor's class out of a process title such as `ray::Learner.call`."""
+    """Return the actor's class from a process title such as `ray::Learner.call`."""
     return title.removeprefix("ray::").partition(".")[0]
 
 
 def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | None:
-    """Kill an actor's process with SIGKILL, kinds being equally likely; return what it was doing."""
+    """Kill an actor's process with SIGKILL, kinds being equally likely; return its title's call."""
     by_label: dict[str, list[psutil.Process]] = {}
     for process in actor_processes(labels):
         with contextlib.suppress(psutil.NoSuchProcess, IndexError):
@@ -44,10 +44,10 @@ def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | No
 
 
 @contextlib.contextmanager
-def storm(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
-    """Kill so many actors while the block runs, one after each random pause; the list says which it has been.
+def kill_repeatedly(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
+    """Kill `kills` actors while the block runs, one after each random pause; yields the growing list of calls.
 
-    Kinds take turns: none is killed again before every other has been.
+    Kinds take turns: a kind is killed again only after all others.
     """
     rng = random.Random(seed)
     over = threading.Event()

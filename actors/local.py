@@ -1,4 +1,4 @@
-"""A Ray of our own on this machine: its folder, its watchdog, and whether the processes that it needs still live."""
+"""A local Ray on this machine: its folder, its watchdog, and checks of its essential processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.actors.folders import SessionFolder, open_folder
 from driftlab.errors import BackendLost
 
 HEADS = {"gcs_server": "control store (gcs_server)", "raylet": "scheduler (raylet)"}
-WATCHDOG_S = 15.0  # for the watchdog to end; it has at most to end what is left
+WATCHDOG_S = 15.0  # for the watchdog to end, after it has killed the remaining processes
 
 
 class LocalRay:
@@ -35,11 +35,11 @@ class LocalRay:
 
     @property
     def lost(self) -> bool:
-        """Tell whether this Ray has lost a process that it cannot do without."""
+        """Tell whether this Ray has lost an essential process."""
         return bool(self._lost)
 
     def look(self) -> None:
-        """Take note of the processes that this Ray cannot do without, as they start, and complain if one has ended."""
+        """Register this Ray's essential processes as they start, and raise if one has ended."""
         if len(self._heads) < len(HEADS):
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):
@@ -48,25 +48,25 @@ class LocalRay:
         self.check()
 
     def check(self) -> None:
-        """Complain about a process that has ended before its time."""
+        """Raise if an essential process has ended early."""
         ended = next((name for pid, name in self._heads.items() if _has_ended(pid)), None)
         if ended is not None and not self._lost:
             self._lost = (
                 f"Ray's {HEADS[ended]} has ended; something killed it, or memory is short, and no cell can go on "
                 f"without it. {self._go_on}"
             )
-            self._leave_word(f"Error: {self._lost}")  # Ray may end this process before it can say so itself
+            self._leave_word(f"Error: {self._lost}")  # Ray may end this process before it can report the error itself
         if self._lost:
             raise BackendLost(self._lost)
 
     def end_processes(self, leave_s: float) -> None:
-        """End all that was started for this Ray."""
+        """End all processes of this Ray."""
         watchdog.end_processes(str(self.folder.path), leave_s)
 
     def close(self) -> None:
-        """End what is left, and remove it."""
+        """End the remaining processes, and remove the folder."""
         self._heads.clear()
-        self._lost = self._lost or "The run was stopped."  # for those who still wait
+        self._lost = self._lost or "The run was stopped."  # for threads that still wait
         self.folder.remove()
         self._leave_word("")
         assert self._watchdog.stdin is not None
@@ -76,15 +76,15 @@ class LocalRay:
             self._watchdog.wait(WATCHDOG_S)
 
     def _leave_word(self, line: str) -> None:
-        """Tell the watchdog what to say if this process cannot."""
+        """Give the watchdog the message to print if this process cannot."""
         assert self._watchdog.stdin is not None
-        with contextlib.suppress(OSError):  # someone ended the watchdog: the run does not depend on it
+        with contextlib.suppress(OSError):  # the watchdog was killed: the run does not depend on it
             self._watchdog.stdin.write(" ".join(line.split()) + "\n")
             self._watchdog.stdin.flush()
 
 
 def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
-    """Start it out of reach of a Ctrl-C, which goes to all processes of a terminal."""
+    """Start the watchdog in its own session, out of reach of Ctrl-C, which goes to all processes of a terminal."""
     return subprocess.Popen(
         [sys.executable, watchdog.__file__, str(folder)],
         stdin=subprocess.PIPE,
@@ -96,7 +96,7 @@ def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Look whether a child has ended, and leave it to its owner to collect it."""
+    """Tell whether a child has ended, and leave its exit status to its owner."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

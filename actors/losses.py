@@ -1,4 +1,4 @@
-"""Telling a lost process from an error of the code that ran in it."""
+"""Distinction between a lost process and an error of the code that ran in it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ LOST_PROCESS = (
 
 
 def is_loss(error: BaseException) -> bool:
-    """Tell whether the same call may well succeed when it is repeated."""
+    """Tell whether the same call may succeed when repeated."""
     return any(isinstance(one, LOST_PROCESS) for one in _chain(error))
 
 
 def is_lost_object(error: BaseException) -> bool:
-    """Tell whether a payload has gone with the machine that held it."""
+    """Tell whether a payload was lost with its machine."""
     return any(isinstance(one, exceptions.ObjectLostError) for one in _chain(error))
 
 
 def reason(error: BaseException) -> str:
-    """Say in one line what happened; Ray puts the cause last."""
+    """Return one line on an error; Ray puts the cause last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Walk from what Ray raised to what caused it in another process."""
+    """Yield an error of Ray and its causes in other processes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

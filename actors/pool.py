@@ -1,4 +1,4 @@
-"""The actors of a run: shared by all its cells, started when they are first needed, refused when they cannot fit."""
+"""The actors of a run: shared by all cells, started when first needed, refused when they do not fit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from driftlab.errors import RequestError, RunError
 from driftlab.platform.backend.base import Kind
 
 GIB = 2**30
-CPUS_PER_ACTOR = 0.001  # waiting actors reserve next to nothing; above zero, or Ray would not spread them
+CPUS_PER_ACTOR = 0.001  # waiting actors reserve almost nothing; above zero, or Ray would not spread them
 START_S = 60.0  # to start one actor on a busy machine
 RACKED: frozenset[Kind] = frozenset({"device", "application"})
 ON_GPU: frozenset[Kind] = frozenset({"application", "teacher", "learner", "builder"})
-WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # what every cell needs, slowest first
+WARM: tuple[Kind, ...] = ("learner", "application", "device", "teacher")  # needed by every cell, slowest first
 
 
 @dataclass(eq=False)
-class Slot:
+class ActorSlot:
     """An actor and how many nodes it hosts."""
 
     name: str
@@ -38,23 +38,23 @@ class Slot:
 
 
 class Pool:
-    """Gives every node a slot; which one never matters to the results."""
+    """Assigns every node to an actor; the assignment never affects results."""
 
     def __init__(self, config: ClusterConfig, cluster: Cluster, classes: Mapping[Kind, str]) -> None:
         self._config, self._cluster, self._classes = config, cluster, classes
         self.workers = config.workers or cluster.cpus
-        self._slots: dict[str, list[Slot]] = {}  # by the actor's class
+        self._slots: dict[str, list[ActorSlot]] = {}  # by the actor's class
         self._numbers: dict[str, itertools.count[int]] = {}
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """Start the first actor of each kind, so that all import what they need at the same time."""
+        """Start the first actor of each kind, so that their imports run at the same time."""
         with self._lock:
             for kind in WARM:
                 self._start(kind)
 
-    def take(self, kind: Kind) -> Slot:
-        """Find the least loaded actor for one more node, or start another."""
+    def take(self, kind: Kind) -> ActorSlot:
+        """Return the least loaded actor for one more node, or start another."""
         with self._lock:
             slots = self._slots.get(_label(kind), [])
             best = min(slots, key=lambda slot: slot.nodes, default=None)
@@ -62,24 +62,24 @@ class Pool:
             slot.nodes += 1
             return slot
 
-    def give(self, slot: Slot) -> None:
-        """Take back what a node had."""
+    def give(self, slot: ActorSlot) -> None:
+        """Release the place of a node."""
         with self._lock:
             slot.nodes -= 1
 
-    def twin(self, slot: Slot) -> Slot:
-        """Start an actor for one session alone, away from those that the others use."""
+    def twin(self, slot: ActorSlot) -> ActorSlot:
+        """Start an actor for one session only, apart from the shared ones."""
         with self._lock:
             twin = self._start(slot.kind, shared=False)
             twin.nodes = slot.nodes
             return twin
 
-    def retire(self, slot: Slot) -> None:
-        """End an actor that only one session used."""
+    def retire(self, slot: ActorSlot) -> None:
+        """End the actor of one session."""
         self._cluster.run(lambda: ray.kill(slot.actor))
 
-    def check(self, slot: Slot) -> None:
-        """Complain about an actor that still has not started."""
+    def check(self, slot: ActorSlot) -> None:
+        """Raise if an actor cannot start."""
         if time.monotonic() - slot.born < START_S or ray.wait([slot.ready], timeout=0)[0]:
             return
         wanted = {"CPU": CPUS_PER_ACTOR} | ({"GPU": self._gpus(slot.kind)} if self._gpus(slot.kind) else {})
@@ -94,7 +94,7 @@ class Pool:
                 f"Actor {slot.name} cannot start: the cluster lacks {', '.join(lacking)}. Ask for less, or wait."
             )
 
-    def _suffices(self, kind: Kind, best: Slot, count: int) -> bool:
+    def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
         if kind in RACKED and self._config.rack is not None:
             return best.nodes < self._config.rack
         return best.nodes == 0 or count >= self._limit(kind)
@@ -108,7 +108,7 @@ class Pool:
     def _gpus(self, kind: Kind) -> float:
         return self._config.gpus_per_actor if kind in ON_GPU else 0.0
 
-    def _start(self, kind: Kind, *, shared: bool = True) -> Slot:
+    def _start(self, kind: Kind, *, shared: bool = True) -> ActorSlot:
         self._check_memory()
         label = _label(kind)
         number = next(self._numbers.setdefault(label, itertools.count()))
@@ -117,25 +117,25 @@ class Pool:
             self._slots.setdefault(label, []).append(slot)
         return slot
 
-    def _create(self, kind: Kind, name: str) -> Slot:
-        """Have Ray start an actor; it says so later, when it is ready."""
+    def _create(self, kind: Kind, name: str) -> ActorSlot:
+        """Let Ray start an actor; the actor reports later that it is ready."""
         classes = {one: path for one, path in self._classes.items() if _label(one) == _label(kind)}
         options = {
             "name": name,
             "num_cpus": CPUS_PER_ACTOR,
             "num_gpus": self._gpus(kind),
             "max_restarts": -1,
-            "max_task_retries": 0,  # repeating is the session's business: Ray would do it out of order
+            "max_task_retries": 0,  # the session repeats calls: Ray would do it out of order
             "scheduling_strategy": "SPREAD",
         }
-        if kind == "recorder":  # writes into the run's folder, which is where the driver is
+        if kind == "recorder":  # it writes into the run's folder on the driver's machine
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             options |= {"num_cpus": 0, "scheduling_strategy": here}
         actor = self._cluster.run(lambda: ACTORS[kind].options(**options).remote(name, classes))
-        return Slot(name, kind, actor, actor.ready.remote())
+        return ActorSlot(name, kind, actor, actor.ready.remote())
 
     def _check_memory(self) -> None:
-        """Refuse one actor too many before the machine begins to swap."""
+        """Refuse an actor that would make the machine swap."""
         running = sum(map(len, self._slots.values()))
         most = max(8, self._cluster.memory_bytes // PROCESS_BYTES)
         if running >= most:
@@ -147,5 +147,5 @@ class Pool:
 
 
 def _label(kind: Kind) -> str:
-    """How the dashboard calls the actors of a kind; learners and builders share theirs."""
+    """Return the dashboard's name for the actors of a kind; learners and builders share theirs."""
     return str(ACTORS[kind].__ray_metadata__.class_name)

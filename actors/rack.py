@@ -1,4 +1,4 @@
-"""A rack: many logical nodes in one process, each of which runs its calls in order or not at all."""
+"""A rack: many logical nodes in one process; each runs its calls in order or refuses them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from driftlab.errors import DriftlabError
 from driftlab.platform.backend.base import Kind, NodeId, run_verb
 from driftlab.platform.core.catalogue import import_class
 
-RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit by which Ray ends a process: that is a loss
-Head = tuple[Any, Any]  # facts and rows: what the driver may see of a reply
+RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit with which Ray ends a process: that is a loss
+Head = tuple[Any, Any]  # facts and rows: the driver's part of a reply
 
 
 class OutOfStep(Exception):
-    """A call came to a node that is not where the call expects it: something before it was lost with a process."""
+    """A node received a call out of order: an earlier one was lost with a process."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a node's own code raised. It travels in place of the reply, and on to whoever was to use the payload."""
+    """An error of a node's own code. It replaces the reply, and is passed on to every use of the payload."""
 
     error: DriftlabError
     trace: str
@@ -30,7 +30,7 @@ class Failure:
 
 @dataclass
 class _Node:
-    """A node and how many calls it has run."""
+    """A node and the number of its calls."""
 
     thing: Any  # the node, or the failure that ended it
     step: int = 0
@@ -52,7 +52,7 @@ class Rack:
         self._shelves: dict[str, _Shelf] = {}
 
     def place(self, session: str, epoch: int, node: NodeId, *args: Any) -> None:
-        """Construct a node; an error of its constructor answers every call that follows."""
+        """Construct a node; an error of its constructor is the reply to every later call."""
         shelf = self._shelves.setdefault(session, _Shelf(epoch))
         if shelf.epoch != epoch:
             raise OutOfStep(f"{node.kind} {node.name}: placed in epoch {epoch}, this is {shelf.epoch}")
@@ -61,24 +61,24 @@ class Rack:
     def call(
         self, session: str, epoch: int, step: int, node: NodeId, verb: str, *args: Any
     ) -> tuple[Head | Failure, Any]:
-        """Run a verb; head and payload come apart, so that the payload can stay where it is."""
+        """Run a verb; head and payload are returned separately, so that the payload can stay on its machine."""
         target = self._find(session, epoch, step, node)
         target.step += 1
         reply = target.thing
         if not isinstance(reply, Failure):
             reply = _run(node, verb, getattr(target.thing, verb, None), args)
         if isinstance(reply, Failure):
-            target.thing = reply  # what the failed call left behind is not to be built upon
+            target.thing = reply  # the state after a failed call is not used
             return reply, reply
         return (reply.facts, reply.rows), reply.payload
 
     def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> bytes:
-        """Pack the nodes of a session, each having run exactly so many calls."""
+        """Pickle the nodes of a session, each after exactly the given number of calls."""
         nodes = {node: self._find(session, epoch, step, node) for node, step in steps.items()}
         return pickle.dumps(nodes, protocol=pickle.HIGHEST_PROTOCOL)
 
     def restore(self, session: str, epoch: int, state: bytes | None) -> None:
-        """Begin a new epoch with the nodes of a checkpoint, or with none."""
+        """Start a new epoch with the nodes of a checkpoint, or with none."""
         self._shelves[session] = _Shelf(epoch, pickle.loads(state) if state is not None else {})
 
     def drop(self, session: str) -> None:
@@ -95,7 +95,7 @@ class Rack:
 
 
 def _run(node: NodeId, verb: str, function: Any, args: tuple[Any, ...]) -> Any:
-    """Run node code; what it raises becomes the answer, because only lost processes may look like faults."""
+    """Run node code; its errors become the reply, because only lost processes may look like faults."""
     for argument in args:
         if isinstance(argument, Failure):
             return argument

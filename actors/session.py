@@ -1,8 +1,8 @@
-"""A session on Ray: calls that go from actor to actor, and a log of them that outlives any process.
+"""A session on Ray: calls between actors, and a log of them that survives the loss of processes.
 
-Every call is logged. When a process is lost, the whole session goes back to its last checkpoint, or to its beginning,
-and the calls made since are made again: nodes are deterministic, so whoever holds a job sees the same answer. The log
-keeps no payload of a call that it can repeat; memory is bounded by what the loop still holds.
+Every call is logged. When a process is lost, the complete session returns to its last checkpoint, or to its start,
+and repeats the calls made since: nodes are deterministic, so the owner of a job gets the same answer. The log
+keeps no payload of a call that it can repeat; memory is bounded by the payloads that the loop still holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import ray
 from ray import exceptions
 
 from driftlab.actors.losses import is_loss, is_lost_object, reason
-from driftlab.actors.pool import Slot
+from driftlab.actors.pool import ActorSlot
 from driftlab.actors.rack import Failure
 from driftlab.errors import RunError
 from driftlab.platform.backend.base import Job, NodeId
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACE = ""  # stands in the log for the construction of a node
-CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than what repeating costs
+PLACE = ""  # in the log: the construction of a node
+CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than the cost of repeating
 CHECKPOINT_CALLS_PER_NODE = 20
-SETTLE_CALLS = 50  # look so often whether a checkpoint is complete
-LIVES = 6  # recoveries for one answer; what kills its process every time is not tried for ever
-SHARED_LIVES = 2  # of these among the other sessions, which a killer would take with it
+SETTLE_CALLS = 50  # interval of checks whether a checkpoint is complete
+MAX_RECOVERIES = 6  # recoveries for one answer; a call that kills its process every time is given up
+MAX_SHARED_RECOVERIES = 2  # of these on shared actors, whose loss would affect other sessions
 
 
 @dataclass(eq=False)
-class Call:
-    """A line of the log. Its arguments name own calls that a replay repeats, and hold all other jobs."""
+class LoggedCall:
+    """A line of the log. Its arguments refer to earlier calls that a replay repeats, and hold all other jobs."""
 
     node: NodeId
     verb: str
@@ -50,10 +50,10 @@ class Call:
 
 @dataclass(eq=False)
 class RayJob:
-    """Work that was started; its references are replaced when the work has to be repeated."""
+    """A started call; its references are replaced when the call is repeated."""
 
     session: RaySession
-    call: Call
+    call: LoggedCall
     head: Any
     payload: Any
 
@@ -67,32 +67,32 @@ class RayJob:
 
 
 @dataclass
-class Cut:
-    """A checkpoint: where in the log it was taken, and the nodes' states, which stay in the object store."""
+class Checkpoint:
+    """A checkpoint: its position in the log, and the nodes' states, which stay in the object store."""
 
     index: int = 0
     steps: dict[NodeId, int] = field(default_factory=dict)
-    sizes: list[Any] = field(default_factory=list)  # there as soon as the states are
-    states: dict[Slot, Any] = field(default_factory=dict)
+    sizes: list[Any] = field(default_factory=list)  # available as soon as the states are
+    states: dict[ActorSlot, Any] = field(default_factory=dict)
 
 
 class RaySession:
-    """The nodes of one cell, wherever they are."""
+    """The nodes of one cell, on any actors."""
 
     def __init__(self, backend: RayBackend, key: str) -> None:
         self._backend, self._key = backend, key
         self._lock = threading.RLock()  # a session that has lost a payload of this one recovers it from its own thread
-        self._slots: dict[NodeId, Slot] = {}
-        self._twins: dict[Slot, Slot] = {}  # shared actor -> the one that this session has for itself
+        self._slots: dict[NodeId, ActorSlot] = {}
+        self._twins: dict[ActorSlot, ActorSlot] = {}  # shared actor -> the one of this session only
         self._alone = False
         self._steps: dict[NodeId, int] = {}
         self._epoch = 0
-        self._log: list[Call] = []
-        self._cut = Cut()
-        self._pending: Cut | None = None
+        self._log: list[LoggedCall] = []
+        self._cut = Checkpoint()
+        self._pending: Checkpoint | None = None
         self._due = CHECKPOINT_CALLS
 
-    # What the loop does ------------------------------------------------------------------------------------------
+    # Interface of the loop ---------------------------------------------------------------------------------------
 
     def place(self, node: NodeId, *args: Any) -> None:
         with self._backend.using(), self._lock:
@@ -110,13 +110,13 @@ class RaySession:
 
     def result(self, job: Job) -> Reply:
         assert isinstance(job, RayJob)
-        for life in range(LIVES + 1):
+        for life in range(MAX_RECOVERIES + 1):
             with self._lock:
                 epoch, head = self._epoch, job.head
             try:
                 answer = self._backend.get(head, self._slots.get(job.node))
             except exceptions.RayError as error:
-                if not is_loss(error) or life == LIVES:
+                if not is_loss(error) or life == MAX_RECOVERIES:
                     raise RunError(_blame(job, error, life)) from error
                 log.debug("%s: lost %s of %s, %s", self._key, job.verb, job.node, reason(error))
                 self._recover(job, epoch, life, error)
@@ -135,7 +135,7 @@ class RaySession:
 
     def checkpoint(self) -> None:
         with self._backend.using(), self._lock:
-            pending = Cut(len(self._log), dict(self._steps))
+            pending = Checkpoint(len(self._log), dict(self._steps))
             for slot in set(self._slots.values()):
                 steps = {node: step for node, step in self._steps.items() if self._slots[node] is slot}
                 size, state = slot.actor.checkpoint.remote(self._key, self._epoch, steps)
@@ -153,19 +153,19 @@ class RaySession:
             for twin in self._twins.values():
                 self._backend.pool.retire(twin)
             self._slots, self._twins, self._steps, self._log = {}, {}, {}, []
-            self._cut, self._pending = Cut(), None
+            self._cut, self._pending = Checkpoint(), None
 
     # The log -----------------------------------------------------------------------------------------------------
 
-    def _record(self, node: NodeId, verb: str, args: Sequence[Any]) -> Call:
-        """Log a call. What it takes from calls that no replay would repeat, it must hold itself."""
+    def _record(self, node: NodeId, verb: str, args: Sequence[Any]) -> LoggedCall:
+        """Log a call. Arguments from calls that no replay would repeat are held by the call itself."""
         horizon = (self._pending or self._cut).index
         kept = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
-        call = Call(node, verb, tuple(kept), len(self._log))
+        call = LoggedCall(node, verb, tuple(kept), len(self._log))
         self._log.append(call)
         return call
 
-    def _issue(self, call: Call, fresh: Mapping[Call, Any]) -> tuple[Any, Any]:
+    def _issue(self, call: LoggedCall, fresh: Mapping[LoggedCall, Any]) -> tuple[Any, Any]:
         """Send a call to its node's actor."""
         actor = self._slots[call.node].actor
         args = [_reference(arg, fresh) for arg in call.args]
@@ -187,8 +187,8 @@ class RaySession:
         elif pending is None and len(self._log) >= self._due:
             self.checkpoint()
 
-    def _settle(self, pending: Cut) -> None:
-        """Cut the log at a checkpoint as soon as every actor has delivered its part."""
+    def _settle(self, pending: Checkpoint) -> None:
+        """Truncate the log at a checkpoint as soon as every actor has delivered its part."""
         if len(ray.wait(pending.sizes, num_returns=len(pending.sizes), timeout=0)[0]) < len(pending.sizes):
             return
         self._pending = None
@@ -206,19 +206,19 @@ class RaySession:
     # After a loss ------------------------------------------------------------------------------------------------
 
     def _recover(self, job: RayJob, epoch: int, life: int, error: BaseException) -> None:
-        """Go back and repeat, the further and the more apart from others the less the last attempt helped."""
+        """Go back and repeat; further back, and on separate actors, the more attempts have failed."""
         with self._backend.using(), self._lock:
             if self._epoch != epoch:
-                return  # someone else has been faster
+                return  # another thread has recovered it
             if is_lost_object(error) or life > 0 or job.call.index < self._cut.index:
-                self._cut = Cut()
-            if life >= SHARED_LIVES:
+                self._cut = Checkpoint()
+            if life >= MAX_SHARED_RECOVERIES:
                 self._move_away()
             self._revive_others()
             self._rewind()
 
     def _revive_others(self) -> None:
-        """Have the sessions whose payloads are used here make those again that are gone with their machine."""
+        """Let the sessions of the payloads used here repeat those that were lost with their machine."""
         others = {arg for call in self._log for arg in call.args if isinstance(arg, RayJob) and arg.session is not self}
         slot = next(iter(self._slots.values()))
         for job in others:
@@ -229,15 +229,15 @@ class RaySession:
                 log.debug("%s: lost the payload of %s, %s", self._key, job.node, reason(error))
                 with session._lock:
                     if session._epoch == epoch:
-                        session._cut = Cut()
+                        session._cut = Checkpoint()
                         session._rewind()
 
     def _move_away(self) -> None:
-        """Leave the shared actors, lest whatever kills them here takes other sessions with it again and again."""
+        """Leave the shared actors, so that the cause of the losses does not hit other sessions again."""
         self._alone = True
         self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
 
-    def _twin(self, slot: Slot) -> Slot:
+    def _twin(self, slot: ActorSlot) -> ActorSlot:
         if slot in self._twins.values():
             return slot
         if slot not in self._twins:
@@ -246,7 +246,7 @@ class RaySession:
         return self._twins[slot]
 
     def _rewind(self) -> None:
-        """Restore every node and repeat the calls made since, in their order."""
+        """Restore every node and repeat the calls since the checkpoint, in order."""
         self._epoch += 1
         self._pending = None
         self._steps = dict(self._cut.steps)
@@ -254,8 +254,8 @@ class RaySession:
             self._await(slot)
             slot.actor.restore.remote(self._key, self._epoch, self._cut.states.get(slot))
         calls = self._log[self._cut.index :]
-        last_use = {arg: call for call in calls for arg in call.args if isinstance(arg, Call)}
-        fresh: dict[Call, Any] = {}
+        last_use = {arg: call for call in calls for arg in call.args if isinstance(arg, LoggedCall)}
+        fresh: dict[LoggedCall, Any] = {}
         for call in calls:
             head, payload = self._issue(call, fresh)
             job = call.job() if call.job else None
@@ -264,22 +264,22 @@ class RaySession:
             if call in last_use:
                 fresh[call] = payload
             for arg in call.args:
-                if isinstance(arg, Call) and last_use[arg] is call:
+                if isinstance(arg, LoggedCall) and last_use[arg] is call:
                     fresh.pop(arg, None)
 
-    def _await(self, slot: Slot) -> None:
-        """Wait until an actor is back: calls made while it restarts would be refused."""
+    def _await(self, slot: ActorSlot) -> None:
+        """Wait until an actor is back: calls during its restart would be refused."""
         try:
             self._backend.get(slot.actor.ready.remote(), None)
         except exceptions.RayError as error:
             raise RunError(f"Actor {slot.name} does not come back: {reason(error)}") from error
 
 
-def _reference(arg: Any, fresh: Mapping[Call, Any]) -> Any:
-    """Find the payload that an argument stands for."""
+def _reference(arg: Any, fresh: Mapping[LoggedCall, Any]) -> Any:
+    """Return the payload of an argument."""
     if isinstance(arg, RayJob):
         return arg.payload
-    if not isinstance(arg, Call):
+    if not isinstance(arg, LoggedCall):
         return arg
     if arg in fresh:
         return fresh[arg]

@@ -1,4 +1,4 @@
-"""A thread for those calls of Ray that may block: whoever waits for one can be interrupted, or give up."""
+"""A thread for Ray's blocking calls, so that their callers can be interrupted or give up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LOOK_S = 0.2  # how long a wait goes on before it looks whether it still makes sense
-ABANDONED = "ray, abandoned"  # name of a thread that did not come back
+LOOK_S = 0.2  # interval at which a wait checks whether it still makes sense
+ABANDONED = "ray, abandoned"  # name of a thread that did not return
 
 
 class RayThread:
-    """Runs calls one after another, for as long as the connection lasts.
+    """Runs calls one after another while the connection lasts.
 
     Ray's processes end with the thread that has started them, and Ray takes over the signals of the main thread.
     """
@@ -28,7 +28,7 @@ class RayThread:
         self._thread.start()
 
     def run(self, function: Callable[[], T], within_s: float = float("inf")) -> T:
-        """Return what a call returns; TimeoutError where it takes too long."""
+        """Return the result of a call; TimeoutError if it takes too long."""
         answer, deadline = self.begin(function), time.monotonic() + within_s
         while not wait([answer], LOOK_S).done:
             self._look()
@@ -39,13 +39,13 @@ class RayThread:
         return answer.result()
 
     def begin(self, function: Callable[[], T]) -> Future[T]:
-        """Have a call run after those that were begun before."""
+        """Queue a call."""
         answer: Future[T] = Future()
         self._calls.put((answer, function))
         return answer
 
     def end(self, within_s: float) -> bool:
-        """Stop after the calls that were begun; tell whether they came back in time."""
+        """Stop after the queued calls; tell whether they returned in time."""
         self._calls.put(None)
         self._thread.join(within_s)
         if self._thread.is_alive():
@@ -58,6 +58,6 @@ class RayThread:
             self.busy = True
             try:
                 answer.set_result(function())
-            except BaseException as error:  # it belongs to the thread that waits for it
+            except BaseException as error:  # it is raised in the thread that waits for it
                 answer.set_exception(error)
             self.busy = False

@@ -1,7 +1,7 @@
-"""Ends the processes of a Ray whose driver is gone, however it went.
+"""Ends the processes of a Ray whose driver has ended, by whatever cause.
 
-It runs by itself, as a process that holds a pipe to the driver, and therefore imports nothing of driftlab. The driver
-writes lines: the last one is what the watchdog says when the pipe ends, nothing if that line is empty.
+It runs as a separate process that holds a pipe to the driver, and therefore imports nothing of driftlab. The driver
+writes lines: the watchdog prints the last one when the pipe ends, unless it is empty.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import psutil
 
 MARK = "DRIFTLAB_RAY_SESSION"  # in the environment of every process of a session: the folder of that session
 LEAVE_S = 2.0  # for processes to end by themselves
-END_S = 10.0  # for new ones to stop coming
+END_S = 10.0  # for new processes to stop appearing
 
 
 def processes_of(folder: str) -> list[psutil.Process]:
-    """Find the processes that were started for a session."""
+    """Find the processes of a session."""
     return [process for process in psutil.process_iter() if _belongs(process, folder)]
 
 
 def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
-    """Let a session's processes end, and kill those that do not, until there is none."""
+    """Let a session's processes end, and kill those that do not, until none is left."""
     deadline = time.monotonic() + END_S
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         for process in psutil.wait_procs(left, timeout=leave_s)[1]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        leave_s = 0.1  # those who are still there have just been started
+        leave_s = 0.1  # later ones have just been started
 
 
 def _belongs(process: psutil.Process, folder: str) -> bool:
-    """Look for the mark, or for a log of the session: Ray's agents write their titles over their environment."""
+    """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment."""
     try:
         environment = process.environ()
         if environment:
@@ -45,7 +45,7 @@ def _belongs(process: psutil.Process, folder: str) -> bool:
 
 
 def main(folder: str) -> None:
-    """Wait for the end of the driver, and clear up after it."""
+    """Wait for the end of the driver, then end the processes."""
     said = sys.stdin.read().splitlines()
     end_processes(folder)
     if said and said[-1]:

@@ -1,7 +1,7 @@
-"""Measure what packing a pixel takes, as multiply-accumulates of an x86 core; prints one JSON line per codec.
+"""Measure the work of encoding a pixel, as multiply-accumulates of an x86 core; prints one JSON line per codec.
 
-Processor seconds of this process, with what its threads take, for a buffer of street frames; the median of some runs.
-The cost model goes by CODING_MACS of streaming/codec.py, which stands beside each measurement.
+Processor seconds of this process and its threads for a buffer of street frames; the median of some runs.
+The cost model uses CODING_MACS of streaming/codec.py, which is printed beside each measurement.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.streaming.codec import CODECS, CODING_MACS, pack
 
 FRAMES, HEIGHT, WIDTH, FPS = 10, 256, 512, 1.0
-MACS_PER_S = 20e9  # of one x86 core, as the profiles of world/hardware.py have it
+MACS_PER_S = 20e9  # of one x86 core, as in the profiles of world/hardware.py
 
 
 def clip() -> npt.NDArray[np.uint8]:
-    """Draw what a device samples in ten seconds."""
+    """Draw ten seconds of a device's samples."""
     stream = open_stream("streets/driving_la", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=FRAMES / FPS)
     return stream.at(np.arange(FRAMES) / FPS).images
 
 
 def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
-    """Tell how long packing takes, in processor seconds."""
-    pack(images, codec)  # warms up
+    """Return the processor seconds of encoding."""
+    pack(images, codec)  # warm-up
     times_s = []
     for _ in range(repeats):
         start_s = time.process_time()

@@ -1,7 +1,7 @@
 """Measure the wire format at the paper's size, 2 M parameters of which 5 % are sent; prints one JSON line.
 
-The mask is uniformly random, the worst case. `bytes_over_bound` is the message against log2 of the number of masks
-plus the values as they are; `int4_over_gzip_fp16` against what AMS sends. `codec_ms` is the slowest
+The mask is uniformly random, the worst case. `bytes_over_bound` compares the message with log2 of the number of masks
+plus the unencoded values; `int4_over_gzip_fp16` compares it with AMS's format. `codec_ms` is the slowest
 format's time on one core, encoding and applying together.
 """
 
@@ -40,7 +40,7 @@ def mask_bound_bytes(size: int, count: int) -> float:
 
 
 def measure(made: Change, form: Format, repeats: int) -> tuple[int, float]:
-    """Give the bytes of a message and the median milliseconds to encode and apply it."""
+    """Return the bytes of a message and the median milliseconds to encode and apply it."""
     layout, times_ms, data = Layout(("w",), ((SIZE,),)), [], b""
     for _ in range(repeats):
         start_s = time.process_time()

@@ -1,9 +1,9 @@
-"""Measure what a fleet of 1 000 devices costs, per device, against fleets of 10; prints one JSON line per system.
+"""Measure the cost per device of a fleet of 1 000 devices, against fleets of 10; prints one JSON line per system.
 
-Every device sees its own stream. Under `one_time` it uploads, is taught and gets an update, so that each has a device,
-an application and a learner node; under `tent` it learns from its stream by itself. Both sides run on the same Ray,
-warmed up by a cell before; small fleets follow each other until they have seen a tenth of what the large one sees,
-before it and once more after it, since a shared machine is not equally fast all the time. Cost is processor time of all
+Every device has its own stream. Under `one_time` it uploads, is trained and gets an update, so that each has a device,
+an application and a learner node; under `tent` it learns on its stream. Both sides run on the same Ray,
+warmed up by a cell before; small fleets run one after another for a tenth of the large one's work,
+before it and once more after it, since the speed of a shared machine varies. Cost is processor time of all
 processes, memory their proportional set size.
 """
 
@@ -27,18 +27,18 @@ from driftlab.platform.grid.progress import Progress
 from driftlab.platform.grid.run import run
 
 SMALL = 10
-LOOK_S = 5.0  # whoever is looked at stands still
+LOOK_S = 5.0  # interval of looks at memory, which stop the process
 
 
-class Shared(RayBackend):
-    """Stays open from run to run."""
+class SharedBackend(RayBackend):
+    """A backend that stays open between runs."""
 
     def close(self) -> None:
-        """Leave that to the end."""
+        """Do nothing until the end of the benchmark."""
 
 
-class Strict(Progress):
-    """Does not accept that a cell fails."""
+class StrictProgress(Progress):
+    """Raises when a cell fails."""
 
     def finished(self, cell: str, reason: str) -> None:
         assert not reason, (cell, reason)
@@ -46,7 +46,7 @@ class Strict(Progress):
 
 @dataclass
 class Meter:
-    """Follows this process and its descendants; what looking at their memory takes is nobody's cost."""
+    """Measures this process and its descendants, without the time of measuring their memory."""
 
     peak_bytes: int = 0
     looking_s: float = 0.0
@@ -81,7 +81,7 @@ SYSTEMS = {
 
 
 def fleets(system: str, count: int, devices: int) -> dict[str, object]:
-    """Describe so many cells of so many devices each."""
+    """Return an experiment with so many cells of so many devices each."""
     return {
         "name": "devices",
         "systems": [SYSTEMS[system]],
@@ -93,18 +93,20 @@ def fleets(system: str, count: int, devices: int) -> dict[str, object]:
     }
 
 
-def cost_s(backend: Shared, meter: Meter, system: str, count: int, devices: int) -> float:
-    """Run them and give processor seconds per device."""
+def cost_s(backend: SharedBackend, meter: Meter, system: str, count: int, devices: int) -> float:
+    """Run the cells and return processor seconds per device."""
     with tempfile.TemporaryDirectory() as folder:
         before = meter.cpu_s()
-        run(fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=Strict())
+        run(
+            fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=StrictProgress()
+        )
         return (meter.cpu_s() - before) / (count * devices)
 
 
 def measure(system: str, devices: int) -> dict[str, object]:
     """Compare a large fleet with small ones."""
     meter = Meter()
-    backend = Shared(ClusterConfig(workers=2))
+    backend = SharedBackend(ClusterConfig(workers=2))
     small = max(1, devices // SMALL // 10)
     try:
         cost_s(backend, meter, system, 4, SMALL)

@@ -1,4 +1,4 @@
-"""Measure how fast street frames are made on one core; prints one JSON line."""
+"""Measure the speed of rendering street frames on one core; prints one JSON line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEIGHT, WIDTH = 64, 128
 
 
 def frames_per_s(name: str, count: int, repeats: int) -> float:
-    """Give the median over the repeats, with labels, boxes and noise."""
+    """Return the median over the repeats, with labels, boxes and noise."""
     stream = open_stream(name, seed=0, height=HEIGHT, width=WIDTH, fps=5.0, duration_s=1e4)
     rates = []
     for repeat in range(repeats):

@@ -1,9 +1,9 @@
-"""Measure what the lab adds to a bare PyTorch loop that does the same work in one process; a JSON line per system.
+"""Measure the overhead over a bare PyTorch loop that does the same work in one process; a JSON line per system.
 
-Both sides draw the same frames, run the same student over them, score every frame and learn from the same samples:
-once from labels on the server (`one_time`), or again and again on the device, frame by frame (`tent`). The bare side
-has no nodes, no clock, no links, no updates on a wire and no rows. Processor time of this process is compared, the two
-taking turns; the median ratio is given.
+Both sides draw the same frames, run the same student on them, score every frame and train on the same samples:
+once with labels from the server (`one_time`), or repeatedly on the device, frame by frame (`tent`). The bare side
+has no nodes, no clock, no links, no encoded updates and no rows. Processor time of this process is compared, the two
+taking turns; the median ratio is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from driftlab.platform.backend.inline import InlineBackend, InlineSession
 from driftlab.platform.core.metrics import confusions, miou
 from driftlab.platform.grid.builds import settings_of
 from driftlab.platform.grid.progress import Progress
-from driftlab.platform.loop.context import key
+from driftlab.platform.loop.context import context_key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.networks.predict import load, predict, to_input
 from driftlab.platform.networks.zoo import build
@@ -48,7 +48,7 @@ SYSTEMS = {
 
 
 def experiment(system: str, duration_s: float) -> dict[str, object]:
-    """Describe one device that learns."""
+    """Return an experiment of one device that learns."""
     return {
         "name": "loop",
         "systems": [SYSTEMS[system]],
@@ -60,7 +60,7 @@ def experiment(system: str, duration_s: float) -> dict[str, object]:
 
 
 def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
-    """Answer frame by frame, and learn from every 32 of them, without the lab."""
+    """Predict frame by frame, and train on every 32 of them, without the platform."""
     stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
     model = build("tiny", 8, seed=0)
     load(model, weights)
@@ -98,7 +98,7 @@ def _follow(
 
 
 def bare(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray]) -> float:
-    """Do the work without the lab."""
+    """Do the work of `one_time` without the platform."""
     stream = open_stream("streets/driving_la", seed=stream_seed, height=64, width=96, fps=4.0, duration_s=duration_s)
     model = build("tiny", 8, seed=0)
     load(model, weights)
@@ -134,11 +134,11 @@ def main() -> None:
 
 
 def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
-    """Let the two sides take turns."""
+    """Measure the two sides in turns."""
     alone = {"one_time": bare, "tent": bare_tent}[system]
     spec = parse(experiment(system, seconds))
     (cell,) = cells_of(spec)
-    setting = settings_of(spec, InlineBackend(), Progress())[key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = settings_of(spec, InlineBackend(), Progress())[context_key(cell.workload, cell.system.scaling, cell.seed)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(runs + 1):
@@ -150,7 +150,7 @@ def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             Recorder(folder).write(cell.id, loop.ledger.rows)
         pairs.append((middle - begun, time.process_time() - middle))
-    counted = pairs[1:]  # the first warms both up
+    counted = pairs[1:]  # the first pair is a warm-up
     return {
         "benchmark": "loop",
         "system": system,

@@ -1,7 +1,7 @@
 """Measure messages of 1 MB from 50 devices to a learner, against bare Ray doing the same; prints one JSON line.
 
 Each device makes a payload and the learner takes it; the driver sees neither. The bare side has as many actors and
-calls, and none of names, logs, racks and sessions. The two take turns on the same Ray; medians are compared.
+calls, without names, logs, racks and sessions. The two take turns on the same Ray; medians are compared.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PAYLOAD_BYTES = 2**20
 WORKERS = 2
 
 
-class Camera:
+class PayloadSource:
     """Makes payloads."""
 
     def make(self) -> Reply:
         return Reply(payload=np.zeros(PAYLOAD_BYTES, dtype=np.uint8))
 
 
-class Learner:
+class PayloadSink:
     """Takes payloads."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ def seconds(step: Step) -> float:
 
 
 def compare(steps: dict[str, Step], repeats: int) -> dict[str, float]:
-    """Run the steps in turn and give each one's median ratio to the first."""
+    """Run the steps in turn and return each one's median ratio to the first."""
     for step in steps.values():
         step()
     rounds = [{name: seconds(step) for name, step in steps.items()} for _ in range(repeats)]
@@ -68,7 +68,7 @@ def step_ratios(network: str, repeats: int) -> dict[str, float]:
 
 
 def iteration_ratios(repeats: int) -> dict[str, float]:
-    """Compare a whole iteration of the small network."""
+    """Compare a full iteration of the small network."""
     images, labels = torch.randn(4, 3, 64, 128), torch.randint(8, (4, 64, 128))
     theirs, ours = build("tiny", 8, seed=0).eval(), build("tiny", 8, seed=0).eval()
     adam = torch.optim.Adam(theirs.parameters(), lr=RATE, foreach=True)
@@ -78,7 +78,7 @@ def iteration_ratios(repeats: int) -> dict[str, float]:
         torch.autograd.backward(functional.cross_entropy(theirs(images), labels))
         adam.step()
 
-    with vector.bound(ours) as flat:
+    with vector.bind_vector(ours) as flat:
         walk = flat_descent(flat.weights, 0.05)
 
         def flat_iteration() -> None:

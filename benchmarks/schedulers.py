@@ -1,7 +1,7 @@
-"""Measure how far schedulers are from the exact optimum and how long they decide; prints two JSON lines.
+"""Measure the schedulers' gap to the exact optimum and their decision times; prints two JSON lines.
 
 Two to six applications with five networks each, such as pruning makes them: work and memory fall with powers of the
-width. The gap is what a schedule costs above the optimum, in percent of what the optimum loses against every answer
+width. The gap is the cost of a schedule above the optimum, in percent of the optimum's loss against every answer
 right and in time (goals of accuracy are 1, so costs are errors plus lateness). It is measured for three weights of
 lateness and where memory is enough for 100, 75 and 55 % of the largest networks. Times are of one core for six
 applications, a whole decision each; the second line is for eight that offer to learn. The exact one is timed apart
@@ -29,7 +29,7 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.programming import by_programming
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.scheduling.uniform import Uniform
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 from driftlab.platform.world.variants import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
@@ -39,7 +39,7 @@ Gaps = dict[str, list[float]]
 
 
 def demand(rng: np.random.Generator, app: str) -> Demand:
-    """Draw an application that asks for the latency of the network at the knee among four."""
+    """Draw an application whose latency goal is the latency of the network at the knee among four."""
     missing = rng.uniform(0.03, 0.2) * ((1 - WIDTHS) / (1 - WIDTHS[0])) ** rng.uniform(1, 3)
     accuracy = rng.uniform(0.7, 0.95) - missing
     latency_s = rng.uniform(0.02, 0.2) * WIDTHS ** rng.uniform(1.2, 2)
@@ -59,13 +59,13 @@ def window(seed: int, apps: int | None, memory: float, *, equal: bool = False) -
 
 
 def cost(given: Window, allocation: Allocation, alpha: float) -> float:
-    """Add up Eq. 2, written out again."""
+    """Add up Eq. 2, implemented independently."""
     total = 0.0
     for one, grant in zip(given.demands, allocation.grants, strict=True):
         if grant.variant is None or one.accuracy_goal is None or one.latency_goal_s is None:
             raise ValueError(f"{one.app} was left out: {grant.note}")
         variant = one.variants[grant.variant]
-        late_s = max(0.0, variant.latency_s / overall(grant.answer) - one.latency_goal_s)
+        late_s = max(0.0, variant.latency_s / accelerator_share(grant.answer) - one.latency_goal_s)
         total += one.accuracy_goal - (variant.accuracy or 0.0) + alpha * late_s
     return total
 
@@ -81,7 +81,7 @@ def members(alpha: float) -> dict[str, Scheduling]:
 
 
 def gaps_percent(alpha: float, memory: float, repeats: int, *, equal: bool = False) -> Gaps:
-    """Give every method's gaps over the same windows; of equal applications there are six."""
+    """Return every method's gaps over the same windows; of equal applications there are six."""
     found: Gaps = {name: [] for name in members(alpha)}
     for seed in range(repeats):
         given = window(seed, 6 if equal else None, memory, equal=equal)
@@ -92,20 +92,20 @@ def gaps_percent(alpha: float, memory: float, repeats: int, *, equal: bool = Fal
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Describe a distribution; a gap below a millionth is none."""
+    """Summarise a distribution; a gap below a millionth counts as none."""
     quantiles = {f"p{q}": round(float(np.percentile(values, q)), 4) for q in (50, 90, 99)}
     ends = {"mean": round(float(np.mean(values)), 4), "max": round(max(values), 4)}
     return {**ends, **quantiles, "exact_share": round(float(np.mean(np.array(values) < 1e-4)), 3)}
 
 
 def memory_binds(given: Window, alpha: float) -> bool:
-    """Tell whether what were best without a limit on memory needs too much of it."""
+    """Tell whether the optimum without a memory limit exceeds the memory."""
     choices = tabulate(given.demands, given.memory_bytes, alpha, 100)
     return bool(memory_of(choices, by_programming(choices, "total")).sum() > choices.limit_bytes)
 
 
 def decide_ms(repeats: int) -> dict[str, list[float]]:
-    """Time decisions for six applications in turn; a cached one follows a changed priority."""
+    """Time decisions for six applications in turn; a cached one follows a change of priority."""
     times: dict[str, list[float]] = {}
     for alpha, memory, seed in itertools.product(ALPHAS, MEMORIES, range(repeats)):
         given = window(seed, 6, memory)
@@ -124,14 +124,14 @@ def decide_ms(repeats: int) -> dict[str, list[float]]:
 
 
 def eight_ms(repeats: int) -> dict[str, float]:
-    """Time decisions for eight applications, each of which offers to learn: what a device decides as it runs."""
+    """Time decisions for eight applications, each of which offers to learn, as during a run."""
     offer = Learning("offered", (Way("short", Need({"accelerator": 1.0})), Way("long", Need({"accelerator": 4.0}))))
     asked = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
     times: dict[str, list[float]] = {name: [] for name in asked}
     for seed, (name, member) in itertools.product(range(repeats), asked.items()):
         given = window(seed, 8, 0.75)
         given = dataclasses.replace(given, demands=tuple(dataclasses.replace(d, learning=offer) for d in given.demands))
-        state = member.allocate(given).state  # as in a run: the plan of the last time goes on
+        state = member.allocate(given).state  # as in a run: the cached plan is resumed
         start_s = time.process_time()
         member.allocate(dataclasses.replace(given, state=state, reason="offer"))
         times[name].append(1e3 * (time.process_time() - start_s))

@@ -1,7 +1,7 @@
-"""Measure that street scenes reward specialisation and that it expires; prints one JSON line.
+"""Measure the gain of specialisation on street scenes and its expiry; prints one JSON line.
 
-A tiny network learns from many random streets (generic), goes on learning on the first part of one scene
-(specialised) and is scored on the rest of that scene and on the next one (expired).
+A tiny network trains on many random streets (generic), then on the first part of one scene
+(specialised), and is scored on the rest of that scene and on the next one (expired).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STREETS = tuple(name for name in WORKLOADS if name.startswith("streets/"))
 
 
 class TinyNet(nn.Module):
-    """About 24 k parameters: two strides, a wide view, one skip."""
+    """About 24 k parameters: two strides, a large receptive field, one skip connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class TinyNet(nn.Module):
 
 
 def tensors(frames: Frames) -> tuple[Tensor, Tensor]:
-    """Scale images to -1..1 and take the labels."""
+    """Scale images to -1..1 and return them with their labels."""
     assert frames.labels is not None
     images = torch.from_numpy(frames.images).permute(0, 3, 1, 2).float() / 127.5 - 1
     return images, torch.from_numpy(frames.labels).long()
@@ -74,7 +74,7 @@ def train(model: nn.Module, data: tuple[Tensor, Tensor], steps: int, rate: float
 
 
 def score(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
-    """Give the mean IoU over the classes that occur, in percent."""
+    """Return the mean IoU over the classes that occur, in percent."""
     with torch.no_grad():
         guess = torch.cat([model(part).argmax(1) for part in data[0].split(32)])
     pairs = torch.bincount((data[1] * len(CLASSES) + guess).ravel(), minlength=len(CLASSES) ** 2)
@@ -89,7 +89,7 @@ def open_street(name: str, seed: int) -> Stream:
 
 
 def random_streets(count: int) -> tuple[Tensor, Tensor]:
-    """Render frames of many worlds that are never scored."""
+    """Render frames of many streets that are never scored."""
     rng = np.random.default_rng(0)
     parts = [
         tensors(open_street(STREETS[i % len(STREETS)], 1000 + i).at(rng.uniform(0, 400, 2))) for i in range(count // 2)
@@ -98,12 +98,12 @@ def random_streets(count: int) -> tuple[Tensor, Tensor]:
 
 
 def two_scenes(stream: Stream) -> tuple[Frames, Frames, Frames | None]:
-    """Take the first two thirds of the first scene, its rest, and the scene after it where there is one."""
+    """Return the first two thirds of the first scene, its rest, and the scene after it where there is one."""
     first_stop_s, next_stop_s = 60.0, 60.0
     changes_s = stream.changes_s()
     if changes_s:
         first_stop_s, next_stop_s = min(changes_s[0], 60.0), changes_s[1]
-    if stream.name == "streets/drift":  # no cut: the look of a minute later stands for the next scene
+    if stream.name == "streets/drift":  # no cut: the look of a minute later replaces the next scene
         first_stop_s, changes_s, next_stop_s = 20.0, (60.0,), 80.0
     first = frame_times(stream, 0.0, first_stop_s)
     cut = len(first) * 2 // 3

@@ -1,7 +1,7 @@
 """Measure the time from the start of a process to the first finished round, against bare Ray; prints one JSON line.
 
-A round is a window that a device has seen and its model has run over. Bare Ray is `ray.init` and one actor that has
-imported torch. The two take turns in processes of their own; medians are compared.
+A round is a window that a device has captured and its model has processed. Bare Ray is `ray.init` and one actor that
+has imported torch. The two take turns in separate processes; medians are compared.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    ours_s("inline")  # builds the student, which both sides find from then on
+    ours_s("inline")  # builds the student, which both sides then find in the cache
     pairs = [(bare_s(), ours_s()) for _ in range(options.repeats)]
     bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
     line = {

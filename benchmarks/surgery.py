@@ -1,8 +1,8 @@
 """Measure channel surgery on torchvision's ResNet-50; prints one JSON line.
 
-`groups_over_forward` is finding the channel groups, once per architecture, against one forward pass over the same
-image. The others are against `copy.deepcopy` of the network, the least that a function which returns a new model costs:
-cutting to half the width, reordering every channel, putting a half back. Everything runs in turn in one process.
+`groups_over_forward` compares finding the channel groups, once per architecture, with one forward pass over the same
+image. The others are relative to `copy.deepcopy` of the network, the least cost of a function that returns a new
+model: cutting to half the width, reordering every channel, expanding a half. Everything runs in turn in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def seconds(step: Callable[[], object]) -> float:
 
 
 def measure(repeats: int) -> dict[str, float]:
-    """Give the median seconds of every step."""
+    """Return the median seconds of every step."""
     from torchvision.models import resnet50
 
     model, image = resnet50(weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)

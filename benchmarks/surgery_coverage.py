@@ -3,10 +3,10 @@
     python benchmarks/surgery_coverage.py                                  some small networks
     python benchmarks/surgery_coverage.py --all --page docs/channel-surgery.md     all, and the table of that page
 
-A third of every group is cut. The difference is that between the cut network and the masked one, in which nothing that
-stays reads what goes, as a share of the largest output: both have the same random weights and see the same noise.
-Torch-Pruning is no dependency: without it (`pip install torch-pruning`) its columns stay empty. Where the pictures are
-no obstacle they have 64 pixels a side.
+A third of every group is cut. The difference is that between the cut network and the masked one, in which kept
+channels do not read removed ones, relative to the largest output: both have the same random weights and see the same
+noise. Torch-Pruning is no dependency: without it (`pip install torch-pruning`) its columns stay empty. Images have
+64 pixels a side where the network takes them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from driftlab.platform.pruning import surgery
 SMALL = ("googlenet", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1")
 SIDES_PX = (64, 224, 299)
 LIMIT_S = 60
-CLASSES = 1000  # outputs, which stay
-LIMIT_PARAMETERS = 200_000_000  # what is larger does not fit beside its copies into the memory of a small machine
+CLASSES = 1000  # outputs, which are not cut
+LIMIT_PARAMETERS = 200_000_000  # copies of larger networks do not fit into the memory of a small machine
 PLACE = re.compile(r"(<!-- surgery coverage -->\n).*?(<!-- end of surgery coverage -->)", re.DOTALL)
 HEAD = """| network | groups | Torch-Pruning | difference | Torch-Pruning | trains | Torch-Pruning | |
 |---|---|---|---|---|---|---|---|"""
-EXACT = 1e-3  # a larger difference is not one of rounding
+EXACT = 1e-3  # a larger difference is more than rounding
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one of the two made of a network; what it could not do is a word instead."""
+    """The result of one library on a network; a failure is a word instead of a number."""
 
     groups: int | str
     difference: float | None = None
@@ -51,8 +51,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One network."""
+class CoverageRow:
+    """The results of both libraries on one network."""
 
     network: str
     ours: Result
@@ -60,12 +60,12 @@ class Row:
 
 
 class TooSlow(Exception):
-    """A network took longer than the limit."""
+    """A network exceeded the time limit."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Give up after the limit."""
+    """Raise after the time limit."""
 
     def stop(*_: object) -> None:
         raise TooSlow(f"more than {LIMIT_S} s")
@@ -86,7 +86,7 @@ def parameters_of(name: str) -> int:
 
 
 def build(name: str) -> nn.Module | None:
-    """Make a network whose every layer matters; None where it is too large."""
+    """Build a network in which every layer matters; None where it is too large."""
     from torchvision import models
 
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
@@ -103,7 +103,7 @@ def build(name: str) -> nn.Module | None:
 
 
 def image_for(model: nn.Module) -> Tensor:
-    """Make noise of the smallest size that the network takes."""
+    """Return noise of the smallest size that the network takes."""
     for side in SIDES_PX:
         image = torch.randn(1, 3, side, side)
         try:
@@ -119,18 +119,18 @@ def answer(model: nn.Module, image: Tensor) -> Tensor:
         return next(iter(tensors_in(model(image))))
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
 
 
 def trains(model: nn.Module, image: Tensor) -> bool:
-    """Take one step."""
+    """Try one training step."""
     try:
         made = model.train()(image.repeat(2, 1, 1, 1))
         outputs = [each.square().mean() for each in tensors_in(made)]
         torch.autograd.backward(torch.stack(outputs).sum())
         torch.optim.SGD(model.parameters(), 1e-3).step()
-    except Exception:  # whatever torch raises for shapes that do not fit
+    except Exception:  # torch may raise anything for shapes that do not fit
         return False
     return True
 
@@ -139,12 +139,12 @@ def ours(model: nn.Module, image: Tensor) -> Result:
     found = surgery.groups(model, image)
     keep = {name: [k for k in range(size) if k % 3 != 1] for name, size in found.sizes.items() if size > 1}
     small = surgery.cut(model, found, keep)
-    off = apart(answer(small, image), answer(surgery.mask(model, found, keep), image))
+    off = relative_difference(answer(small, image), answer(surgery.mask(model, found, keep), image))
     return Result(len(found.sizes), off, trains(small, image))
 
 
 def theirs(model: nn.Module, image: Tensor) -> Result:
-    """Cut every group of Torch-Pruning but the outputs; a group that is cut with another one counts once."""
+    """Cut every group of Torch-Pruning but the outputs; groups that are cut together count once."""
     import torch_pruning as tp
 
     ends = [module for module in model.modules() if _outputs(module) == CLASSES]
@@ -154,7 +154,7 @@ def theirs(model: nn.Module, image: Tensor) -> Result:
         root = group[0].dep
         size = _outputs(root.target.module)
         blocks = max(_blocks(dep.target.module) for dep, _ in group)
-        gone = [k for k in range(size) if k % (size // blocks) % 3 == 1]  # in every block the same
+        gone = [k for k in range(size) if k % (size // blocks) % 3 == 1]  # the same in every block
         if 0 < len(gone) < size:
             plans.append((root.target.module, root.handler, gone))
     masked = copy.deepcopy(model)
@@ -168,7 +168,7 @@ def theirs(model: nn.Module, image: Tensor) -> Result:
     expected = answer(masked, image)
     for module, prune, gone in plans:
         graph.get_pruning_group(module, prune, gone).prune()
-    return Result(len(plans), apart(answer(model, image), expected), trains(model, image))
+    return Result(len(plans), relative_difference(answer(model, image), expected), trains(model, image))
 
 
 def _outputs(module: nn.Module) -> int:
@@ -176,12 +176,12 @@ def _outputs(module: nn.Module) -> int:
 
 
 def _blocks(module: nn.Module) -> int:
-    """Count the blocks of a grouped convolution; a depthwise one has none."""
+    """Return the blocks of a grouped convolution; 1 for a depthwise one."""
     return module.groups if isinstance(module, nn.Conv2d) and module.groups < module.out_channels else 1
 
 
 def attempt(count: Callable[[nn.Module, Tensor], Result], model: nn.Module, image: Tensor) -> Result:
-    """Note what stops one of the two."""
+    """Run one library, and record its error."""
     try:
         with limited():
             return count(copy.deepcopy(model), image)
@@ -191,8 +191,8 @@ def attempt(count: Callable[[nn.Module, Tensor], Result], model: nn.Module, imag
         return Result(f"stops ({type(error).__name__})")
 
 
-def measure(name: str, compare: bool) -> Row | None:
-    """Hold both to one network; None where it is not among those that are measured."""
+def measure(name: str, compare: bool) -> CoverageRow | None:
+    """Run both libraries on one network; None where it is not measured."""
     try:
         with limited():
             model = build(name)
@@ -201,27 +201,27 @@ def measure(name: str, compare: bool) -> Row | None:
             image = image_for(model)
     except TooSlow:
         return None
-    return Row(name, attempt(ours, model, image), attempt(theirs, model, image) if compare else None)
+    return CoverageRow(name, attempt(ours, model, image), attempt(theirs, model, image) if compare else None)
 
 
 def cells(result: Result | None) -> tuple[str, str, str]:
-    """Write groups, difference and whether it trains."""
+    """Format groups, difference and whether it trains."""
     if result is None or isinstance(result.groups, str):
         return "–" if result is None else str(result.groups), "–", "–"
     off = "–" if result.difference is None else f"{result.difference:.0e}"
     return str(result.groups), off, "yes" if result.trains else "no"
 
 
-def note(row: Row) -> str:
-    """Say where the other one has more groups: there they are wrong, or there ours are not all that can be had."""
+def note(row: CoverageRow) -> str:
+    """Return a note where the other library has more groups: they are wrong, or ours are incomplete."""
     here, there = row.ours.groups, row.theirs.groups if row.theirs else None
     if not isinstance(here, int) or not isinstance(there, int) or there <= here or row.theirs is None:
         return ""
     return "not reached" if (row.theirs.difference or 0) < EXACT else "theirs is another network"
 
 
-def table(rows: list[Row]) -> str:
-    """Write the rows as a page shows them."""
+def table(rows: list[CoverageRow]) -> str:
+    """Format the rows as a table."""
     lines = []
     for row in rows:
         pairs = zip(cells(row.ours), cells(row.theirs), strict=True)
@@ -229,7 +229,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join([HEAD, *lines, ""])
 
 
-def write(page: Path, rows: list[Row]) -> None:
+def write(page: Path, rows: list[CoverageRow]) -> None:
     text = page.read_text(encoding="utf-8")
     page.write_text(PLACE.sub(lambda place: place[1] + table(rows) + place[2], text), encoding="utf-8")
 
@@ -247,7 +247,7 @@ def main() -> None:
 
         names = sorted(models.list_models(module=models), key=parameters_of)
     compare = importlib.util.find_spec("torch_pruning") is not None
-    rows: list[Row] = []
+    rows: list[CoverageRow] = []
     for name in names:
         row = measure(name, compare)
         sys.stderr.write(f"{json.dumps(asdict(row)) if row else name + ': too large or too slow'}\n")

@@ -1,9 +1,9 @@
 """Measure switching between nested networks against loading independent ones; prints one JSON line.
 
-Both have the same five widths, of a classifier of 370 k parameters. Bytes are what a switch moves into memory, averaged
-over all ordered pairs; `ratio` is nested over independent. Loading reads them from a file in the system's cache: of
-nested networks the next part of one vector, nothing on the way down; of independent ones everything. Making the network
-that runs from what is in memory is the same work for both and counted by itself. Times are medians over the pairs.
+Both have the same five widths, of a classifier of 370 k parameters. Bytes are those that a switch loads into memory,
+averaged over all ordered pairs; `ratio` is nested over independent. Loading reads them from a cached file: of
+nested networks the next part of one vector, nothing on the way down; of independent ones everything. Building the
+network from memory is the same work for both and counted separately. Times are medians over the pairs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from safetensors.numpy import load_file, save_file
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.core.records import Variant
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.family import Family, dense
+from driftlab.platform.pruning.family import Family, extract
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.training.schooling import data_of
+from driftlab.platform.training.schooling import convert_set
 from driftlab.platform.world.variants import paged_bytes
 
 NETWORK, CLASSES = "wide_classifier", 10
@@ -37,21 +37,21 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def families() -> tuple[Family, Family]:
-    """Build both without training: what they weigh does not depend on what they know."""
-    data = data_of(open_set("signs/vc", counts=(40, 20, 20)))
+    """Build both families without training: their sizes do not depend on their weights."""
+    data = convert_set(open_set("signs/vc", counts=(40, 20, 20)))
     model = build(NETWORK, CLASSES, seed=0).eval()
     nested = Nested(ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
     return nested.build(model, data), Independent(epochs=0).build(model, data)
 
 
 def moved_bytes(family: Family, pairs: Pairs) -> float:
-    """Average what goes into memory."""
+    """Average the bytes loaded into memory."""
     networks = [Variant(str(which), None, family.memory_bytes(which), 1.0) for which in range(len(family))]
     return statistics.mean(paged_bytes(networks, *pair, nested=family.nested)[0] for pair in pairs)
 
 
 def read_slice(file: Path, ends: Sequence[int], before: int, after: int) -> None:
-    """Read what the larger network has besides."""
+    """Read the part that the larger network adds."""
     if after > before:
         with safe_open(file, framework="np") as kept:
             kept.get_slice("shared")[ends[before] : ends[after]]
@@ -93,8 +93,8 @@ def measure(repeats: int) -> dict[str, object]:
                 ),
             },
             "make_ms": {
-                "nested": round(median_ms(lambda _, after: dense(nested, after), every, repeats), 2),
-                "independent": round(median_ms(lambda _, after: dense(alone, after), every, repeats), 2),
+                "nested": round(median_ms(lambda _, after: extract(nested, after), every, repeats), 2),
+                "independent": round(median_ms(lambda _, after: extract(alone, after), every, repeats), 2),
             },
         }
 

@@ -1,10 +1,10 @@
-"""Measure how much faster two workers run a grid than one process; prints one JSON line.
+"""Measure the speed of two workers on a grid relative to one process; prints one JSON line.
 
-Each side runs the same cells in a process of its own. What is compared is how fast cells are done while there is work
+Each side runs the same cells in a separate process. The compared speed is that of cells while there is work
 for all workers: from the end of the first wave of cells, during which Ray starts its processes, to the end of the last
-but one, after which workers begin to run out of cells. The whole time, from the first line of Python to the end of the
-last cell, is given beside it, and what the machine itself gives: two such processes side by side that know nothing of
-each other.
+but one, after which workers begin to run out of cells. Printed beside it are the total time, from the first line of
+Python to the end of the last cell, and the speed of the machine itself: two such processes side by side, independent
+of each other.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "whole_s": ends[-1
 
 
 WORKERS = 2
-WAVE = 2 * WORKERS  # cells that two workers have in work at once
+WAVE = 2 * WORKERS  # cells that two workers run at once
 
 
 def grid(cells: int, duration_s: float) -> dict[str, object]:
-    """Describe cells that infer and train."""
+    """Return an experiment whose cells infer and train."""
     return {
         "name": "workers",
         "systems": ["ams"],
@@ -64,7 +64,7 @@ def measure(document: dict[str, object], workers: int) -> dict[str, float]:
 
 
 def side_by_side(document: dict[str, object]) -> float:
-    """Tell how long each of two takes, on average."""
+    """Return the average time of two independent processes."""
     with ThreadPoolExecutor(WORKERS) as pool:
         return statistics.mean(one["work_s"] for one in pool.map(measure, [document] * WORKERS, [0] * WORKERS))
 
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     document = grid(options.cells, options.duration_s)
-    measure(grid(2 * WAVE, 10.0), 0)  # builds the student, which both sides find from then on
+    measure(grid(2 * WAVE, 10.0), 0)  # builds the student, which both sides then find in the cache
     pairs = [(measure(document, 0), measure(document, WORKERS)) for _ in range(options.repeats)]
     beside_s = statistics.median(side_by_side(document) for _ in range(options.repeats))
 

@@ -1,6 +1,6 @@
-"""Labelled sets that lie on this machine: archives in torchvision's layout, and the digits that scikit-learn brings.
+"""Labelled sets on this machine: archives in torchvision's layout, and scikit-learn's digits.
 
-Nothing is downloaded. Of an archive only the pictures asked for are decoded, and they are brought to one size.
+Nothing is downloaded. Only the requested pictures of an archive are decoded; they are resized to one size.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from driftlab.errors import DataError, RequestError, first_line
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VAL = 0.1  # share of an archive's training pictures that are set aside to choose by
+VAL = 0.1  # share of an archive's training pictures that becomes the validation part
 _SPLITS = ({"train": True}, {"train": False})
 _NAMED_SPLITS = ({"split": "train"}, {"split": "test"})
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One archive: torchvision's class for it, how it calls its two parts, and where it looks for them."""
+    """An archive: torchvision's class for it, the files it needs, and the arguments that select each part."""
 
     reader: str
     layout: str
@@ -46,7 +46,7 @@ ARCHIVES = {
 
 
 def open_archive(request: SetRequest) -> LabelledSet:
-    """Read an archive; some of its training pictures are set aside to choose by."""
+    """Read an archive; a share of its training pictures becomes the validation part."""
     archive = ARCHIVES[request.name.partition(":")[0]]
     learned, judged = (_part(request, archive, dict(part)) for part in archive.parts)
     order = np.random.default_rng([request.seed, 31]).permutation(len(learned))
@@ -67,7 +67,7 @@ def open_archive(request: SetRequest) -> LabelledSet:
 
 
 def open_digits(request: SetRequest) -> LabelledSet:
-    """Take scikit-learn's 1 797 handwritten digits of 8 by 8 pixels: small, real, and there without a download."""
+    """Open scikit-learn's 1 797 handwritten digits of 8 by 8 pixels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -113,7 +113,7 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
 
 
 def _names(part: Any) -> tuple[str, ...]:
-    """Name the classes as the archive does; one that has no names has numbers."""
+    """Return the class names of the archive, or class numbers where it has no names."""
     if names := getattr(part, "classes", None):
         return tuple(names)
     numbers = part.labels if hasattr(part, "labels") else [label for _, label in part._samples]  # SVHN and GTSRB

@@ -1,4 +1,4 @@
-"""The workloads by name: what each shows, what it takes, and how to open it."""
+"""The workloads by name, with their parameters and the function that opens each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from driftlab.datasets import checks
 from driftlab.datasets.frames import Stream
-from driftlab.datasets.labelled import SETS, Source, stamp
+from driftlab.datasets.labelled import SETS, SetSource, folder_digest
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
@@ -20,13 +20,13 @@ from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
 VIDEO_PREFIX, SET_PREFIX, _FOLDER = "video:", "set:", "FOLDER"
-SMALLEST_PX, LARGEST_PX = 16, 4096
-FASTEST_FPS = 240.0
+MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
+MAX_FPS = 240.0
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a workload takes besides size, rate, length and seed."""
+    """A numeric parameter of a workload besides size, rate, length and seed."""
 
     default: float
     low: float
@@ -36,8 +36,8 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What every opener is given, checked."""
+class StreamRequest:
+    """The checked arguments that an opener receives."""
 
     name: str
     seed: int
@@ -50,38 +50,38 @@ class Request:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of stream."""
+    """A kind of stream."""
 
     name: str
     summary: str
-    opener: Callable[[Request], Stream] = field(repr=False)
+    opener: Callable[[StreamRequest], Stream] = field(repr=False)
     parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
-    own_length: bool = False  # a duration of 0 means as long as it is
-    family: str = "streets"  # the workloads that resemble it: networks are built on their pictures before a run
-    classes: tuple[str, ...] | None = CLASSES  # those that these show; None: whatever a stream has
+    own_length: bool = False  # a duration of 0 means the length of the file
+    family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
+    classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
 
 
-def _open_street(request: Request) -> Stream:
+def _open_street(request: StreamRequest) -> Stream:
     from driftlab.datasets.streets.stream import StreetRequest, StreetStream
 
     return _procedural(request, StreetRequest, StreetStream)
 
 
-def _open_any_street(request: Request) -> Stream:
-    """Let the seed choose the kind of street, so that the devices of a fleet do not all see the same kind."""
+def _open_any_street(request: StreamRequest) -> Stream:
+    """Choose the kind of street by the seed, so that the devices of a fleet see different kinds."""
     kinds = sorted(STREETS)
     kind = kinds[np.random.default_rng([request.seed, 13]).integers(len(kinds))]
     return _open_street(replace(request, name=f"streets/{kind}"))
 
 
-def _open_signs(request: Request) -> Stream:
+def _open_signs(request: StreamRequest) -> Stream:
     from driftlab.datasets.signs.stream import SignsRequest, SignsStream
 
     return _procedural(request, SignsRequest, SignsStream)
 
 
-def _procedural(request: Request, asked: Callable[..., Asked], stream: Callable[[Asked], Stream]) -> Stream:
-    """Open a stream that is drawn; after the slash of its name stands its preset."""
+def _procedural(request: StreamRequest, asked: Callable[..., Asked], stream: Callable[[Asked], Stream]) -> Stream:
+    """Open a procedural stream; the part of its name after the slash is its preset."""
     return stream(
         asked(
             preset=request.name.partition("/")[2],
@@ -95,14 +95,14 @@ def _procedural(request: Request, asked: Callable[..., Asked], stream: Callable[
     )
 
 
-def _open_video(request: Request) -> Stream:
+def _open_video(request: StreamRequest) -> Stream:
     from driftlab.datasets.video import VideoStream
 
     path = request.name.removeprefix(VIDEO_PREFIX)
     return VideoStream(path, (request.height, request.width), request.fps, request.duration_s)
 
 
-def _open_slides(request: Request) -> Stream:
+def _open_slides(request: StreamRequest) -> Stream:
     from driftlab.datasets.slides import Slides
 
     labelled = request.name.removeprefix(SET_PREFIX)
@@ -110,7 +110,7 @@ def _open_slides(request: Request) -> Stream:
     return Slides(request.name, labelled, size, request.fps, request.duration_s, request.seed)
 
 
-def _named_sets() -> Iterator[tuple[str, Source]]:
+def _named_sets() -> Iterator[tuple[str, SetSource]]:
     for key, source in SETS.items():
         yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
 
@@ -165,9 +165,9 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 
 
 def find_workload(name: str) -> Workload:
-    """Look a workload up by its name; every name that begins with 'video:' is a file.
+    """Look up a workload by name; every name that begins with 'video:' is a file.
 
-    A labelled set resembles nothing but itself: networks are built on the pictures that it does not show.
+    A labelled set is its own family: networks are trained on its training part, which the stream does not show.
     """
     if name.startswith(VIDEO_PREFIX):
         return _VIDEO
@@ -180,38 +180,38 @@ def find_workload(name: str) -> Workload:
 
 
 def label_of(name: str) -> str:
-    """Shorten a workload's name to what tables and plots call it: streets/running to running, video:a/b.mp4 to b."""
+    """Return the name of a workload in tables and plots: streets/running becomes running, video:a/b.mp4 becomes b."""
     return Path(name.rpartition(":")[2]).stem
 
 
-def content_of(name: str) -> str:
-    """Say what is in the folder of a labelled set; nothing of any other workload."""
-    return stamp(name.removeprefix(SET_PREFIX)) if name.startswith(SET_PREFIX) else ""
+def folder_digest_of(name: str) -> str:
+    """Return a digest of the folder of a labelled set; empty for every other workload."""
+    return folder_digest(name.removeprefix(SET_PREFIX)) if name.startswith(SET_PREFIX) else ""
 
 
 def open_stream(
     name: str, *, seed: int, height: int, width: int, fps: float, duration_s: float | None, **params: float
 ) -> Stream:
-    """Open a workload; the same arguments give the same frames, in any process and any order."""
+    """Open a workload. The same arguments give the same frames in every process and in any order."""
     workload = find_workload(name)
     faults = [
-        *checks.whole("seed", seed, 0, 2**63 - 1),
-        *checks.whole("height", height, SMALLEST_PX, LARGEST_PX),
-        *checks.whole("width", width, SMALLEST_PX, LARGEST_PX),
-        *checks.number("fps", fps, 1e-3, FASTEST_FPS),
+        *checks.check_integer("seed", seed, 0, 2**63 - 1),
+        *checks.check_integer("height", height, MIN_SIDE_PX, MAX_SIDE_PX),
+        *checks.check_integer("width", width, MIN_SIDE_PX, MAX_SIDE_PX),
+        *checks.check_number("fps", fps, 1e-3, MAX_FPS),
         *_check_length(workload, duration_s),
         *_check_parameters(workload, params),
     ]
     if faults:
         raise RequestError(f"Workload '{name}' cannot be opened: {'; '.join(faults)}.")
     values = {key: float(params.get(key, known.default)) for key, known in workload.parameters.items()}
-    return workload.opener(Request(name, seed, height, width, float(fps), float(duration_s or 0), values))
+    return workload.opener(StreamRequest(name, seed, height, width, float(fps), float(duration_s or 0), values))
 
 
 def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
     if workload.own_length and not duration_s:
         return []
-    faults = checks.number("duration_s", duration_s, 1e-3, 1e7)
+    faults = checks.check_number("duration_s", duration_s, 1e-3, 1e7)
     return [f"{fault}; only a file has a length of its own" for fault in faults] if duration_s is None else faults
 
 
@@ -220,7 +220,7 @@ def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[
     for key, value in params.items():
         if key in workload.parameters:
             known = workload.parameters[key]
-            faults += checks.number(key, value, known.low, known.high)
+            faults += checks.check_number(key, value, known.low, known.high)
             if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
                 faults.append(f"{key} is {value!r}, allowed are whole numbers")
         else:

@@ -1,4 +1,4 @@
-"""Say what is wrong with a value, or nothing."""
+"""Checks of values; each returns a list of faults, which is empty for a valid value."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from driftlab.errors import quoted
 
 
-def whole(name: str, value: object, low: int, high: int) -> list[str]:
-    """Ask for a whole number within limits."""
+def check_integer(name: str, value: object, low: int, high: int) -> list[str]:
+    """Check for an integer within limits."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return []
     return [f"{name} is {quoted(value)}, allowed are whole numbers from {low} to {high}"]
 
 
-def number(name: str, value: object, low: float, high: float) -> list[str]:
-    """Ask for a finite number within limits."""
+def check_number(name: str, value: object, low: float, high: float) -> list[str]:
+    """Check for a finite number within limits."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
         return []

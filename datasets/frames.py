@@ -1,4 +1,4 @@
-"""Frames with truth, and the protocol of everything that yields them."""
+"""Frames with truth, and the protocol of every stream."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from driftlab.errors import RequestError
 Times = npt.NDArray[np.float64]
 Index = int | slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 IGNORE = 255  # a pixel's label that counts neither in a loss nor in a score
-MOST_CLASSES = (
+MAX_PIXEL_CLASSES = (
     IGNORE - 1
 )  # of pixels: label maps have a byte per pixel; frames and boxes may have any number of classes
-NO_CLASS = -1  # the class of a frame that is not known
+NO_CLASS = -1  # the class of a frame whose class is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """A batch of frames as arrays of equal length; a truth that a stream does not have is None."""
+    """A batch of frames as arrays of equal length; truth that the stream does not have is None."""
 
     times_s: Times  # [n]
     images: npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
-    scenes: npt.NDArray[np.int32]  # [n] which scene the frame shows; a scene that comes back keeps its number
+    scenes: npt.NDArray[np.int32]  # [n] number of the scene shown; a recurring scene keeps its number
     labels: npt.NDArray[np.uint8] | None = None  # [n, height, width] class per pixel, IGNORE where unknown
     boxes: tuple[npt.NDArray[np.float32], ...] | None = None  # per frame [m, 5]: class, x0, y0, x1, y1 in pixels
     classes: npt.NDArray[np.int64] | None = None  # [n] class of the whole frame, NO_CLASS where unknown
@@ -36,7 +36,7 @@ class Frames:
         return len(self.times_s)
 
     def __getitem__(self, index: Index) -> Frames:
-        """Take a part; an integer keeps the batch axis, so the result is always a batch."""
+        """Return a part of the batch; an integer keeps the batch axis, so the result is always a batch."""
         rows = np.atleast_1d(np.arange(len(self))[index])
         return Frames(
             times_s=self.times_s[rows],
@@ -50,7 +50,7 @@ class Frames:
 
 @runtime_checkable
 class Stream(Protocol):
-    """A world seen by a camera: sized by time, read at any time, the same for the same seed."""
+    """A camera's view of a world: frames of a fixed size at any time, the same for the same seed."""
 
     @property
     def name(self) -> str: ...
@@ -60,12 +60,12 @@ class Stream(Protocol):
     def duration_s(self) -> float: ...
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
+        """Return height and width in pixels."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Name of each class, in the order of the label values."""
+        """Return the name of each class, in the order of the label values."""
         ...
 
     @property
@@ -76,12 +76,12 @@ class Stream(Protocol):
         ...
 
     def changes_s(self) -> tuple[float, ...]:
-        """Times at which the scene changes, for the marks in a plot."""
+        """Return the times at which the scene changes, for the marks in a plot."""
         ...
 
 
 def frame_number(stream: Stream, time_s: float) -> int:
-    """Number the frame shown at a time: frame k is from k / fps on, and none at or after the stream's end."""
+    """Return the number of the frame at a time; frame k is shown from k / fps on, none at or after the stream's end."""
     if not 0 <= time_s < stream.duration_s:
         raise RequestError(
             f"Stream '{stream.name}' has no frame at {time_s:g} s: "
@@ -91,7 +91,7 @@ def frame_number(stream: Stream, time_s: float) -> int:
 
 
 def frame_times(stream: Stream, start_s: float, stop_s: float) -> Times:
-    """Times of the frames in [start, stop): frame k is shown at k / fps, and none at or after the stream's end."""
+    """Return the times of the frames in [start, stop): frame k is at k / fps, none at or after the stream's end."""
     first = math.ceil(start_s * stream.fps - 1e-9)
     last = math.ceil(min(stop_s, stream.duration_s) * stream.fps - 1e-9)
     return np.arange(first, max(first, last), dtype=np.float64) / stream.fps

@@ -1,4 +1,4 @@
-"""Labelled sets by name: pictures of one class each, in parts to train on, to choose by and to judge by."""
+"""Labelled sets by name: pictures with one class each, in a training, a validation and a test part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.datasets.signs.presets import SETS as SIGNS
 from driftlab.datasets.signs.presets import Problem
 from driftlab.errors import RequestError, unknown_name
 
-Counts = tuple[int, int, int]  # pictures in the three parts
+Counts = tuple[int, int, int]  # pictures in the training, validation and test part
 MAX_SET_BYTES = 2**34
 MAX_FILES = 1_000_000  # in the folder of an archive
 
@@ -32,7 +32,7 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """A classification problem as arrays."""
+    """A classification data set as arrays."""
 
     name: str
     classes: tuple[str, ...]  # name of each class, in the order of their numbers
@@ -43,29 +43,29 @@ class LabelledSet:
 
 @dataclass(frozen=True)
 class SetRequest:
-    """What every opener is given, checked."""
+    """The checked arguments that an opener receives."""
 
     name: str
-    folder: str  # of an archive; empty where none was named
+    folder: str  # of an archive; empty where none was given
     seed: int
     size: tuple[int, int]  # height and width in pixels
-    counts: Counts | None  # None: all there are
-    at_most: int | None  # of each part; a part that is cut begins as the whole one does
-    problem: Problem  # of a set that is drawn
+    counts: Counts | None  # None: all pictures
+    at_most: int | None  # per part; a shortened part holds the first pictures of the full one
+    problem: Problem  # of a procedural set
 
 
 @dataclass(frozen=True)
-class Source:
-    """One labelled set."""
+class SetSource:
+    """A labelled set in the catalogue."""
 
     summary: str
     opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
-    problem: Problem | None = None  # a set that is drawn: its classes and difficulty, which a request may change
+    problem: Problem | None = None  # of a procedural set: its classes and difficulty, which a request may change
     counts: Counts | None = None
 
     @property
     def in_folder(self) -> bool:
-        """Tell whether a folder belongs to its name."""
+        """Tell whether the set is read from a folder that its name gives."""
         return self.opener is _open_archive
 
 
@@ -87,20 +87,20 @@ def _open_digits(request: SetRequest) -> LabelledSet:
     return open_digits(request)
 
 
-SETS: Mapping[str, Source] = MappingProxyType(
+SETS: Mapping[str, SetSource] = MappingProxyType(
     {
         **{
-            f"signs/{problem.name}": Source(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
+            f"signs/{problem.name}": SetSource(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
             for problem in SIGNS.values()
         },
-        "digits": Source("1 797 handwritten digits that come with scikit-learn", _open_digits),
-        "cifar10": Source("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "cifar100": Source("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "mnist": Source("handwritten digits, 70 000 pictures on this machine", _open_archive),
-        "fashion_mnist": Source("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
-        "svhn": Source("house numbers, 99 000 pictures on this machine", _open_archive),
-        "gtsrb": Source("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
-        "images": Source("any pictures on this machine, in one folder per class", _open_archive),
+        "digits": SetSource("1 797 handwritten digits that come with scikit-learn", _open_digits),
+        "cifar10": SetSource("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "cifar100": SetSource("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
+        "mnist": SetSource("handwritten digits, 70 000 pictures on this machine", _open_archive),
+        "fashion_mnist": SetSource("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
+        "svhn": SetSource("house numbers, 99 000 pictures on this machine", _open_archive),
+        "gtsrb": SetSource("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
+        "images": SetSource("any pictures on this machine, in one folder per class", _open_archive),
     }
 )
 
@@ -116,15 +116,15 @@ def open_set(
 ) -> LabelledSet:
     """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder.
 
-    `counts` says how many pictures to train on, to choose by and to judge by; one number, that no part has more.
+    `counts` gives the pictures in the training, validation and test part; one number is the maximum for each part.
     """
     key, _, folder = name.partition(":")
     if key not in SETS:
         raise unknown_name("labelled set", key, SETS)
     source = SETS[key]
     height, width = size if isinstance(size, tuple) else (size, size)
-    faults = checks.whole("seed", seed, 0, 2**63 - 1)
-    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, 8, 512)]
+    faults = checks.check_integer("seed", seed, 0, 2**63 - 1)
+    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.check_integer("size", side, 8, 512)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
     faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:
@@ -140,8 +140,8 @@ def open_set(
     return source.opener(SetRequest(name, folder, seed, (height, width), exact, at_most, problem))
 
 
-def stamp(name: str) -> str:
-    """Hash names and sizes of what lies in an archive's folder; nothing of a set that is the same everywhere."""
+def folder_digest(name: str) -> str:
+    """Hash names and sizes of the files in an archive's folder; empty for a set without a folder."""
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
         return ""
@@ -156,16 +156,16 @@ def _count_faults(counts: object) -> list[str]:
     if counts is None:
         return []
     if isinstance(counts, int):
-        return checks.whole("counts", counts, 1, 10**7)
+        return checks.check_integer("counts", counts, 1, 10**7)
     if not isinstance(counts, tuple | list) or len(counts) != 3:
         return [
             f"counts is {counts!r}, allowed are three numbers (to learn, to choose and to judge by) or the most of each"
         ]
-    return [fault for count in counts for fault in checks.whole("a count", count, 1, 10**7)]
+    return [fault for count in counts for fault in checks.check_integer("a count", count, 1, 10**7)]
 
 
 def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
-    """Refuse pictures that are asked for by number and would not fit into memory."""
+    """Refuse numbers of pictures that would not fit into memory."""
     asked = sum(counts) if isinstance(counts, tuple | list) else 0
     wanted = asked * pixels * 3
     if wanted <= MAX_SET_BYTES:
@@ -175,11 +175,11 @@ def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
     ]
 
 
-def _problem_faults(source: Source, classes: object, difficulty: object) -> list[str]:
+def _problem_faults(source: SetSource, classes: object, difficulty: object) -> list[str]:
     given = {"classes": classes, "difficulty": difficulty}
     if source.problem is None:
         return [
             f"{key} is {value!r}, but only signs can be had in any" for key, value in given.items() if value is not None
         ]
-    faults = [] if classes is None else checks.whole("classes", classes, 2, 360)
-    return faults + ([] if difficulty is None else checks.number("difficulty", difficulty, 0.0, 10.0))
+    faults = [] if classes is None else checks.check_integer("classes", classes, 2, 360)
+    return faults + ([] if difficulty is None else checks.check_number("difficulty", difficulty, 0.0, 10.0))

@@ -1,4 +1,4 @@
-"""What streams that are drawn have in common: a request, a script, and frame k as a pure function of both and k."""
+"""The base of procedural streams: a request, a script, and frame k as a pure function of both and k."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import ClassVar, Generic, TypeVar
 from driftlab.datasets.script import Script
 
 Drawn = TypeVar("Drawn")
-_KEPT = 2  # a thousand streams live in one process
+_KEPT = 2  # frames; a process may hold a thousand streams
 
 
 @dataclass(frozen=True)
 class ProceduralRequest:
-    """Everything a frame depends on besides its time; a stream adds parameters of its own."""
+    """The arguments that a frame depends on besides its time; each kind of stream adds parameters of its own."""
 
     preset: str
     seed: int
@@ -30,7 +30,7 @@ AnyRequest = TypeVar("AnyRequest", bound=ProceduralRequest)
 
 
 class Procedural(Generic[AnyRequest]):
-    """A stream says how it draws a frame; the rest is read from the request and the script."""
+    """A procedural stream. Subclasses draw a frame; everything else follows from the request and the script."""
 
     family: ClassVar[str]  # the first part of its name
 
@@ -65,8 +65,8 @@ class Procedural(Generic[AnyRequest]):
         return self._script.changes_s(self.duration_s)
 
 
-def keep(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
-    """Draw what is not kept, and forget what was drawn longest ago."""
+def draw_cached(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
+    """Return the cached frame, or draw it and drop the oldest cached one."""
     if number not in kept:
         kept[number] = draw()
         if len(kept) > _KEPT:

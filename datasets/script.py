@@ -1,4 +1,4 @@
-"""What happens when: which scene is shown."""
+"""The schedule of scenes of a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-Visit = tuple[int, float]  # (scene number, seconds); a number that returns is the same place again
+Visit = tuple[int, float]  # (scene number, seconds); a repeated number is the same place again
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Script:
     fresh: int
 
     def scene_at(self, time_s: float) -> int:
-        """Number the scene shown at this time."""
+        """Return the number of the scene shown at this time."""
         turn, local_s = (0, time_s) if math.isinf(self.round_s) else divmod(time_s, self.round_s)
         return self.scenes[bisect_right(self.starts_s, local_s) - 1] + int(turn) * self.fresh
 
@@ -43,7 +43,7 @@ class Script:
 
 
 def draw_script(visits: Sequence[Visit], fresh: int, seed: int, pace: float) -> Script:
-    """Vary the visits by a fifth, so that seeds do not change scene in step."""
+    """Vary the lengths of the visits by a fifth, so that streams of different seeds do not change scene together."""
     rng = np.random.default_rng([seed, 101])
     lengths_s = [seconds * rng.uniform(0.8, 1.2) / pace for _, seconds in visits]
     return Script(

@@ -1,4 +1,4 @@
-"""Contact sheets: frames above, truth below, in the colours that the whole lab uses."""
+"""Contact sheets: frames above, truth below, in the colours of all reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAPER, _INK = 255, (30, 30, 30)
 
 
 def _build_palette() -> Pixels:
-    """Give the first classes known colours, the others far apart hues, and the unknown black."""
+    """Give the first classes fixed colours, the others distant hues, and the ignored label black."""
     numbers = np.arange(256)
     hues = (numbers * 0.618034) % 1 * 180
     hsv = np.stack([hues, 140 + 90 * (numbers % 2), 230 - 40 * (numbers % 3)], axis=1).astype(np.uint8)
@@ -46,7 +46,7 @@ PALETTE: Pixels = _build_palette()  # [256, 3] RGB of each label value
 
 
 def colour_of(kind: int) -> Pixels:
-    """Take a class's colour; colours repeat where there are more classes, and an unknown class is black."""
+    """Return the colour of a class; colours repeat beyond 255 classes, and an unknown class is black."""
     colour: Pixels = PALETTE[kind % IGNORE if kind >= 0 else IGNORE]
     return colour
 

@@ -1,4 +1,4 @@
-"""Labelled sets as streams: the pictures to judge by, one per frame, each once before any returns. Nothing drifts."""
+"""Labelled sets as streams: the test pictures, one per frame, each once before any repeats. Nothing drifts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.datasets.labelled import LabelledSet, Pictures, open_set
 
 @dataclass(frozen=True)
 class Slides:
-    """A labelled set at a given size and rate; the seed shuffles it and never moves a picture to another part."""
+    """A labelled set at a given size and rate; the seed shuffles its test part and no picture changes its part."""
 
     name: str
     labelled: str  # name of the set
@@ -33,22 +33,22 @@ class Slides:
         return True
 
     def changes_s(self) -> tuple[float, ...]:
-        """A set is one scene."""
+        """Return no times: a set is one scene."""
         return ()
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Take the pictures shown at these times; frame k is shown from k / fps on."""
+        """Return the pictures shown at these times; frame k is shown from k / fps on."""
         times = np.asarray(times_s, np.float64)
         numbers = np.array([frame_number(self, float(time_s)) for time_s in times], np.int64)
         scenes = np.zeros(len(times), np.int32)
-        if not len(times):  # whoever asks what frames would be like need not wait for the pictures
+        if not len(times):  # a request for the shape alone must not open the pictures
             return Frames(times, np.empty((0, *self.size, 3), np.uint8), scenes, classes=numbers)
         shown = numbers % len(self._pictures.images)
         return Frames(times, self._pictures.images[shown], scenes, classes=self._pictures.classes[shown])
 
     @cached_property
     def _pictures(self) -> Pictures:
-        """Shuffle as many as the stream has frames."""
+        """Shuffle as many pictures as the stream has frames."""
         found = self._opened(math.ceil(self.duration_s * self.fps)).test
         order = np.random.default_rng([self.seed, 33]).permutation(len(found.images))
         return Pictures(found.images[order], found.classes[order])

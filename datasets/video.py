@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from driftlab.datasets.frames import IGNORE, MOST_CLASSES, Frames, Times, frame_number
+from driftlab.datasets.frames import IGNORE, MAX_PIXEL_CLASSES, Frames, Times, frame_number
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import DataError
 
@@ -31,7 +31,7 @@ MAX_CLASSES_BYTES = 100_000
 
 @dataclass(frozen=True)
 class _Index:
-    """Every frame of a file in the order of showing."""
+    """The frames of a file in presentation order."""
 
     stamps: tuple[int, ...]  # presentation time in units of the file's time base
     starts_s: tuple[float, ...]  # since the first frame
@@ -52,7 +52,7 @@ class VideoStream:
         self._labels = _find_labels(self._path)
         self._classes = _read_classes(self._path)
         self._length_s = duration_s or self._index.length_s
-        self._image(0)  # a file that cannot be decoded is refused here, not in the middle of a run
+        self._image(0)  # refuse a file that cannot be decoded here, not in the middle of a run
 
     def __reduce__(self) -> tuple[type[VideoStream], tuple[str, tuple[int, int], float, float]]:
         return type(self), self._arguments
@@ -75,7 +75,7 @@ class VideoStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names from classes.txt beside the label maps or the file, else those of the streets."""
+        """Return the names from classes.txt beside the label maps or the file, else those of the streets."""
         return self._classes
 
     @property
@@ -83,15 +83,15 @@ class VideoStream:
         return self._labels is not None
 
     def changes_s(self) -> tuple[float, ...]:
-        """A file does not say where its scenes change."""
+        """Return no times: a file does not record its scene changes."""
         return ()
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Read the frames shown at these times; after the file's last frame that one stays."""
+        """Read the frames shown at these times; the last frame repeats after the end of the file."""
         times = np.asarray(times_s, np.float64)
         numbers = [self._number_at(float(time_s)) for time_s in times]
         images = np.empty((len(times), *self.size, 3), np.uint8)
-        for row in sorted(range(len(times)), key=lambda row: numbers[row]):  # forward is the cheap direction
+        for row in sorted(range(len(times)), key=lambda row: numbers[row]):  # decoding forward is cheap
             images[row] = self._image(numbers[row])
         labels = None
         if self._labels is not None:
@@ -124,7 +124,7 @@ class VideoStream:
 
     @cached_property
     def _index(self) -> _Index:
-        """List the frames by reading packets, without decoding."""
+        """Index the frames by reading packets, without decoding."""
         packets: list[tuple[int, bool]] = []
         with self._open() as container:
             stream = container.streams.video[0]
@@ -149,7 +149,7 @@ class VideoStream:
         )
 
     def _image(self, number: int) -> Pixels:
-        """Decode a frame, going on from the last one where no key frame lies between."""
+        """Decode a frame; decoding continues from the last frame unless a key frame lies between."""
         if number not in self._decoded:
             key = self._index.keys[max(0, bisect_right(self._index.keys, number) - 1)]
             if self._frames is None or not key <= self._next <= number:
@@ -183,7 +183,7 @@ class VideoStream:
         raise self._unreadable(f"frame {number} of {len(self._index.stamps)} is missing")
 
     def _label(self, folder: Path, number: int) -> Pixels:
-        """Read a frame's label map; a frame without one is unknown everywhere."""
+        """Read a frame's label map; a frame without a map is IGNORE everywhere."""
         height, width = self.size
         path = folder / f"gt_{number:06d}.png"
         if not path.is_file():
@@ -221,7 +221,9 @@ def _read_classes(path: Path) -> tuple[str, ...]:
             if file.stat().st_size > MAX_CLASSES_BYTES:
                 raise DataError(f"'{file}' has more than {MAX_CLASSES_BYTES:,} bytes; name one class per line.")
             names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-            if not 0 < len(names) <= MOST_CLASSES:
-                raise DataError(f"'{file}' names {len(names)} classes, allowed are 1 to {MOST_CLASSES}, one per line.")
+            if not 0 < len(names) <= MAX_PIXEL_CLASSES:
+                raise DataError(
+                    f"'{file}' names {len(names)} classes, allowed are 1 to {MAX_PIXEL_CLASSES}, one per line."
+                )
             return names
     return CLASSES

@@ -3,7 +3,7 @@
 PyPI's Linux wheels of torchvision are CUDA builds. Beside a CPU-only torch their compiled library cannot load, and the
 import then fails at the first operator it wants to describe. Only in that case, this module defines the missing
 operators just before the import and gives non-maximum suppression a kernel. Where the library loads, where torchvision
-is absent, and until somebody imports torchvision, nothing happens.
+is absent, and until torchvision is imported, nothing happens.
 
 What stays unavailable beside such a torch: torchvision.io's image codecs and the compiled operators without a fallback
 (deformable convolution, the other region poolings).

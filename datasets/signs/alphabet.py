@@ -1,4 +1,4 @@
-"""What tells signs apart: a shape, the pattern on it and the pattern of the ground behind it."""
+"""The classes of signs: a shape, a pattern on it and a pattern of the background behind it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float32]
 ANGLES = 360  # a shape is its radius in this many directions
 
 
-class Kind(NamedTuple):
-    """A class: its place in each of the three alphabets."""
+class SignClass(NamedTuple):
+    """A class: its index in each of the three alphabets."""
 
     shape: int
     sign: int  # pattern on the sign
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 
 def _ring(corners: int, turn: float, inner: float = 1.0) -> tuple[tuple[float, float], ...]:
-    """Place corners evenly around, every other one closer to the middle."""
+    """Place corners evenly on a circle, every other one closer to the middle."""
     angles = [turn + 2 * math.pi * k / corners for k in range(corners)]
     radii = [1.0 if k % 2 == 0 else inner for k in range(corners)]
     return tuple(
@@ -34,7 +34,7 @@ def _ring(corners: int, turn: float, inner: float = 1.0) -> tuple[tuple[float, f
 
 
 _UP = -math.pi / 2  # the y axis points down, as rows do
-# Corners of each shape around its middle, from where the whole outline can be seen.
+# Corners of each shape around its middle, from which the full outline is visible.
 SHAPES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "disc": _ring(60, 0.0),
     "triangle": _ring(3, _UP),
@@ -61,43 +61,43 @@ PATTERNS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
     "slants": lambda u, v: _wave(0.7 * (u + v)),
     "dots": lambda u, v: np.clip(_wave(u) + _wave(v) - 1, -1, 1),
 }
-MOST = len(SHAPES) * len(PATTERNS) ** 2
+MAX_CLASSES = len(SHAPES) * len(PATTERNS) ** 2
 
 
 def _wave(x: Floats) -> Floats:
-    """Swing once per period, and stay up and down for most of it."""
+    """Return a wave of period 1 that stays near its extremes for most of the period."""
     swing: Floats = np.clip(2.5 * np.sin(np.float32(2 * np.pi) * x), -1, 1)
     return swing
 
 
-def kinds_of(classes: int) -> tuple[Kind, ...]:
-    """Number the classes over as few letters of each alphabet as will do, so that all three are needed to tell them."""
-    if not 2 <= classes <= MOST:
-        raise RequestError(f"Signs come in 2 to {MOST} classes, given {classes}.")
+def kinds_of(classes: int) -> tuple[SignClass, ...]:
+    """Number the classes over the fewest letters of each alphabet, so that all three are needed to tell them apart."""
+    if not 2 <= classes <= MAX_CLASSES:
+        raise RequestError(f"Signs come in 2 to {MAX_CLASSES} classes, given {classes}.")
     limits, letters = (len(SHAPES), len(PATTERNS), len(PATTERNS)), [1, 1, 1]
     while math.prod(letters) < classes:
         growing = min((k for k in range(3) if letters[k] < limits[k]), key=lambda k: letters[k])
         letters[growing] += 1
     shapes, signs, grounds = letters
-    every = (Kind(s, f, b) for b in range(grounds) for f in range(signs) for s in range(shapes))
+    every = (SignClass(s, f, b) for b in range(grounds) for f in range(signs) for s in range(shapes))
     return tuple(kind for kind, _ in zip(every, range(classes), strict=False))
 
 
 def names_of(classes: int) -> tuple[str, ...]:
-    """Name each class by what it shows."""
+    """Name each class by its shape and patterns."""
     shapes, patterns = tuple(SHAPES), tuple(PATTERNS)
     return tuple(f"{patterns[sign]} {shapes[shape]} on {patterns[ground]}" for shape, sign, ground in kinds_of(classes))
 
 
 @lru_cache(maxsize=1)
 def outlines() -> Floats:
-    """Measure how far each shape reaches in every direction: [shapes, ANGLES], direction 0 to the right."""
+    """Measure the radius of each shape in every direction: [shapes, ANGLES], direction 0 to the right."""
     angles = 2 * np.pi * np.arange(ANGLES) / ANGLES
     return np.stack([_reach(np.array(corners), angles) for corners in SHAPES.values()]).astype(np.float32)
 
 
 def _reach(corners: npt.NDArray[np.float64], angles: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Intersect rays from the middle with every edge; the one edge that a ray meets tells its length."""
+    """Intersect rays from the middle with every edge; the edge that a ray meets gives its length."""
     start, edge = corners, np.roll(corners, -1, axis=0) - corners
     ray = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None]  # [angles, 1, 2]
     across = ray[..., 0] * edge[:, 1] - ray[..., 1] * edge[:, 0]

@@ -1,4 +1,4 @@
-"""Draw signs: one picture per row of what is to be seen, all of a batch at once."""
+"""Draw pictures of signs, a batch at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.signs.alphabet import ANGLES, PATTERNS, Floats, Kind, outlines
+from driftlab.datasets.signs.alphabet import ANGLES, PATTERNS, Floats, SignClass, outlines
 
 Pixels = npt.NDArray[np.uint8]
 _PERIODS = (0.17, 0.23)  # of the patterns on sign and ground, in shorter sides of the picture
@@ -16,24 +16,24 @@ _PERIODS = (0.17, 0.23)  # of the patterns on sign and ground, in shorter sides 
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """What each picture shows; lengths count in shorter sides of the picture, from its middle."""
+    """The contents of each picture; lengths are in units of the picture's shorter side, from its middle."""
 
-    kinds: Sequence[Kind]  # one per picture
+    kinds: Sequence[SignClass]  # one per picture
     centres: Floats  # [n, 2] x, y
     radii: Floats  # [n]
     turns: Floats  # [n] radians
     phases: Floats  # [n, 2] where the patterns begin, in periods
     colours: Floats  # [n, 2, 3] of sign and ground, in 0..1
-    contrast: Floats  # [n, 2] how far the patterns swing around these colours
+    contrast: Floats  # [n, 2] amplitude of the patterns around these colours
     gain: Floats  # [n] light
-    blobs: Floats  # [n, m, 6] what hangs before the picture: x, y, radius, colour
+    blobs: Floats  # [n, m, 6] discs in front of the sign: x, y, radius, colour
 
     def __len__(self) -> int:
         return len(self.kinds)
 
 
 def draw(views: Views, height: int, width: int, grain: Floats) -> Pixels:
-    """Paint ground, sign and what hangs before them, then light and grain ([n, height, width, 3] in 0..1)."""
+    """Paint background, sign and the discs in front, then light and noise ([n, height, width, 3] in 0..1)."""
     side = min(height, width)
     y, x = np.meshgrid(_axis(height, side), _axis(width, side), indexing="ij")
     image = _surface(views, 1, np.broadcast_to(x, (len(views), *x.shape)), np.broadcast_to(y, (len(views), *y.shape)))
@@ -54,14 +54,14 @@ def _axis(pixels: int, side: int) -> Floats:
 
 
 def _turned(views: Views, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Measure places from the sign's middle along its own axes."""
+    """Return coordinates relative to the sign's middle, along its own axes."""
     right, down = x - views.centres[:, 0, None, None], y - views.centres[:, 1, None, None]
     cos, sin = np.cos(views.turns)[:, None, None], np.sin(views.turns)[:, None, None]
     return cos * right + sin * down, cos * down - sin * right
 
 
 def _inside(views: Views, u: Floats, v: Floats, side: int) -> Floats:
-    """Cover each pixel by how far it lies inside the outline, with an edge one pixel wide."""
+    """Return the coverage of each pixel by the sign, with an edge one pixel wide."""
     angle = np.rint(np.arctan2(v, u) * np.float32(ANGLES / (2 * np.pi))).astype(np.intp) % ANGLES
     shapes = np.array([kind.shape for kind in views.kinds], dtype=np.intp)[:, None, None]
     reach = outlines()[shapes, angle] * views.radii[:, None, None]
@@ -70,7 +70,7 @@ def _inside(views: Views, u: Floats, v: Floats, side: int) -> Floats:
 
 
 def _surface(views: Views, layer: int, u: Floats, v: Floats) -> Floats:
-    """Colour every pixel as the sign (layer 0) or the ground (1) would have it."""
+    """Colour every pixel with the sign's surface (layer 0) or the background's (1)."""
     letters = np.array([kind[1 + layer] for kind in views.kinds])
     swing = np.empty((len(views), *u.shape[1:]), dtype=np.float32)
     for letter in np.unique(letters):

@@ -1,4 +1,4 @@
-"""The sign workloads as data: labelled sets of several sizes, and streams whose worlds change in several ways."""
+"""The sign workloads as data: labelled sets of several sizes, and streams that drift in several ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftlab.datasets.script import Visit
 
 @dataclass(frozen=True)
 class Problem:
-    """A labelled set; difficulties are such that a network of 70 000 parameters gets some nine in ten right."""
+    """A labelled set; difficulties are chosen so that a network of 70 000 parameters reaches about 90 % accuracy."""
 
     name: str
     summary: str
@@ -32,21 +32,21 @@ SETS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for proble
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A world of signs: how long each is seen, and how the place changes."""
+class SignsPreset:
+    """A world of signs: for how long each is visible, and how the place changes."""
 
     name: str
     summary: str
     visits: tuple[Visit, ...]
-    fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
-    sight_s: float  # how long a sign is seen
-    favour: float  # how much more often than others a scene shows some of the classes; 0 shows all alike
-    drift_s: float = 0.0  # the colours move on to others in this time; 0 keeps them
+    fresh: int  # scene numbers added for the next round of visits; fewer than the round has means recurrences
+    sight_s: float  # time for which a sign is visible
+    favour: float  # how unevenly a scene shows the classes; 0 shows all equally often
+    drift_s: float = 0.0  # time in which the colours blend into the next ones; 0 keeps them
     light_swing: float = 0.1  # slow change of the light
 
 
 _PRESETS = (
-    Preset(
+    SignsPreset(
         name="depot",
         summary="Signs on one conveyor under one lamp, for ever.",
         visits=((0, math.inf),),
@@ -55,7 +55,7 @@ _PRESETS = (
         favour=0.0,
         light_swing=0.03,
     ),
-    Preset(
+    SignsPreset(
         name="town",
         summary="Signs along a round trip: a new quarter with colours of its own every 30 s, some seen twice.",
         visits=((0, 32.0), (1, 26.0), (0, 24.0), (2, 30.0)),
@@ -63,7 +63,7 @@ _PRESETS = (
         sight_s=2.0,
         favour=1.0,
     ),
-    Preset(
+    SignsPreset(
         name="motorway",
         summary="Signs that pass fast; the country changes every quarter of a minute and does not come back.",
         visits=((0, 14.0), (1, 16.0), (2, 13.0)),
@@ -71,7 +71,7 @@ _PRESETS = (
         sight_s=1.0,
         favour=1.5,
     ),
-    Preset(
+    SignsPreset(
         name="seasons",
         summary="Signs whose colours fade into others all the time, without a jump.",
         visits=((0, math.inf),),
@@ -82,4 +82,4 @@ _PRESETS = (
         light_swing=0.2,
     ),
 )
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+PRESETS: Mapping[str, SignsPreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

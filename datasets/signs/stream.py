@@ -1,7 +1,7 @@
 """The stream of signs: any frame, at any time, in any order, from a seed.
 
-A scene draws a colour for each class, so what a class looks like here is worth learning and worth nothing elsewhere;
-shape and patterns, which always hold, are hard to see under noise.
+A scene draws a colour for each class, so the colours of a class are useful in that scene only; shape and patterns
+are the same in all scenes and hard to see under noise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.procedural import Procedural, ProceduralRequest, keep
+from driftlab.datasets.procedural import Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
 from driftlab.datasets.signs.alphabet import Floats, kinds_of, names_of
 from driftlab.datasets.signs.draw import Views, draw
@@ -23,28 +23,28 @@ from driftlab.datasets.signs.presets import PRESETS
 from driftlab.datasets.signs.views import draw_grain, draw_views
 
 Pixels = npt.NDArray[np.uint8]
-_STRAY = 0.06  # how far a sign's colour strays from its scene's
+_STRAY = 0.06  # standard deviation of a sign's colour around its scene's
 
 
 @dataclass(frozen=True)
 class SignsRequest(ProceduralRequest):
-    """A world of signs, how many kinds there are and how hard they are to tell apart."""
+    """A world of signs: the number of classes and their difficulty."""
 
     classes: float = 8.0
     difficulty: float = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """What a scene does to its signs."""
+class SignsLook:
+    """Colours, class frequencies and light of a scene."""
 
     colours: Floats  # [classes, 2, 3] of sign and ground
-    often: npt.NDArray[np.float64]  # [classes] how often each is met, summing to 1
+    often: npt.NDArray[np.float64]  # [classes] how often each is shown, summing to 1
     gain: float
 
 
 class SignsStream(Procedural[SignsRequest]):
-    """Signs passing by, one at a time."""
+    """A stream of passing signs, one at a time."""
 
     family = "signs"
 
@@ -52,7 +52,7 @@ class SignsStream(Procedural[SignsRequest]):
         self._preset = PRESETS[request.preset]
         super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
         self._kinds = kinds_of(int(request.classes))
-        self._looks: OrderedDict[int, Look] = OrderedDict()
+        self._looks: OrderedDict[int, SignsLook] = OrderedDict()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class SignsStream(Procedural[SignsRequest]):
         return draw(views, *self.size, grain)[0], scene, kind
 
     def _view(self, scene: int, time_s: float) -> tuple[int, Views]:
-        """Bring the sign that is passing closer; where the scene changes, another one hangs."""
+        """Move the passing sign closer; a scene change replaces the sign."""
         number, passed = self._sight(time_s)
         look = self._look(scene, time_s)
         rng = np.random.Generator(np.random.SFC64([self._request.seed, 13, scene, number]))
@@ -96,20 +96,20 @@ class SignsStream(Procedural[SignsRequest]):
         return kind, nearer
 
     def _sight(self, time_s: float) -> tuple[int, float]:
-        """Number the sign in sight, and tell which part of its time has passed; some are seen longer than others."""
+        """Return the number of the visible sign and the share of its time that has passed; times of signs differ."""
         sight_s = self._preset.sight_s
         number = math.floor(time_s / sight_s)
         if time_s < self._comes_s(number):
             number -= 1
         start_s, stop_s = self._comes_s(number), self._comes_s(number + 1)
-        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first may have come before the stream began
+        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first sign may appear before the stream begins
 
     def _comes_s(self, number: int) -> float:
         late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
         return (number + 0.5 * late) * self._preset.sight_s
 
-    def _look(self, scene: int, time_s: float) -> Look:
-        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
+    def _look(self, scene: int, time_s: float) -> SignsLook:
+        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
         if not self._preset.drift_s:
             return self._drawn_look(scene)
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
@@ -117,13 +117,13 @@ class SignsStream(Procedural[SignsRequest]):
         mixed = np.float32(1 - weight) * before.colours + np.float32(weight) * after.colours
         return replace(before, colours=mixed, gain=(1 - weight) * before.gain + weight * after.gain)
 
-    def _drawn_look(self, number: int) -> Look:
-        return keep(self._looks, number, lambda: self._draw_look(number))
+    def _drawn_look(self, number: int) -> SignsLook:
+        return draw_cached(self._looks, number, lambda: self._draw_look(number))
 
-    def _draw_look(self, number: int) -> Look:
+    def _draw_look(self, number: int) -> SignsLook:
         rng = np.random.default_rng([self._request.seed, 12, number])
         weights = np.exp(self._preset.favour * rng.standard_normal(len(self._kinds)))
-        return Look(
+        return SignsLook(
             colours=rng.uniform(0.15, 0.85, (len(self._kinds), 2, 3)).astype(np.float32),
             often=weights / weights.sum(),
             gain=float(rng.uniform(0.7, 1.15)),

@@ -1,4 +1,4 @@
-"""Draw by lot what pictures of signs show: the harder, the more they stray and the more hangs before them."""
+"""Draw the contents of pictures of signs at random; difficulty sets variation, discs and noise."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.signs.alphabet import Floats, Kind
+from driftlab.datasets.signs.alphabet import Floats, SignClass
 from driftlab.datasets.signs.draw import Views
 
 BLOBS = 3
 GRAIN = 0.08  # standard deviation of the noise at difficulty 1
 
 
-def draw_views(rng: np.random.Generator, kinds: Sequence[Kind], difficulty: float) -> Views:
-    """Place a sign in each picture, in any colours: nothing but shape and patterns tells the class."""
+def draw_views(rng: np.random.Generator, kinds: Sequence[SignClass], difficulty: float) -> Views:
+    """Place a sign in each picture, in random colours: only shape and patterns depend on the class."""
     n = len(kinds)
     sides = rng.choice([-1.0, 1.0], (n, 2))
     return Views(
@@ -32,7 +32,7 @@ def draw_views(rng: np.random.Generator, kinds: Sequence[Kind], difficulty: floa
 
 
 def draw_blobs(rng: np.random.Generator, n: int, difficulty: float) -> Floats:
-    """Hang a few round things before each picture."""
+    """Place some discs in front of each sign."""
     places, sizes = rng.uniform(-0.5, 0.5, (n, BLOBS, 2)), rng.uniform(0, 0.1, (n, BLOBS, 1)) * difficulty
     return _single(np.concatenate([places, sizes, rng.uniform(0.1, 0.9, (n, BLOBS, 3))], axis=2))
 

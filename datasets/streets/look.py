@@ -1,4 +1,4 @@
-"""How a scene looks: materials, colours, light, weather and textures."""
+"""The look of a scene: materials, colours, light, weather and textures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Material(IntEnum):
-    """What a surface is made of; kinds that vary lie side by side, so that a variant is a number to add."""
+    """The material of a surface; variants of a kind are neighbours, so that a variant is a number to add."""
 
     ROAD_BED = 0
     MARKING = 1
@@ -49,7 +49,7 @@ class Material(IntEnum):
     TYRE = 19
 
 
-# The class of each material, and how far its colour strays from the one the scene draws for that class.
+# The class of each material, and the deviation of its colour from the one that the scene draws for that class.
 _CLASS_AND_STRAY: dict[Material, tuple[int, float]] = {
     Material.ROAD_BED: (ROAD, 0.0),
     Material.MARKING: (ROAD, 0.25),
@@ -78,24 +78,24 @@ TEXELS_PER_M = 8.0
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """Colours, light and weather; blended when a look moves on to the next."""
+class StreetLook:
+    """Colours, light and weather; blended while a look moves on to the next."""
 
     colours: Floats  # [material, 3] in 0..1
-    haze: Floats  # [3] colour of the far
+    haze: Floats  # [3] colour of distant surfaces
     gain: float
     visibility_m: float
     noise: float
-    sun: float  # the light's side, -1 left to 1 right
+    sun: float  # direction of the light, -1 left to 1 right
 
 
-def draw_look(rng: np.random.Generator) -> Look:
-    """Draw the same distribution of colours for every class, so that colour alone tells nothing."""
+def draw_look(rng: np.random.Generator) -> StreetLook:
+    """Draw colours from the same distribution for every class, so that colour alone does not identify a class."""
     grey = rng.uniform(0.15, 0.85, (len(CLASSES), 1))
     base = np.clip(grey + rng.normal(0, 0.13, (len(CLASSES), 3)), 0.08, 0.92)
     kinds, spread = np.array([_CLASS_AND_STRAY[material] for material in Material]).T
     strays = 0.8 * rng.normal(0, 1, (len(Material), 1)) + rng.normal(0, 0.6, (len(Material), 3))
-    return Look(
+    return StreetLook(
         colours=np.clip(base[kinds.astype(np.intp)] + spread[:, None] * strays, 0.05, 0.95).astype(np.float32),
         haze=np.clip(rng.uniform(0.35, 0.85) + rng.normal(0, 0.05, 3), 0, 1).astype(np.float32),
         gain=float(rng.uniform(0.75, 1.1)),
@@ -105,8 +105,8 @@ def draw_look(rng: np.random.Generator) -> Look:
     )
 
 
-def blend_looks(first: Look, second: Look, weight: float) -> Look:
-    """Move from the first look (weight 0) to the second (weight 1)."""
+def blend_looks(first: StreetLook, second: StreetLook, weight: float) -> StreetLook:
+    """Blend the first look (weight 0) into the second (weight 1)."""
 
     def mix(a: float, b: float) -> float:
         return (1 - weight) * a + weight * b
@@ -124,7 +124,7 @@ def blend_looks(first: Look, second: Look, weight: float) -> Look:
 
 
 def draw_tiles(rng: np.random.Generator) -> Floats:
-    """Draw one seamless smooth texture per class; houses get windows of a contrast of either sign."""
+    """Draw one seamless smooth texture per class; houses get windows, darker or lighter than their wall."""
     tiles = np.empty((len(CLASSES), TILE, TILE, 3), np.float32)
     for kind in range(len(CLASSES)):
         cells = int(rng.choice([8, 12, 16, 24, 32]))

@@ -1,4 +1,4 @@
-"""Put a scene before the camera: far things first, each one a few polygons."""
+"""Paint a scene, distant things first, each as a few polygons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from driftlab.datasets.streets.look import Material
-from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, Preset
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
 from driftlab.datasets.streets.scene import LOTS_M, Lot, Scene
 from driftlab.datasets.streets.things import Thing
@@ -15,9 +15,9 @@ from driftlab.datasets.streets.things import Thing
 _NEAR_M = 0.6
 _NEAREST_THING_M = 1.2
 _SIGHT_M = 90.0
-_BUMPS = 0.25  # how far the tops of greenery go up and down
+_BUMPS = 0.25  # amplitude of the tops of greenery
 _SKYLINE_M = 150.0
-_CLOUD_M = 6.0  # how far away a wall would be whose texture is as coarse as the clouds
+_CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
 _ROUND = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 _DISC = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1)[::2]
 
@@ -48,8 +48,8 @@ _DETAIL_PX = 14.0  # below this height limbs are less than a pixel wide
 _STEM = _shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
 
 
-def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
-    """Paint everything the camera sees at this time."""
+def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> None:
+    """Paint everything that the camera sees at this time."""
     along = preset.view == "along"
     _paint_sky(canvas, scene, time_s)
     (_paint_street if along else _paint_square)(canvas, scene)
@@ -64,7 +64,7 @@ def paint(canvas: Canvas, preset: Preset, scene: Scene, time_s: float) -> None:
 
 
 def _place(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
-    """Say how far away and how far aside a thing is now; what leaves the window comes in at its other end."""
+    """Return distance and lateral offset of a thing now; a thing that leaves the window enters at its other end."""
     if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
     if along:
@@ -185,7 +185,7 @@ def _paint_square(canvas: Canvas, scene: Scene) -> None:
 
 
 class _Easel:
-    """Paints outlines given in a thing's own units, standing where the thing stands."""
+    """Fills outlines given in a thing's own units, at the thing's position."""
 
     def __init__(self, canvas: Canvas, thing: Thing, across_m: float, depth_m: float) -> None:
         camera = canvas.camera
@@ -204,14 +204,14 @@ class _Easel:
             self.canvas.fill(surface, outline, (self.scale, -self.scale, *self.foot))
 
 
-def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     easel.fill(easel.surface(Material.TRUNK), _STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
     easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), _CROWN * (wide, 0.3) + (sway, 0.7))
 
 
-def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint the rear of a car down the street, its side across it."""
     along = preset.view == "along"
     tyre = easel.surface(Material.TYRE)
@@ -223,7 +223,7 @@ def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> No
         easel.fill(tyre, *_SIDE_TYRES)
 
 
-def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: Preset) -> None:
+def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint legs that stride, arms that swing, a torso and a head."""
     beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
     lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)

@@ -1,4 +1,4 @@
-"""The street workloads as data: how each world looks, moves and how fast it changes."""
+"""The street workloads as data: how each world looks and moves, and how fast it changes."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ ROAD, SIDEWALK, BUILDING, VEGETATION, SKY, PERSON, CAR, TERRAIN = range(len(CLAS
 
 
 @dataclass(frozen=True)
-class Preset:
+class StreetPreset:
     """One kind of street video; lengths are drawn per scene from the ranges."""
 
     name: str
     summary: str
     view: Literal["along", "across"]  # down the street, or from one side to the other
     visits: tuple[Visit, ...]
-    fresh: int  # scene numbers the next round of visits moves on by; less than it holds means recurrences
+    fresh: int  # scene numbers added for the next round of visits; fewer than the round has means recurrences
     speed_mps: tuple[tuple[float, float], ...]  # (time in s, camera speed), linear between, repeated
     camera_height_m: float
     lane: float  # the camera's place across the street, in half road widths from its middle
     road_m: Range  # half the width of the road
     sidewalk_m: Range
     terrain_m: Range  # from the sidewalk to the houses
-    houses: float  # share of the lots that are built; the rest is green
+    houses: float  # share of the lots with a house; the others are green
     persons: Range
     cars: Range
     trees: Range
     person_depth_m: Range
-    wall_depth_m: Range = (12.0, 18.0)  # across: how far away the houses are
-    liveliness: float = 1.0  # how far limbs and bodies move
+    wall_depth_m: Range = (12.0, 18.0)  # across: distance of the houses
+    liveliness: float = 1.0  # amplitude of limbs and bodies
     shake: float = 0.004  # standard deviation of the camera's jitter, in frame heights
     bob: float = 0.0  # amplitude of the stride, in frame heights
     light_swing: float = 0.08  # slow change of the light inside a scene
-    drift_s: float = 0.0  # the look moves on to another one in this time; 0 keeps it
+    drift_s: float = 0.0  # time in which the look blends into another one; 0 keeps it
     yaw: float = 0.03  # slow turning of the camera, in frame widths
 
 
 _PRESETS = (
-    Preset(
+    StreetPreset(
         name="interview",
         summary="Two people talk before a fixed camera; one scene for ever, only light and passers-by change.",
         view="across",
@@ -66,7 +66,7 @@ _PRESETS = (
         shake=0.001,
         yaw=0.004,
     ),
-    Preset(
+    StreetPreset(
         name="dance",
         summary="Dancers on a square before a phone on a stand; the place changes every minute and a half.",
         view="across",
@@ -87,7 +87,7 @@ _PRESETS = (
         shake=0.003,
         yaw=0.01,
     ),
-    Preset(
+    StreetPreset(
         name="street_comedian",
         summary="A crowd around a comedian, hand-held camera; people always move, the corner changes every 45 s.",
         view="across",
@@ -108,7 +108,7 @@ _PRESETS = (
         shake=0.008,
         yaw=0.05,
     ),
-    Preset(
+    StreetPreset(
         name="walking_paris",
         summary="A walk along wide streets; a new street about every 25 s, some of them twice.",
         view="along",
@@ -129,7 +129,7 @@ _PRESETS = (
         bob=0.012,
         yaw=0.05,
     ),
-    Preset(
+    StreetPreset(
         name="walking_ny",
         summary="A fast walk through crowds between high houses; a new block about every 16 s, few of them twice.",
         view="along",
@@ -150,7 +150,7 @@ _PRESETS = (
         bob=0.016,
         yaw=0.08,
     ),
-    Preset(
+    StreetPreset(
         name="driving_la",
         summary="A drive with stops at lights; a new district about every 14 s of driving, still views while it waits.",
         view="along",
@@ -170,7 +170,7 @@ _PRESETS = (
         shake=0.004,
         yaw=0.04,
     ),
-    Preset(
+    StreetPreset(
         name="running",
         summary="A run along park paths with a head camera; a new path about every 9 s and hard shaking.",
         view="along",
@@ -192,7 +192,7 @@ _PRESETS = (
         bob=0.03,
         yaw=0.06,
     ),
-    Preset(
+    StreetPreset(
         name="drift",
         summary="One street whose light, weather and colours move on steadily, to a new look every 60 s; no cuts.",
         view="along",
@@ -215,4 +215,4 @@ _PRESETS = (
         drift_s=60.0,
     ),
 )
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _PRESETS})
+PRESETS: Mapping[str, StreetPreset] = MappingProxyType({preset.name: preset for preset in _PRESETS})

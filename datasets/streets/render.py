@@ -1,4 +1,4 @@
-"""The rasteriser: polygons fill one map of surfaces; truth and image are both read off that map."""
+"""The rasteriser: polygons fill one map of surfaces; truth and image are both read from that map."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, Look
+from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, StreetLook
 
 Points = npt.NDArray[np.float64]
-FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # how a surface lies: facing the camera, under it, along the street
+FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # orientation of a surface: facing the camera, horizontal, along the street
 _AS_IT_IS = (1.0, 1.0, 0.0, 0.0)
 _SUBPIXEL_BITS = 4
 _FAR_M = 200.0
-_CRISP_M = 14.0  # textures fade beyond this distance, where they would only flicker
+_CRISP_M = 14.0  # textures fade beyond this distance, where they would flicker
 
 
 @dataclass(frozen=True)
 class Camera:
-    """Where the camera is and how it projects; lengths in pixels where not said otherwise."""
+    """Position and projection of the camera; lengths in pixels unless the name says otherwise."""
 
     height: int
     width: int
@@ -31,7 +31,7 @@ class Camera:
     eye_m: float  # height over the ground
     across_m: float
     along_m: float
-    walls_m: tuple[float, float]  # where the houses stand, left and right
+    walls_m: tuple[float, float]  # lateral positions of the houses, left and right
 
     def column(self, across_m: float, depth_m: float) -> float:
         return self.centre + self.focal * (across_m - self.across_m) / depth_m
@@ -41,7 +41,7 @@ class Camera:
 
 
 class Canvas:
-    """A map of surface numbers, and for each number what it is made of and how it lies."""
+    """A map of surface numbers, with the material and orientation of each number."""
 
     def __init__(self, camera: Camera) -> None:
         self.camera = camera
@@ -51,7 +51,7 @@ class Canvas:
         self._objects: list[int] = [0]  # class of each object; number 0 is no object
 
     def add_object(self, kind: int) -> int:
-        """Begin a thing whose visible extent becomes a box; return its number."""
+        """Register a thing whose visible extent becomes a box; return its number."""
         self._objects.append(kind)
         return len(self._objects) - 1
 
@@ -73,11 +73,11 @@ class Canvas:
         return len(self._rows) - 1
 
     def fill(self, surface: int, outline: Points, place: tuple[float, float, float, float] = _AS_IT_IS) -> None:
-        """Fill a polygon later; place says how its corners become (column, row): two factors, two shifts."""
+        """Queue a polygon to fill; place maps its corners to (column, row): two factors, two shifts."""
         self._queue.append((surface, outline, place))
 
     def rasterise(self) -> None:
-        """Fill what was asked for, in that order; all corners are placed at once, for speed."""
+        """Fill the queued polygons in order; all corners are computed at once, for speed."""
         lengths = [len(outline) for _, outline, _ in self._queue]
         places = np.repeat(np.array([place for _, _, place in self._queue]), lengths, axis=0)
         corners = np.concatenate([outline for _, outline, _ in self._queue]) * places[:, :2] + places[:, 2:]
@@ -90,7 +90,7 @@ class Canvas:
         self._queue.clear()
 
     def labels(self) -> npt.NDArray[np.uint8]:
-        """Read the class of every pixel."""
+        """Return the class of every pixel."""
         kinds = [MATERIAL_CLASS[int(row[0])] for row in self._rows]
         return np.array(kinds, np.uint8)[self.surfaces]
 
@@ -105,7 +105,7 @@ class Canvas:
         ]
         return np.array(found, np.float32).reshape(-1, 5)
 
-    def image(self, look: Look, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
+    def image(self, look: StreetLook, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
         """Colour the surfaces: texture, shade, haze and light, then the lens and the sensor."""
         table = np.array(self._rows, np.float32)
         which = self.surfaces.astype(np.intp)
@@ -124,7 +124,7 @@ class Canvas:
         return np.asarray(cv2.add(picture, grain, dtype=cv2.CV_8U))  # rounds and saturates
 
     def _texture_places(self, table: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
-        """Find for every pixel its place on its surface's texture, and how far away it is."""
+        """Return for every pixel its position on its surface's texture, and its distance."""
         camera = self.camera
         columns = np.arange(camera.width, dtype=np.float32)[None, :]
         rows = np.arange(camera.height, dtype=np.float32)[:, None]

@@ -1,4 +1,4 @@
-"""What a scene draws from (seed, scene number): its look, its place and who is in it."""
+"""The contents of a scene from (seed, scene number): its look, its place and its things."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftlab.datasets.streets.look import Floats, Look, Material, draw_look, draw_tiles
-from driftlab.datasets.streets.presets import Preset
+from driftlab.datasets.streets.look import Floats, Material, StreetLook, draw_look, draw_tiles
+from driftlab.datasets.streets.presets import StreetPreset
 from driftlab.datasets.streets.things import Thing, draw_things
 
 LOTS_M = 320.0  # the street's houses repeat after this length
@@ -16,7 +16,7 @@ LOTS_M = 320.0  # the street's houses repeat after this length
 
 @dataclass(frozen=True)
 class Lot:
-    """A piece of the street's side."""
+    """A piece of land at the side of the street."""
 
     start_m: float
     length_m: float
@@ -27,9 +27,9 @@ class Lot:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """All that stays the same while a scene is shown."""
+    """The properties that stay the same while a scene is shown."""
 
-    look: Look
+    look: StreetLook
     tiles: Floats  # [class, TILE * TILE, 3] deviation from the mean colour
     horizon: float  # in frame heights from the top
     focal: float  # in frame heights
@@ -38,14 +38,14 @@ class Scene:
     terrain_m: tuple[float, float]  # left, right
     wall_m: float
     skyline: Floats  # [n] heights of the far skyline, in frame heights
-    built_up: bool  # what the skyline shows: houses or trees
+    built_up: bool  # the skyline shows houses (True) or trees (False)
     lots: tuple[tuple[Lot, ...], tuple[Lot, ...]]  # left, right
     things: tuple[Thing, ...]
     phase: float
 
 
-def draw_scene(preset: Preset, seed: int, scene: int, crowd: float) -> Scene:
-    """Draw everything the scene with this number keeps, whenever it is shown."""
+def draw_scene(preset: StreetPreset, seed: int, scene: int, crowd: float) -> Scene:
+    """Draw the scene with this number; it is the same whenever it is shown."""
     key = zlib.crc32(preset.name.encode())
     rng = np.random.default_rng([seed, scene, key, 1])
     left, right = rng.uniform(*preset.terrain_m), rng.uniform(*preset.terrain_m)
@@ -67,7 +67,7 @@ def draw_scene(preset: Preset, seed: int, scene: int, crowd: float) -> Scene:
     )
 
 
-def _draw_lots(preset: Preset, rng: np.random.Generator) -> tuple[Lot, ...]:
+def _draw_lots(preset: StreetPreset, rng: np.random.Generator) -> tuple[Lot, ...]:
     lots: list[Lot] = []
     start_m = 0.0
     while start_m < LOTS_M - 6:

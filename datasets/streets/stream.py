@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.procedural import Procedural, ProceduralRequest, keep
+from driftlab.datasets.procedural import Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
-from driftlab.datasets.streets.look import Floats, Look, blend_looks, draw_look
+from driftlab.datasets.streets.look import Floats, StreetLook, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS
 from driftlab.datasets.streets.render import Camera, Canvas
@@ -21,12 +21,12 @@ from driftlab.datasets.streets.scene import Scene, draw_scene
 from driftlab.datasets.streets.travel import draw_travel
 
 Pixels = npt.NDArray[np.uint8]
-_UNIFORM_TO_STD = math.sqrt(12)  # uniform grain is drawn four times as fast as normal grain
+_UNIFORM_TO_STD = math.sqrt(12)  # uniform noise is drawn four times as fast as normal noise
 
 
 @dataclass(frozen=True)
 class StreetRequest(ProceduralRequest):
-    """A street, and how crowded and how noisy it is."""
+    """A street, with its density of things and its sensor noise."""
 
     crowd: float = 1.0
     noise: float = 1.0
@@ -42,7 +42,7 @@ class StreetStream(Procedural[StreetRequest]):
         super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
         self._travel = draw_travel(self._preset, request.seed)
         self._scenes: OrderedDict[int, Scene] = OrderedDict()
-        self._looks: OrderedDict[int, Look] = OrderedDict()
+        self._looks: OrderedDict[int, StreetLook] = OrderedDict()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -79,18 +79,18 @@ class StreetStream(Procedural[StreetRequest]):
 
     def _scene(self, number: int) -> Scene:
         request = self._request
-        return keep(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
+        return draw_cached(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
 
-    def _look(self, scene: Scene, time_s: float) -> Look:
-        """Give the scene's own look, or a mixture of the two that a drifting one is between."""
+    def _look(self, scene: Scene, time_s: float) -> StreetLook:
+        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
         if not self._preset.drift_s:
             return scene.look
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
         return blend_looks(self._drawn_look(int(passed)), self._drawn_look(int(passed) + 1), weight)
 
-    def _drawn_look(self, number: int) -> Look:
+    def _drawn_look(self, number: int) -> StreetLook:
         seeds = [self._request.seed, 12, number]
-        return keep(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
+        return draw_cached(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
 
     def _camera(self, scene: Scene, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
         height, width = self.size

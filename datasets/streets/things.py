@@ -1,4 +1,4 @@
-"""Who and what is in a scene: persons, cars and trees, where they are and how they move."""
+"""The things in a scene: persons, cars and trees, with their positions and motion."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, Preset
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 
-_STREET_M = 64.0  # of the street, cars and trees are drawn for this length
+_STREET_M = 64.0  # cars and trees are drawn for this length of the street
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A person, a car or a tree: where it is at time 0 and how it moves."""
+    """A person, a car or a tree: its position at time 0 and its motion."""
 
     kind: int  # its class
     across_m: float
@@ -22,16 +22,16 @@ class Thing:
     variant: int
     phase: float
     speed_mps: float = 0.0  # along the street
-    window_m: float = _STREET_M  # leaving this length it comes in again at the other end
+    window_m: float = _STREET_M  # a thing that leaves this length enters again at the other end
     stride_hz: float = 1.0
     leads: bool = False  # keeps its distance to the camera
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """What one thing is drawn from."""
+    """The random numbers and dimensions from which one thing is drawn."""
 
-    preset: Preset
+    preset: StreetPreset
     rng: np.random.Generator
     number: int  # among the things of its kind
     count: int
@@ -46,7 +46,7 @@ class _Slot:
         return float(self.rng.choice([-1, 1]))
 
     def spread(self, jitter: float) -> float:
-        """Place the things of a kind evenly over 0..1, apart from some jitter."""
+        """Spread the things of a kind evenly over 0..1, with jitter."""
         return (self.number + self.draw(0, jitter)) / self.count
 
     def thing(self, kind: int, place_m: tuple[float, float], size_m: tuple[float, float]) -> Thing:
@@ -55,7 +55,7 @@ class _Slot:
 
 
 def draw_things(
-    preset: Preset, rng: np.random.Generator, crowd: float, widths_m: tuple[float, float, float]
+    preset: StreetPreset, rng: np.random.Generator, crowd: float, widths_m: tuple[float, float, float]
 ) -> tuple[Thing, ...]:
     """Draw a scene's things; the widths are half the road's, the sidewalk's and the terrain's."""
     things: list[Thing] = []
@@ -72,7 +72,7 @@ def _tree_along(slot: _Slot) -> Thing:
 
 
 def _car_along(slot: _Slot) -> Thing:
-    """Park most cars, let the others come towards a driver, and send one ahead of him."""
+    """Draw a car: most are parked, others approach, and one drives ahead of the camera."""
     along_m = _STREET_M * slot.spread(0.8)
     if slot.number == 0 and slot.preset.lane < 1:
         ahead = slot.thing(CAR, (slot.road_m * slot.preset.lane, slot.draw(7, 11)), (1.4, 1.7))
@@ -84,7 +84,7 @@ def _car_along(slot: _Slot) -> Thing:
 
 
 def _person_along(slot: _Slot) -> Thing:
-    """Let most people walk beside the road and some on it."""
+    """Draw a person: most walk beside the road, some on it."""
     window_m = slot.preset.person_depth_m[1]
     aside_m = slot.road_m + slot.sidewalk_m * slot.draw(0.15, 0.85)
     if not slot.sidewalk_m:
@@ -104,7 +104,7 @@ def _car_across(slot: _Slot) -> Thing:
 
 
 def _person_across(slot: _Slot) -> Thing:
-    """Put two people side by side in front; of those behind them some walk past."""
+    """Draw a person: two stand side by side in front; some of those behind them walk past."""
     near_m, far_m = slot.preset.person_depth_m
     depth_m = near_m + (far_m - near_m) * slot.number / max(1, slot.count - 1)
     across_m = (slot.number - 0.5) * slot.draw(0.5, 1.1) if slot.number < 2 else slot.draw(-0.9, 0.9)

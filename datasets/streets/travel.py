@@ -1,4 +1,4 @@
-"""How far the camera has come."""
+"""The distance that the camera has travelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import Preset
+from driftlab.datasets.streets.presets import StreetPreset
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Travel:
     phase_s: float
 
     def distance_m(self, time_s: float) -> float:
-        """Say how far the camera has come since time 0."""
+        """Return the distance since time 0."""
         return self._since_knot_zero(time_s + self.phase_s) - self._since_knot_zero(self.phase_s)
 
     def _since_knot_zero(self, time_s: float) -> float:
@@ -33,6 +33,6 @@ class Travel:
         return done_m
 
 
-def draw_travel(preset: Preset, seed: int) -> Travel:
-    """Start somewhere in the preset's speed cycle."""
+def draw_travel(preset: StreetPreset, seed: int) -> Travel:
+    """Start at a random time of the preset's speed cycle."""
     return Travel(preset.speed_mps, float(np.random.default_rng([seed, 102]).uniform(0, preset.speed_mps[-1][0])))

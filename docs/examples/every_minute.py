@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class EveryMinute(Streaming):
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Sample from now on for one period, then send; asked again as soon as that has left."""
         stop_s = now_s + self.period_s
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

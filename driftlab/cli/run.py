@@ -175,8 +175,8 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
     if told := announcement(spec):
         remark(told)
-    with lab.begun(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
-        outcome = lab.work(spec, directory, place.opener(spec, directory), progress)
+    with lab.create_run(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
+        outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
 
@@ -184,9 +184,9 @@ def _resume(path: Path, place: _Place, as_json: bool) -> None:
     from driftlab.platform.grid import paths
     from driftlab.platform.grid import run as lab
 
-    spec, directory = lab.found(path)
+    spec, directory = lab.open_run(path)
     with paths.locked(directory), _told_how_to_go_on(directory), shown() as progress:
-        outcome = lab.work(spec, directory, place.opener(spec, directory), progress)
+        outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
 

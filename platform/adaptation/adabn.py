@@ -1,7 +1,7 @@
-"""AdaBN: batch norms take the statistics of what the device sees instead of those of the source.
+"""AdaBN: batch norms use the statistics of the device's frames instead of those of the source.
 
-Differs from the paper: `momentum`, `batch` and `alpha` are variants from later work for streams, on which a pass over a
-whole domain does not exist; `full` is the paper's, as a cumulative average.
+Differs from the paper: `momentum`, `batch` and `alpha` are variants from later work for streams, which have no pass
+over a complete domain; `full` is the paper's, as a cumulative average.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, answer_by, follow, groups, unfit
+from driftlab.platform.adaptation.stream import (
+    NO_STEPS,
+    OnStream,
+    answer_by,
+    follow_statistics,
+    split_groups,
+    unfit_reason,
+)
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes
 
@@ -34,28 +41,30 @@ class AdaBn(OnStream):
         }
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Answer by what is stored or, in `batch` and `alpha`, by statistics of the batch or of each frame alone."""
+        """Predict by stored statistics or, in `batch` and `alpha`, by those of the batch or of each frame alone."""
         if not self._forgets:
             return super().answer(model, state, batch)
         return answer_by(self._statistics(model), model, state, batch, alone=self.answers == "now")
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        """Follow groups of `stream_batch` frames, or the whole batch on the stream."""
-        if why := unfit(model, batch):
+        """Follow groups of `stream_batch` frames, or the full batch on the stream."""
+        if why := unfit_reason(model, batch):
             return Adapted(state, skipped=why, work=Passes())
-        parts = groups(len(batch.images), phase, self.stream_batch)
+        parts = split_groups(len(batch.images), phase, self.stream_batch)
         if not parts:
             return Adapted(state, skipped=NO_STEPS, work=Passes())
         if self._forgets:
             return self._only_answer(model, state, batch, phase)
         full = self.variant == "full"
-        return follow(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
+        return follow_statistics(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say how many frames go forward, of a network with batch norms."""
+        """Return the forward passes of a network with batch norms."""
         if self._forgets and not self._answers_at_once(phase):
             return Passes()
-        return Passes(tuple(len(rows) for rows in groups(frames, phase, self.stream_batch) if len(rows)), trained=())
+        return Passes(
+            tuple(len(rows) for rows in split_groups(frames, phase, self.stream_batch) if len(rows)), trained=()
+        )
 
     def _only_answer(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         why = f"variant {self.variant} keeps nothing from one batch to the next"
@@ -72,6 +81,8 @@ class AdaBn(OnStream):
         return self.variant in ("batch", "alpha")
 
     def _statistics(self, model: nn.Module) -> AbstractContextManager[Any]:
-        from driftlab.platform.networks.parts import blended, by_batch
+        from driftlab.platform.networks.parts import blend_statistics, normalise_by_batch
 
-        return blended(model, self.alpha) if self.variant == "alpha" else by_batch(model, keeps=False)
+        return (
+            blend_statistics(model, self.alpha) if self.variant == "alpha" else normalise_by_batch(model, keeps=False)
+        )

@@ -1,4 +1,4 @@
-"""How the weights follow the data."""
+"""The adaptation family: how weights follow the data."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
 
     from driftlab.platform.training.schooling import Data
 
-NOTHING: Mapping[str, npt.NDArray[Any]] = {}  # the pack of a member that needs none
+EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a member may learn from: images, answers where a teacher gave them, and a generator of its own."""
+    """The data for one call of a member: images, a teacher's labels where there are any, and a generator."""
 
     images: npt.NDArray[np.uint8]  # [n, height, width, 3]
-    labels: Answers | None  # one per image, as the task has them
+    labels: Answers | None  # one per image, in the task's form
     rng: np.random.Generator
     task: Task = SEGMENTATION
-    times_s: npt.NDArray[np.float64] | None = None  # when the images were seen
+    times_s: npt.NDArray[np.float64] | None = None  # capture times of the images
     domain: int | None = None  # of the newest image, where the experiment tells domains
 
 
 @dataclass(frozen=True)
 class Phase:
-    """How one call of `adapt` learns; None leaves it to the member."""
+    """The settings of one call of `adapt`; None leaves a value to the member."""
 
     iterations: int | None = None
-    stop_score: float | None = None  # learn from the whole batch, and stop as soon as it is predicted this well
-    on_stream: bool = False  # the batch is the newest piece of the stream: learn from all of it, once
+    stop_score: float | None = None  # train on the full batch, and stop as soon as its score reaches this
+    on_stream: bool = False  # the batch is the newest piece of the stream: train on all of it, once
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """What one call of `adapt` did: the next state, and which coordinates of the weight vector may have changed."""
+    """The result of one call of `adapt`: the next state, and the coordinates that may have changed."""
 
     state: Any
     iterations: int = 0
     losses: tuple[float, ...] = ()
-    changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of models/vector.py; None means none
+    changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of networks/vector.py; None means none
     skipped: str = ""  # why nothing was learned
     score: float | None = None  # of the batch at the end, where the phase has a stop_score
-    work: Passes | None = None  # what was computed; None is a fault wherever something was learned
-    answers: Answers | None = None  # to the batch before the update, where the same forward pass gave them
+    work: Passes | None = None  # None is a fault wherever something was learned
+    answers: Answers | None = None  # to the batch before the update, from the same forward pass
 
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """Answers to a batch, and the next state."""
+    """Predictions for a batch, and the next state."""
 
     answers: Answers
     state: Any
@@ -66,33 +66,33 @@ class Answered:
 
 
 class Adaptation(ABC):
-    """Base of the family; a member is a frozen dataclass of its parameters, all state is passed in and returned.
+    """Base of the family. A member is a frozen dataclass of its parameters; all state is passed in and returned.
 
     Members import torch inside their methods: the driver reads parameters and must not pay for torch.
     """
 
-    labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
-    packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
+    labels: ClassVar[Literal["none", "teacher"]]  # its training signal besides images
+    packs: ClassVar[bool] = False  # whether `pack` summarises the data on which the network was built
 
-    # How a member learns from the stream that its application sees; 0 frames: it learns in phases alone.
+    # Learning from the stream of the application; with 0 frames the member learns in phases only.
     stream_batch: int = 0
     learns: Literal["instead", "beside"] = "instead"  # of answering, or on a share beside it
-    answers: Literal["now", "batch"] = "now"  # frame by frame, or when the batch is full, which then is latency
-    episodic: bool = False  # whether a told boundary between domains resets it
+    answers: Literal["now", "batch"] = "now"  # predict frame by frame, or when the batch is full, which adds latency
+    episodic: bool = False  # whether an announced boundary between domains resets it
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
-        """Find out, once, what the member needs to know of the source: Fisher information, features, histograms."""
-        return NOTHING
+        """Summarise the source once: Fisher information, features or histograms."""
+        return EMPTY_PACK
 
     @abstractmethod
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Any:
-        """Make the source network ready to follow the data and return the first state.
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Any:
+        """Prepare the source network for adaptation and return the first state.
 
-        `go_on` is the state of before, where the device has changed to another network of the family.
+        `go_on` is the previous state, where the device has switched to another network of the family.
         """
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Answer a batch of the stream; most members let the network do it."""
+        """Predict a batch of the stream; by default with the network as it is."""
         from driftlab.platform.networks.predict import device_of, predict
 
         return Answered(predict(model, batch.images, task=batch.task, device=device_of(model)), state)
@@ -103,12 +103,12 @@ class Adaptation(ABC):
 
     @abstractmethod
     def reset(self, model: nn.Module, state: Any) -> Any:
-        """Return the model, to the bit, and the state to what `prepare` left."""
+        """Return model and state to what `prepare` left, bit for bit."""
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
-        """List the phases that a scheduler may choose from instead of the planned one."""
+        """List the phases from which a scheduler may choose instead of the planned one."""
         return (planned,)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say before a phase what it will compute over so many frames; None: only the phase itself can tell."""
+        """Return the work of a phase over so many frames in advance; None if only the phase itself determines it."""
         return None

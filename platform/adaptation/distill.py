@@ -1,7 +1,7 @@
-"""Distill: learn a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
+"""Distill: train on a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
 
-Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the phase before. The moments
-then follow the path that was really walked, which choosing afterwards would not give. Batch norm keeps its statistics
+Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the previous phase. The moments
+then follow the steps that were really taken, unlike with a choice afterwards. Batch norm keeps its statistics
 and trains its scale and shift, so that a phase is described by the weight vector alone.
 
 Differs from the paper: epsilon stands where PyTorch puts it (`epsilon_mode`), a step size, length and mini-batch that
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
@@ -36,19 +36,21 @@ Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
-    """What one phase leaves to the next."""
+class DistillMemory:
+    """The state between phases."""
+
+    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
 
     moments: tuple[Vector, ...]
-    steps: int = 0  # since the beginning; phases do not start again from 0
-    update: Vector | None = None  # the last step as every coordinate would have made it; None before the first phase
-    start: Vector | None = None  # the weights as they were prepared
-    trained: masks.Mask | None = None  # what the last phase changed of them
+    steps: int = 0  # since the beginning; phases do not restart at 0
+    update: Vector | None = None  # the last step for every coordinate; None before the first phase
+    start: Vector | None = None  # the weights after `prepare`
+    trained: masks.Mask | None = None  # coordinates that the last phase changed
 
 
 @dataclass(frozen=True)
 class Distill(Adaptation):
-    """Learn from a teacher's labels."""
+    """Train on a teacher's labels."""
 
     fraction: float = 0.05
     strategy: Strategy = "gradient_guided"
@@ -62,12 +64,12 @@ class Distill(Adaptation):
     epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
     restart_each_phase: bool = False  # begin every phase at the generic weights, as the released code does
 
-    lengths: tuple[int, ...] = ()  # numbers of steps that a scheduler may choose from; none: `iterations` alone
+    lengths: tuple[int, ...] = ()  # numbers of steps from which a scheduler may choose; empty: `iterations` only
 
     labels = "teacher"
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "fraction": (0 < self.fraction <= 1, "in (0, 1]"),
             "iterations": (self.iterations >= 1, "at least 1"),
@@ -84,43 +86,43 @@ class Distill(Adaptation):
         return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say what a phase computes, unless it ends with a score."""
+        """Return the work of a phase, unless a score ends it."""
         if phase.stop_score is not None:
             return None
         count = self.iterations if phase.iterations is None else phase.iterations
         return Passes(count * (self.batch,), count * (self.batch,))
 
-    def _done(self, state: Memory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
-        """Say what a phase did: its steps, and its work with the moments that it kept."""
+    def _done(self, state: DistillMemory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
+        """Return the steps of a phase, and its work with the moments that it kept."""
         kept_bytes = sum(moment.nbytes for moment in state.moments)
         work = Passes(forward * (frames,), len(losses) * (frames,), kept_bytes=kept_bytes)
         return {"iterations": len(losses), "losses": tuple(losses), "work": work}
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
-        """Begin with no moments: those of a network of other channels say nothing about this one's."""
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> DistillMemory:
+        """Start without moments: those of a network with other channels do not apply."""
         from driftlab.platform.networks.vector import read
 
         model.eval()
         vector = read(model)
-        return Memory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
+        return DistillMemory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
 
-    def reset(self, model: nn.Module, state: Any) -> Memory:
+    def reset(self, model: nn.Module, state: Any) -> DistillMemory:
         from driftlab.platform.networks.vector import write
 
         write(model, state.start)
         return self.prepare(model)
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.networks.vector import bound
+        from driftlab.platform.networks.vector import bind_vector
 
         if batch.labels is None or not len(batch.images):
             return Adapted(state, skipped="no labels" if batch.labels is None else "no frames")
         model.eval()
-        with bound(model) as flat:
+        with bind_vector(model) as flat:
             return self._phase(model, flat, state, batch, phase)
 
-    def _phase(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch, phase: Phase) -> Adapted:
-        """Choose coordinates, then walk; a walk that leaves the finite numbers never happened."""
+    def _phase(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch, phase: Phase) -> Adapted:
+        """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
         from driftlab.platform.training.descent import Descent
 
         before = flat.weights.clone()
@@ -136,7 +138,7 @@ class Distill(Adaptation):
             score = _score(output, batch, phase)
             if _reached(score, phase):
                 break
-            loss = gradients(flat, output, labels, batch.task)
+            loss = backpropagate(flat, output, labels, batch.task)
             if loss is None:
                 continue
             losses.append(loss)
@@ -157,15 +159,15 @@ class Distill(Adaptation):
             flat.weights.copy_(before)
             why = f"not finite after {len(losses)} iterations, loss {losses[-1]}"
             return Adapted(memory, skipped=why, work=done["work"])
-        after = Memory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
+        after = DistillMemory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, changed=mask | undone, score=score, **done)
 
     def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
-        """Draw a mini-batch; a phase that ends with a score learns from all frames that it is judged by."""
+        """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
         assert batch.labels is not None
-        return draw(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
+        return draw_batch(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
 
-    def _select(self, model: nn.Module, flat: Flat, memory: Memory, batch: Batch) -> masks.Mask:
+    def _select(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
         size = flat.layout.size
         count = masks.budget(self.fraction, size)
@@ -185,8 +187,8 @@ class Distill(Adaptation):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
 
 
-def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
-    """Go back to the generic weights if phases are to begin there; tell which weights that changed."""
+def _restart(flat: Flat, memory: DistillMemory, *, anew: bool) -> masks.Mask:
+    """Return to the generic weights if phases restart there, and return the mask of changed weights."""
     import torch
 
     if not anew or memory.start is None or memory.trained is None:
@@ -196,15 +198,15 @@ def _restart(flat: Flat, memory: Memory, *, anew: bool) -> masks.Mask:
     return memory.trained
 
 
-def draw(batch: Batch, count: int) -> tuple[Images, Answers]:
+def draw_batch(batch: Batch, count: int) -> tuple[Images, Answers]:
     """Draw a mini-batch uniformly, with replacement."""
     assert batch.labels is not None
     rows = batch.rng.integers(len(batch.images), size=count)
     return batch.images[rows], batch.labels[rows]
 
 
-def gradients(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
-    """Put the gradient of the mean loss over the labels that count into the flat vector; None if none counts."""
+def backpropagate(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
+    """Put the gradient of the mean loss over usable labels into the flat vector; None if no label is usable."""
     import torch
 
     loss = task.loss(output, labels)
@@ -223,7 +225,7 @@ def _output(model: nn.Module, images: Images) -> torch.Tensor:
 
 
 def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
-    """Return how good the answers to the whole batch are where the phase wants to know it; 0 where no label counts."""
+    """Return the score of the full batch where the phase needs it; 0 if no label is usable."""
     if phase.stop_score is None:
         return None
     assert batch.labels is not None
@@ -233,7 +235,7 @@ def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
 
 
 def _score_at_end(model: nn.Module, batch: Batch, phase: Phase) -> float | None:
-    """Look once more after the last step."""
+    """Score once more after the last step."""
     import torch
 
     if phase.stop_score is None:
@@ -247,7 +249,7 @@ def _reached(score: float | None, phase: Phase) -> bool:
 
 
 def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> masks.Mask:
-    """Undo the first step where it was small, and go on with the rest."""
+    """Undo the first step where it was small, and continue with the other coordinates."""
     import torch
 
     mask = masks.above_percentile((walk.weights - before).cpu().numpy(), fraction)
@@ -257,7 +259,7 @@ def _keep_what_moved(walk: Descent, before: torch.Tensor, fraction: float) -> ma
 
 
 def _running_order(model: nn.Module, flat: Flat, batch: Batch) -> npt.NDArray[np.intp]:
-    """List the coordinates layer by layer as the model runs."""
+    """List the coordinates layer by layer in running order."""
     from driftlab.platform.networks.predict import to_input
     from driftlab.platform.networks.vector import running_order
 

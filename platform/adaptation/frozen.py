@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.records import Passes, Weights
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Frozen(Adaptation):
-    """Leave the weights alone."""
+    """Leave the weights unchanged."""
 
     labels = "none"
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> None:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> None:
         return None
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:

@@ -1,6 +1,6 @@
-"""ONDA: the statistics of batch norms follow the stream, a little with every few frames.
+"""ONDA: the statistics of batch norms follow the stream by a small step for every few frames.
 
-Differs from the paper: a group that leaves a batch norm one value per channel is skipped as a whole.
+Differs from the paper: a group that leaves a batch norm one value per channel is skipped entirely.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, follow, groups, unfit
+from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, follow_statistics, split_groups, unfit_reason
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes
 
@@ -28,13 +28,15 @@ class Onda(OnStream):
         return {"momentum": (0 <= self.momentum <= 1, "in [0, 1]")}
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        if why := unfit(model, batch):
+        if why := unfit_reason(model, batch):
             return Adapted(state, skipped=why, work=Passes())
-        parts = groups(len(batch.images), phase, self.stream_batch)
+        parts = split_groups(len(batch.images), phase, self.stream_batch)
         if not parts:
             return Adapted(state, skipped=NO_STEPS, work=Passes())
-        return follow(model, state, batch, parts, momentum=self.momentum)
+        return follow_statistics(model, state, batch, parts, momentum=self.momentum)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Say how many frames go forward, of a network with batch norms."""
-        return Passes(tuple(len(rows) for rows in groups(frames, phase, self.stream_batch) if len(rows)), trained=())
+        """Return the forward passes of a network with batch norms."""
+        return Passes(
+            tuple(len(rows) for rows in split_groups(frames, phase, self.stream_batch) if len(rows)), trained=()
+        )

@@ -1,9 +1,9 @@
-"""SHOT: features move so that the frozen head names the frames with confidence and variety.
+"""SHOT: features adapt so that the frozen head classifies frames with confidence and variety.
 
-In phases each frame also learns the class of the nearest centroid of features. On the stream there is one step over
-each batch without them: centroids need many frames of every class.
+In phases each frame also learns the class of the nearest feature centroid. On the stream there is one step per
+batch without pseudo-labels: centroids need many frames of every class.
 
-Differs from the paper: the network at hand is used as it is, without a bottleneck and a weight-normalised head of the
+Differs from the paper: the network is used as it is, without a bottleneck and a weight-normalised head of the
 method's own; entropies come from the logarithm of the softmax, without an epsilon; only batch norms leave evaluation
 mode; one learning rate for everything that learns.
 """
@@ -22,18 +22,18 @@ from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.stream import (
     NO_FRAMES,
     NO_STEPS,
-    Memory,
     OnStream,
     Rows,
-    Steps,
-    by_name,
+    StreamMemory,
+    WorkLog,
     descend,
+    device_inputs,
     entropies,
-    flattened,
-    inputs,
+    flatten_moments,
+    invalid_reason,
     mini_batches,
     part_learning,
-    why_undone,
+    split_by_name,
 )
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes, Weights
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shot(OnStream):
-    """Maximise information by everything but the head, and learn pseudo-labels in phases."""
+    """Maximise information with all weights but the head's, and train on pseudo-labels in phases."""
 
     iterations: int = 60  # of a phase
     batch: int = 32  # frames of a step in a phase
-    relabel: int = 15  # steps after which a phase finds pseudo-labels anew
+    relabel: int = 15  # steps between two computations of pseudo-labels
     learning_rate: float = 1e-3
     momentum: float = 0.9  # Nesterov's
     weight_decay: float = 1e-3
@@ -84,38 +84,40 @@ class Shot(OnStream):
         model.eval()
         return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
 
-    def _learn(self, model: nn.Module, state: Memory, batch: Batch, lessons: list[Rows], *, on_stream: bool) -> Adapted:
+    def _learn(
+        self, model: nn.Module, state: StreamMemory, batch: Batch, lessons: list[Rows], *, on_stream: bool
+    ) -> Adapted:
         from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.parts import coordinates, copied, put_back
+        from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
-        done, layout, layers = Steps(), layout_of(model), dict[str, None]()
+        done, layout, layers = WorkLog(), layout_of(model), dict[str, None]()
         head = _head(model, state, batch, done)
         learning = [name for name in layout.names if not name.startswith(f"{head}." if head else "")]
         if not learning:
             return Adapted(state, skipped="all that learns is the head, which SHOT freezes", work=done.passes(state))
-        before = copied(model, state.source)
+        before = copy_entries(model, state.source)
         with part_learning(model, learning, keeps=True, momentum=self.bn_momentum) as (flat, passed):
-            labels = Labels(model, batch, self.batch, done)
+            labels = PseudoLabels(model, batch, self.batch, done)
             step, speed = self._stepping(flat, state.moments if on_stream else (), 0 if on_stream else len(lessons))
 
             def loss_of(rows: Rows) -> torch.Tensor:
                 if not on_stream and self.cls_par and len(done.losses) % self.relabel == 0:
                     with passed.resting():
                         labels.find()
-                seen = features(model, inputs(model, batch, rows))
+                seen = features(model, device_inputs(model, batch, rows))
                 layers.update(dict.fromkeys(seen.layers))
                 return self._loss(seen.outputs, labels.of(rows))
 
             descend(lessons, loss_of, step, done)
-            moments = by_name((speed.cpu().numpy(),), flat.layout)
+            moments = split_by_name((speed.cpu().numpy(),), flat.layout)
         after = replace(state, moments=moments, steps=state.steps + len(done.backward), head=head)
         owners = {name.rpartition(".")[0] for name in learning}
         work = done.passes(after, [name for name in layers if name in owners], labels.kept_bytes)
-        if why := why_undone(model, after, passed, done):
-            put_back(model, before)
+        if why := invalid_reason(model, after, passed, done):
+            restore_entries(model, before)
             return Adapted(state, skipped=why, work=work)
-        after = after if on_stream else replace(after, moments=())  # every phase begins at rest
+        after = after if on_stream else replace(after, moments=())  # every phase begins without momentum
         return Adapted(after, len(done.losses), tuple(done.losses), coordinates(layout, learning), work=work)
 
     def _loss(self, outputs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
@@ -127,10 +129,10 @@ class Shot(OnStream):
     def _stepping(
         self, flat: Flat, moments: tuple[Weights, ...], length: int
     ) -> tuple[Callable[[], None], torch.Tensor]:
-        """Make the step of SGD with Nesterov's momentum; over a phase of some length, its rate falls."""
+        """Return the step of SGD with Nesterov's momentum; its rate falls over a phase."""
         import torch
 
-        speed = torch.tensor(flattened(moments, flat.layout, 1)[0], device=flat.weights.device)
+        speed = torch.tensor(flatten_moments(moments, flat.layout, 1)[0], device=flat.weights.device)
         counted = itertools.count(1)
 
         def step() -> None:
@@ -143,16 +145,16 @@ class Shot(OnStream):
         return step, speed
 
 
-class Labels:
-    """Pseudo-labels of all frames of a phase, with the features that they were found by."""
+class PseudoLabels:
+    """Pseudo-labels of all frames of a phase, with the features that they come from."""
 
-    def __init__(self, model: nn.Module, batch: Batch, size: int, done: Steps) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, size: int, done: WorkLog) -> None:
         self._model, self._batch, self._size, self._done = model, batch, size, done
         self._labels: torch.Tensor | None = None
         self.kept_bytes = 0
 
     def find(self) -> None:
-        """Look at every frame once and label it."""
+        """Compute the features of every frame once, and label it."""
         import torch
 
         from driftlab.platform.networks.features import features
@@ -160,19 +162,19 @@ class Labels:
         frames = len(self._batch.images)
         parts = [np.arange(start, min(start + self._size, frames)) for start in range(0, frames, self._size)]
         with torch.no_grad():
-            seen = [features(self._model, inputs(self._model, self._batch, rows)) for rows in parts]
+            seen = [features(self._model, device_inputs(self._model, self._batch, rows)) for rows in parts]
             found, outputs = (torch.cat([getattr(each, what) for each in seen]) for what in ("features", "outputs"))
             self._labels = pseudo_labels(found, outputs)
         self._done.forward.extend(len(rows) for rows in parts)
         self.kept_bytes = sum(each.nbytes for each in (found, outputs, self._labels))
 
     def of(self, rows: Rows) -> torch.Tensor | None:
-        """Give the labels of some frames; None where nothing was labelled."""
+        """Return the labels of some frames; None before the first labelling."""
         return None if self._labels is None else self._labels[rows]
 
 
 def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
-    """Say how little information answers carry: undecided about each frame, or one answer for all frames."""
+    """Return the negative mutual information: high for undecided frames, and for one prediction for all frames."""
     import torch
     from torch.nn import functional as F
 
@@ -182,9 +184,9 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 
 
 def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Give every frame the class of the nearest centroid by cosine, in two rounds; classes without frames give none.
+    """Label every frame by the nearest centroid by cosine, in two rounds; classes without frames have no centroid.
 
-    A class that no frame is answered with has a soft centroid in the middle of all, which would win frames.
+    The soft centroid of a class that is never predicted lies in the middle of all features and would attract frames.
     """
     import torch
     from torch.nn import functional as F
@@ -200,14 +202,14 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
     return labels
 
 
-def _head(model: nn.Module, state: Memory, batch: Batch, done: Steps) -> str:
-    """Name the network's head; the first time that takes a look at one frame."""
+def _head(model: nn.Module, state: StreamMemory, batch: Batch, done: WorkLog) -> str:
+    """Return the network's head; the first call runs one frame."""
     from driftlab.platform.networks.features import head_of
 
     if state.head is not None:
         return state.head
     done.forward.append(1)
-    return head_of(model, inputs(model, batch, np.arange(1)))
+    return head_of(model, device_inputs(model, batch, np.arange(1)))
 
 
 def _unfit(batch: Batch) -> str:

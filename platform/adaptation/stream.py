@@ -1,4 +1,4 @@
-"""What members share that learn without labels, on the stream or in phases."""
+"""The common parts of members that learn without labels, on the stream or in phases."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
 from driftlab.platform.core.ranges import Ranges, faults_in
 from driftlab.platform.core.records import Passes, Weights
 
@@ -20,26 +20,28 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.parts import Passed
+    from driftlab.platform.networks.parts import NormRecord
     from driftlab.platform.networks.vector import Flat, Layout
 
-MAX_FRAMES = 4096  # of one batch of the stream: they all go through the network at once
+MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
 NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
-    """What a member remembers: what it changes as the source network has it, and its optimiser."""
+class StreamMemory:
+    """The state of a member: the source values of what it changes, and its optimiser."""
+
+    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
 
     source: Weights
-    moments: tuple[Weights, ...] = ()  # by parameter, so that another network can go on with what fits
+    moments: tuple[Weights, ...] = ()  # by parameter, so that another network can continue with those that fit
     steps: int = 0  # since the beginning
-    head: str | None = None  # the network's last layer, where the member asked for it
+    head: str | None = None  # the network's last layer, where the member needs it
 
     @property
     def kept_bytes(self) -> int:
-        """Count the copies of the source and of what held before the update, and the moments."""
+        """Count the bytes of the source's copy, of the copy before the update, and of the moments."""
         return sum(
             times * value.nbytes
             for times, part in ((2, self.source), *((1, moment) for moment in self.moments))
@@ -48,22 +50,22 @@ class Memory:
 
 
 @dataclass
-class Steps:
-    """What was computed, as it happens."""
+class WorkLog:
+    """The computation of one call, recorded as it happens."""
 
     forward: list[int] = field(default_factory=list)
     backward: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
-    def passes(self, state: Memory, trained: Iterable[str] = (), kept_bytes: int = 0) -> Passes:
-        """Account for it."""
+    def passes(self, state: StreamMemory, trained: Iterable[str] = (), kept_bytes: int = 0) -> Passes:
+        """Return it as counted passes."""
         kept_bytes += state.kept_bytes
         return Passes(tuple(self.forward), tuple(self.backward), tuple(trained), kept_bytes)
 
 
 @dataclass(frozen=True)
 class OnStream(Adaptation):
-    """A member that can learn from the stream as it comes; alone it leaves batch norms as they are."""
+    """Base of members that can learn from the stream; by default batch norms stay unchanged."""
 
     stream_batch: int = 32
     learns: Literal["instead", "beside"] = "instead"
@@ -73,52 +75,52 @@ class OnStream(Adaptation):
     labels = "none"
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         shared = {"stream_batch": (1 <= self.stream_batch <= MAX_FRAMES, f"from 1 to {MAX_FRAMES}")}
         return faults_in(self, {**shared, **self.ranges()})
 
     def ranges(self) -> Ranges:
-        """Say where the member's own parameters must lie."""
+        """Return the ranges of the member's own parameters."""
         return {}
 
     def changes(self, model: nn.Module) -> list[str]:
-        """Name what the member may change of the state dict."""
+        """Name the entries of the state dict that the member may change."""
         from driftlab.platform.networks.parts import norm_state
 
         return norm_state(model)
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> Memory:
-        """Copy what may change; of the optimiser before, keep what fits this network by name and shape."""
-        from driftlab.platform.networks.parts import copied
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamMemory:
+        """Copy the entries that may change; keep the parts of the previous optimiser that fit by name and shape."""
+        from driftlab.platform.networks.parts import copy_entries
 
         model.eval()
-        source = copied(model, self.changes(model))
+        source = copy_entries(model, self.changes(model))
         if go_on is None:
-            return Memory(source)
+            return StreamMemory(source)
         shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
         moments = tuple(
             {name: value for name, value in moment.items() if shapes.get(name) == value.shape}
             for moment in go_on.moments
         )
-        return Memory(source, moments, go_on.steps if any(moments) else 0)
+        return StreamMemory(source, moments, go_on.steps if any(moments) else 0)
 
-    def reset(self, model: nn.Module, state: Any) -> Memory:
-        """Return to the source network, with an optimiser that has seen nothing."""
-        from driftlab.platform.networks.parts import put_back
+    def reset(self, model: nn.Module, state: Any) -> StreamMemory:
+        """Return to the source network with a fresh optimiser."""
+        from driftlab.platform.networks.parts import restore_entries
 
-        put_back(model, state.source)
+        restore_entries(model, state.source)
         return OnStream.prepare(self, model)
 
 
-def unfit(model: nn.Module, batch: Batch) -> str:
-    """Say why a member of batch norms cannot learn from this at all."""
+def unfit_reason(model: nn.Module, batch: Batch) -> str:
+    """Return why a member of batch norms cannot learn from this batch; empty if it can."""
     from driftlab.platform.networks.parts import batch_norms
 
     return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
 
 
 def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> Iterator[Rows]:
-    """Draw as many mini-batches as the phase has steps, each without replacement; on the stream one of everything."""
+    """Draw one mini-batch per step of the phase, each without replacement; on the stream one batch of all frames."""
     frames = len(batch.images)
     count = iterations if phase.iterations is None else phase.iterations
     if phase.on_stream:
@@ -126,10 +128,10 @@ def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> Iter
     return (batch.rng.choice(frames, size=min(size, frames), replace=False) for _ in range(count))
 
 
-def groups(frames: int, phase: Phase, size: int) -> list[Rows]:
-    """Cut frames into groups in their order, the whole of them on the stream; a last one of a single frame is dropped.
+def split_groups(frames: int, phase: Phase, size: int) -> list[Rows]:
+    """Split frames into consecutive groups, one group on the stream; a last group of a single frame is dropped.
 
-    A phase with more steps than groups begins again at the first one.
+    A phase with more steps than groups restarts at the first one.
     """
     if phase.on_stream:
         return [np.arange(frames)] * min(1 if phase.iterations is None else phase.iterations, 1)
@@ -139,24 +141,30 @@ def groups(frames: int, phase: Phase, size: int) -> list[Rows]:
     return cut if phase.iterations is None else list(islice(cycle(cut), phase.iterations))
 
 
-def follow(
-    model: nn.Module, state: Memory, batch: Batch, parts: Sequence[Rows], *, momentum: float | None, anew: bool = False
+def follow_statistics(
+    model: nn.Module,
+    state: StreamMemory,
+    batch: Batch,
+    parts: Sequence[Rows],
+    *,
+    momentum: float | None,
+    anew: bool = False,
 ) -> Adapted:
     """Let the statistics of batch norms follow groups of frames: with a momentum, or (None) as their average."""
     import torch
 
-    from driftlab.platform.networks.parts import batch_norms, by_batch, copied, put_back
+    from driftlab.platform.networks.parts import batch_norms, copy_entries, normalise_by_batch, restore_entries
 
-    before, done = copied(model, state.source), Steps()
+    before, done = copy_entries(model, state.source), WorkLog()
     model.eval()
     for norm in batch_norms(model).values() if anew else ():
         norm.reset_running_stats()
-    with by_batch(model, keeps=True, momentum=momentum) as passed, torch.no_grad():
+    with normalise_by_batch(model, keeps=True, momentum=momentum) as passed, torch.no_grad():
         for rows in parts:
-            model(inputs(model, batch, rows))
+            model(device_inputs(model, batch, rows))
             done.forward.append(len(rows))
-    if why := why_undone(model, state, passed, done):
-        put_back(model, before)
+    if why := invalid_reason(model, state, passed, done):
+        restore_entries(model, before)
         return Adapted(state, skipped=why, work=done.passes(state))
     return Adapted(state, iterations=len(parts), work=done.passes(state))
 
@@ -164,19 +172,23 @@ def follow(
 @contextmanager
 def part_learning(
     model: nn.Module, names: Sequence[str], *, keeps: bool, momentum: float
-) -> Iterator[tuple[Flat, Passed]]:
-    """Bind these parameters to one vector while batch norms look at the batch."""
-    from driftlab.platform.networks.parts import by_batch, only_learning
-    from driftlab.platform.networks.vector import bound
+) -> Iterator[tuple[Flat, NormRecord]]:
+    """Bind these parameters to one vector while batch norms normalise by the batch."""
+    from driftlab.platform.networks.parts import normalise_by_batch, train_only
+    from driftlab.platform.networks.vector import bind_vector
 
-    with only_learning(model, names), bound(model) as flat, by_batch(model, keeps=keeps, momentum=momentum) as passed:
+    with (
+        train_only(model, names),
+        bind_vector(model) as flat,
+        normalise_by_batch(model, keeps=keeps, momentum=momentum) as passed,
+    ):
         yield flat, passed
 
 
 def descend(
-    lessons: Iterable[Rows], loss_of: Callable[[Rows], torch.Tensor], step: Callable[[], None], done: Steps
+    lessons: Iterable[Rows], loss_of: Callable[[Rows], torch.Tensor], step: Callable[[], None], done: WorkLog
 ) -> None:
-    """Step after step until the lessons or the finite numbers end; `step` finds the gradients where they belong."""
+    """Make steps until the mini-batches end or the loss is not finite; `step` applies the gradients."""
     import torch
 
     for rows in lessons:
@@ -191,9 +203,9 @@ def descend(
 
 
 def answer_by(
-    statistics: AbstractContextManager[Any], model: nn.Module, state: Memory, batch: Batch, *, alone: bool
+    statistics: AbstractContextManager[Any], model: nn.Module, state: StreamMemory, batch: Batch, *, alone: bool
 ) -> Answered:
-    """Answer with batch norms that look at the whole batch, or at each frame alone."""
+    """Predict with batch norms that normalise by the full batch, or by each frame alone."""
     from driftlab.platform.networks.predict import device_of, predict
 
     frames = len(batch.images)
@@ -203,23 +215,23 @@ def answer_by(
     return Answered(answers, state, Passes((size,) * (frames // size)))
 
 
-def inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
-    """Bring frames to where the model computes."""
+def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
+    """Return frames as inputs on the model's device."""
     from driftlab.platform.networks.predict import device_of, to_input
 
     return to_input(batch.images[rows]).to(device_of(model))
 
 
 def entropies(outputs: torch.Tensor) -> torch.Tensor:
-    """Say how undecided each output is, in nats: per frame, or per pixel."""
+    """Return the entropy of each output in nats: per frame, or per pixel."""
     from torch.nn import functional as F
 
     logs = F.log_softmax(outputs, dim=1)  # p * log(p) would be NaN where a probability is 0
     return -(logs.exp() * logs).sum(dim=1)
 
 
-def flattened(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[npt.NDArray[Any], ...]:
-    """Bring moments by name into the order of a vector; those that are not known yet are zero."""
+def flatten_moments(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[npt.NDArray[Any], ...]:
+    """Arrange moments by name in the order of a vector; missing ones are zero."""
     zeros = [np.zeros(shape, dtype=layout.dtype) for shape in layout.shapes]
     given = (*moments, *({},) * (count - len(moments)))
     return tuple(
@@ -228,14 +240,14 @@ def flattened(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[n
     )
 
 
-def by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[Weights, ...]:
-    """Take vectors apart again."""
+def split_by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[Weights, ...]:
+    """Split vectors into arrays by name."""
     named = list(zip(layout.names, layout.shapes, strict=True))
     return tuple({name: vector[layout.spans[name]].reshape(shape) for name, shape in named} for vector in vectors)
 
 
-def why_undone(model: nn.Module, state: Memory, passed: Passed, done: Steps) -> str:
-    """Say what makes an update worthless: batches too small for a batch norm, or numbers that are not finite."""
+def invalid_reason(model: nn.Module, state: StreamMemory, passed: NormRecord, done: WorkLog) -> str:
+    """Return why an update is invalid: batches too small for a batch norm, or numbers that are not finite."""
     from driftlab.platform.networks.parts import is_finite
 
     if passed.starved:

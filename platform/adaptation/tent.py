@@ -1,4 +1,4 @@
-"""Tent: scales and shifts of batch norms learn to make the network's own answers less uncertain.
+"""Tent: scales and shifts of batch norms minimise the entropy of the network's predictions.
 
 Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a step
 that leaves the finite numbers is undone. `episodic` resets at boundaries between domains, not before each batch.
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.stream import (
     NO_STEPS,
-    Memory,
     OnStream,
     Rows,
-    Steps,
+    StreamMemory,
+    WorkLog,
     answer_by,
-    by_name,
     descend,
+    device_inputs,
     entropies,
-    flattened,
-    inputs,
+    flatten_moments,
+    invalid_reason,
     mini_batches,
     part_learning,
-    unfit,
-    why_undone,
+    split_by_name,
+    unfit_reason,
 )
 from driftlab.platform.core.ranges import Ranges
 from driftlab.platform.core.records import Passes
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.parts import Passed
+    from driftlab.platform.networks.parts import NormRecord
     from driftlab.platform.training.descent import Rule
 
 
 @dataclass(frozen=True)
 class Tent(OnStream):
-    """Minimise the entropy of the answers by the scales and shifts of batch norms."""
+    """Minimise the entropy of predictions by the scales and shifts of batch norms."""
 
     answers: Literal["now", "batch"] = "batch"
     variant: Literal["original", "run"] = "original"  # statistics of the batch alone, or that move the stored ones
@@ -66,15 +66,15 @@ class Tent(OnStream):
         }
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Answer by statistics of the batch, or of each frame alone where answers do not wait; `run` by stored ones."""
-        from driftlab.platform.networks.parts import by_batch
+        """Predict by statistics of the batch, or of each frame alone where answers do not wait; `run`: stored ones."""
+        from driftlab.platform.networks.parts import normalise_by_batch
 
         if self.variant == "run":
             return super().answer(model, state, batch)
-        return answer_by(by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now")
+        return answer_by(normalise_by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now")
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        learning = [] if (why := unfit(model, batch)) else _scales_and_shifts(model)
+        learning = [] if (why := unfit_reason(model, batch)) else _scales_and_shifts(model)
         why = why or _no_entropy(batch.task) or ("" if learning else "its batch norms have nothing that learns")
         if why:
             return Adapted(state, skipped=why, work=Passes())
@@ -85,20 +85,27 @@ class Tent(OnStream):
         return self._learn(model, state, batch, learning, lessons, at_once=phase.on_stream and self.answers == "batch")
 
     def _learn(
-        self, model: nn.Module, state: Memory, batch: Batch, learning: list[str], lessons: list[Rows], *, at_once: bool
+        self,
+        model: nn.Module,
+        state: StreamMemory,
+        batch: Batch,
+        learning: list[str],
+        lessons: list[Rows],
+        *,
+        at_once: bool,
     ) -> Adapted:
-        """Make the steps; the outputs before the first one are the answers where those look at the same batch."""
-        from driftlab.platform.networks.parts import coordinates, copied, put_back
+        """Make the steps; the outputs before the first one are the answers where they use the same batch."""
+        from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
         from driftlab.platform.training.descent import Descent
 
-        before, layout, done, rule = copied(model, state.source), layout_of(model), Steps(), self._rule()
+        before, layout, done, rule = copy_entries(model, state.source), layout_of(model), WorkLog(), self._rule()
         outputs: list[torch.Tensor] = []
         with part_learning(model, learning, keeps=self.variant == "run", momentum=self.bn_momentum) as (flat, passed):
-            walk = Descent(rule, flat.weights, flattened(state.moments, flat.layout, rule.moments), state.steps)
+            walk = Descent(rule, flat.weights, flatten_moments(state.moments, flat.layout, rule.moments), state.steps)
 
             def loss_of(rows: Rows) -> torch.Tensor:
-                outputs[1:] = [model(inputs(model, batch, rows))]
+                outputs[1:] = [model(device_inputs(model, batch, rows))]
                 return entropies(outputs[-1]).mean()
 
             def step() -> None:
@@ -106,12 +113,12 @@ class Tent(OnStream):
                 flat.gradients.zero_()
 
             descend(lessons, loss_of, step, done)
-            after = replace(state, moments=by_name(walk.moments(), flat.layout), steps=walk.steps)
+            after = replace(state, moments=split_by_name(walk.moments(), flat.layout), steps=walk.steps)
         work = done.passes(after, _owners(passed, learning))
         at_once = at_once and self.variant == "original"
         answers = batch.task.answers(outputs[0].detach(), *batch.images.shape[1:3]) if at_once else None
-        if why := why_undone(model, after, passed, done):
-            put_back(model, before)
+        if why := invalid_reason(model, after, passed, done):
+            restore_entries(model, before)
             return Adapted(state, skipped=why, work=work, answers=answers)
         changed = coordinates(layout, learning)
         return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work, answers=answers)
@@ -125,12 +132,12 @@ class Tent(OnStream):
 
 
 def _no_entropy(task: Task) -> str:
-    """Boxes come from a score per class and place, each for itself: they are no distribution over classes."""
+    """Return why a task has no entropy: a detector scores each class and place separately, without a distribution."""
     return "detections are no distribution over classes and have no entropy" if task.name == "detection" else ""
 
 
 def _scales_and_shifts(model: nn.Module) -> list[str]:
-    """Name what can learn in batch norms."""
+    """Name the trainable parameters of batch norms."""
     from driftlab.platform.networks.parts import norm_state
     from driftlab.platform.networks.vector import layout_of
 
@@ -138,7 +145,7 @@ def _scales_and_shifts(model: nn.Module) -> list[str]:
     return [name for name in norm_state(model) if name in spans]
 
 
-def _owners(passed: Passed, learning: list[str]) -> list[str]:
-    """Name the batch norms that ran and learn."""
+def _owners(passed: NormRecord, learning: list[str]) -> list[str]:
+    """Name the batch norms that ran and have trainable parameters."""
     owners = {name.rpartition(".")[0] for name in learning}
     return [name for name in passed.ran if name in owners]

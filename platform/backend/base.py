@@ -1,4 +1,4 @@
-"""Where nodes live and work: one protocol, so that the loop cannot tell a laptop from a cluster."""
+"""Backends: one protocol for nodes in this process and on a cluster."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Kind = Literal["device", "application", "teacher", "learner", "builder", "record
 
 @dataclass(frozen=True)
 class NodeId:
-    """A logical node: what it is and what it is called within its session."""
+    """A logical node: its kind and its name within the session."""
 
     kind: Kind
     name: str
 
 
 class Job(Protocol):
-    """Work that was started. As an argument of another call it stands for its payload, which goes node to node."""
+    """A started call. As an argument of another call it stands for its payload, which travels from node to node."""
 
     @property
     def node(self) -> NodeId: ...
@@ -41,19 +41,19 @@ class Session(Protocol):
         ...
 
     def result(self, job: Job) -> Reply:
-        """Wait for a job and return its facts and rows; the payload stays where it is (None here)."""
+        """Wait for a job and return its facts and rows; the payload is not returned (None)."""
         ...
 
     def ready(self, job: Job) -> bool:
-        """Tell whether a job is done, without waiting for it."""
+        """Tell whether a job is done, without waiting."""
         ...
 
     def checkpoint(self) -> None:
-        """Remember every node's state, so that a fault repeats only the calls made after this point."""
+        """Save every node's state, so that a fault repeats only later calls."""
         ...
 
     def close(self) -> None:
-        """Forget the nodes and their payloads."""
+        """Drop the nodes and their payloads."""
         ...
 
 
@@ -65,7 +65,7 @@ class Backend(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """How many sessions may usefully run at the same time."""
+        """Return the number of sessions that may usefully run at the same time."""
         ...
 
     def open(self, session: str) -> Session: ...
@@ -76,7 +76,7 @@ class Backend(Protocol):
 
 
 def run_verb(node: NodeId, verb: str, function: Any, args: Sequence[Any]) -> Any:
-    """Run node code. Whatever it raises, even `SystemExit`, becomes an error that names the node and the verb."""
+    """Run node code; any exception, even `SystemExit`, becomes an error with the node and the verb."""
     try:
         return function(*args)
     except (DriftlabError, KeyboardInterrupt):
@@ -86,5 +86,5 @@ def run_verb(node: NodeId, verb: str, function: Any, args: Sequence[Any]) -> Any
 
 
 def describe(error: BaseException) -> str:
-    """Name an error of code that is not ours by its class and what it says."""
+    """Return the class and the message of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

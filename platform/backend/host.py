@@ -1,4 +1,4 @@
-"""What this machine has, as far as a run depends on it."""
+"""Settings and properties of the host that a run depends on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAP_BYTES = 2**25  # the largest block that may come from the heap
 
 
 def use_one_thread() -> None:
-    """Compute with one thread here: parallelism is across nodes, and the number of threads changes results."""
+    """Use one thread in this process: parallelism is across nodes, and the number of threads changes results."""
     import cv2
     import torch
 
@@ -25,9 +25,9 @@ def use_one_thread() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have freed memory wait for its next use: a training step frees and wants the same megabytes over and over.
+    """Keep freed memory in the process: a training step frees and allocates the same megabytes repeatedly.
 
-    On a thread that is not the first, as under Ray, glibc would return them each time; the page faults that bring them
+    On threads other than the first, as under Ray, glibc would return them each time; the page faults that bring them
     back were measured to take a tenth of the training time and a third of the inference time.
     """
     if sys.platform != "linux":
@@ -40,14 +40,14 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def in_batch() -> Iterator[None]:
-    """Have this thread and all that it starts wake up without pushing others aside: Linux's policy for batch work.
+    """Use Linux's batch policy for this thread and its children: when they wake up they do not preempt other threads.
 
     Under Ray there are more processes than processors, and after each switch the caches are full of another one's data.
     Longer slices make two workers faster still and are not asked for: beside them the user's other programs were
     measured to get a hundredth of a processor, and to wait for 20 s.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        yield  # whoever chose another policy has reasons
+        yield  # keep a policy that was chosen explicitly
         return
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:

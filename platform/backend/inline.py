@@ -1,4 +1,4 @@
-"""The backend in this process: the debugger, and what the others must agree with."""
+"""The backend in this process: for debugging, and the reference for the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
 
 @dataclass(eq=False)
 class InlineJob:
-    """Work that is already done."""
+    """A call that is already done."""
 
     node: NodeId
     verb: str
@@ -52,14 +52,14 @@ class InlineSession:
         return True
 
     def checkpoint(self) -> None:
-        """Do nothing: nodes and loop live and die together."""
+        """Do nothing: nodes and loop run in one process."""
 
     def close(self) -> None:
         self.nodes.clear()
 
 
 class InlineBackend:
-    """Everything here and now, one call after another."""
+    """Runs every call at once in this process."""
 
     name = "inline"
     concurrency = 1

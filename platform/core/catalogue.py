@@ -1,6 +1,6 @@
-"""The catalogue of names: which file holds which member, and how a member is made from a request.
+"""The catalogue of names: the module of each member, and the construction of a member from a request.
 
-Adding a method is one line here; a method that lives outside driftlab needs none, its name says where its class is
+A new method is one line here. A method outside driftlab needs none: its name gives its file and class
 (`core/plugins.py`). Members are frozen dataclasses, so their parameters, types and defaults are data.
 """
 
@@ -55,29 +55,29 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "exact": "driftlab.platform.scheduling.exact:Exact",
     },
 }
-MAX_COUNT = 10_000_000  # of any whole number that a member takes: iterations, frames of a batch, epochs
+MAX_COUNT = 10_000_000  # limit of integer parameters: iterations, frames of a batch, epochs
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A family member by name with the parameters that differ from its defaults, in whatever order they came."""
+    """A family member by name, with the parameters that differ from its defaults; their order does not matter."""
 
     family: str
     name: str
     params: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        """Make the path of a user's file whole here, where the request is read: a worker stands in another folder."""
-        object.__setattr__(self, "name", plugins.absolute(self.name))
+        """Make the path of a user's file absolute where the request is read: workers run in other folders."""
+        object.__setattr__(self, "name", plugins.make_absolute(self.name))
         object.__setattr__(self, "params", tuple(sorted(self.params, key=lambda param: str(param[0]))))
 
     def __str__(self) -> str:
-        """Show the name, and in brackets what differs from the defaults."""
-        name, params = plugins.short(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
+        """Return the name, followed in brackets by the parameters that differ from the defaults."""
+        name, params = plugins.drop_folder(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
         return f"{name}({params})" if params else name
 
     def make(self) -> Any:
-        """Build the member; a wrong parameter is refused with all faults at once."""
+        """Construct the member; all faults of its parameters are reported at once."""
         cls = member_class(self.family, self.name)
         faults = parameter_faults(cls, dict(self.params))
         if faults:
@@ -86,7 +86,7 @@ class Member:
         return cls(**{key: _fitted(value, known[key][0]) for key, value in self.params})
 
     def defaults(self) -> dict[str, Any]:
-        """List the parameters that were not given, with their values as plain data."""
+        """Return the parameters that were not given, with their default values as plain data."""
         from pydantic import ConfigDict, TypeAdapter
 
         plain: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
@@ -100,7 +100,7 @@ def member_class(family: str, name: str) -> type[Any]:
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     if plugins.is_outside(name):
-        return plugins.find(family, name, import_class(BASES[family]))
+        return plugins.load_class(family, name, import_class(BASES[family]))
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
     return import_class(FAMILIES[family][name])
@@ -119,7 +119,7 @@ def parameters(cls: type[Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
-    """Name every parameter that is unknown, of the wrong type, or outside what the member allows."""
+    """List every parameter that is unknown, of the wrong type, or outside its range."""
     known = parameters(cls)
     faults, values = [], {}
     for key, value in given.items():
@@ -143,7 +143,7 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Return the value as its type has it: a whole number may stand for a float, a list for a tuple, nothing else."""
+    """Convert a value to its type: an integer may stand for a float and a list for a tuple."""
     from pydantic import TypeAdapter
 
     fitted = tuple(value) if isinstance(value, list) and typing.get_origin(hint) is tuple else value
@@ -158,4 +158,4 @@ def _type_name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-plugins.hook()  # at import: a worker meets a user's classes first while it unpickles, before any code asks for them
+plugins.install_finder()  # at import: a worker may unpickle a user's class before any code asks for it

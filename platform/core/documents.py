@@ -1,4 +1,4 @@
-"""YAML and JSON as people write them, read within bounds: of size, of depth, and of what aliases stand for."""
+"""YAML and JSON within bounds of size, depth and expanded aliases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from driftlab.errors import DataError, RequestError, quoted, shortened
 
 MAX_FILE_BYTES = 2**22
-MAX_VALUES = 40_000  # of a document, each alias counted as what it stands for
+MAX_VALUES = 40_000  # of a document, aliases expanded
 MAX_DEPTH = 100
 SEPARATORS = 4  # commas and line ends for each value, at most
 
@@ -28,7 +28,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]
         self._weights: dict[int, int] = {}  # values in a composed node, by its identity
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Count what was composed: an alias makes no new nodes, and whoever reads the document meets it in full."""
+        """Count the composed values: an alias makes no new nodes, but its values are counted in full."""
         before, self._depth = self._values, self._depth + 1
         if self._depth > MAX_DEPTH:
             raise RequestError(f"it is nested more than {MAX_DEPTH} deep")
@@ -44,7 +44,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """Look at the keys as they are written: later, those of a `<<` stand among them."""
+        """Refuse repeated keys; the check runs before `<<` merges in the keys of another mapping."""
         node = super().compose_mapping_node(anchor)
         lines: dict[Any, int] = {}
         for key_node, _ in node.value:
@@ -59,7 +59,7 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 class _PeoplesReader(_Reader):
-    """Takes 1e-3 for the number that it is: YAML 1.1 asks for a point and a sign, and its writers go by that."""
+    """Reads 1e-3 as a number: YAML 1.1 requires a point and a sign, which few authors write."""
 
 
 _PeoplesReader.add_implicit_resolver(
@@ -67,9 +67,9 @@ _PeoplesReader.add_implicit_resolver(
 )
 
 
-def read(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
-    """Read YAML as people write it, or as a run stored it; yaml.YAMLError or RequestError where it cannot be."""
-    if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so much would take seconds
+def read_yaml(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
+    """Read YAML written by a person, or by a run (`stored`); raises yaml.YAMLError or RequestError."""
+    if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so many values would take seconds
         raise _too_many(most)
     try:
         reader = _Reader(text, most) if stored else _PeoplesReader(text, most)
@@ -88,7 +88,7 @@ def _too_many(most: int) -> RequestError:
 
 
 def read_json(text: str) -> Any:
-    """Read JSON; ValueError for what is none or nested too deeply."""
+    """Read JSON; ValueError for invalid JSON and for deep nesting."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -96,13 +96,13 @@ def read_json(text: str) -> Any:
 
 
 def read_text(file: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a file of bounded size; FileNotFoundError if there is none, DataError if it is no file or too large."""
+    """Read a file of bounded size; FileNotFoundError if it is missing, DataError if it is not a file or too large."""
     check_file(file, most_bytes)
     return file.read_text(encoding="utf-8")
 
 
 def check_file(file: Path, most_bytes: int) -> None:
-    """Refuse what is no regular file, where opening a pipe would wait for ever, and what is too large."""
+    """Refuse a path that is not a regular file (opening a pipe would block) and a file that is too large."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise DataError(f"'{file}' is no regular file.")

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, however their writer ends."""
+"""Atomic writes: a file is complete or absent, even if the writer is killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
-    """Give a draft to write, which takes the file's place once it is done; a failure leaves nothing of it."""
+def atomic_write(file: Path) -> Iterator[Path]:
+    """Yield the path of a draft that replaces the file at the end; after a failure nothing is left of the draft."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield draft
@@ -19,7 +19,7 @@ def whole(file: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(file: Path, content: str | bytes) -> None:
-    """Write a text or bytes, at once as far as any reader can tell."""
-    with whole(file) as draft:
+def write_atomically(file: Path, content: str | bytes) -> None:
+    """Write text or bytes so that no reader sees a part of them."""
+    with atomic_write(file) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)

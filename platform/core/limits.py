@@ -1,4 +1,4 @@
-"""A limit to how long a call may take on this machine: for members that anybody may bring along."""
+"""A time limit for calls into members, which users can supply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 
 
 class TookTooLong(BaseException):
-    """Raised inside a call that went on for longer than it may; no `except Exception` in the call keeps it."""
+    """Raised inside a call that exceeds its time limit; a BaseException, which `except Exception` does not catch."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class _Watch:
-    """One thread that interrupts every call whose time is over: a thread for each call took longer than the calls."""
+    """One thread that interrupts every call past its limit: a thread per call cost more than the calls."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -50,7 +50,7 @@ class _Watch:
             return number
 
     def end(self, number: int) -> None:
-        """Let a call go: from here on nothing is raised for it any more."""
+        """Stop watching a call; nothing is raised for it afterwards."""
         with self._changed:
             self._calls.pop(number, None)
 
@@ -71,5 +71,5 @@ class _Watch:
 
 @cache
 def _watch() -> _Watch:
-    """Start the thread when the first call is limited."""
+    """Start the thread at the first limited call."""
     return _Watch()

@@ -1,4 +1,4 @@
-"""Measures of how well a model sees, and how sure a mean over seeds is."""
+"""Scores of predictions, and intervals of means over seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EDGE_S = 1e-9  # a frame shown exactly window_s ago lies outside the window, wha
 
 
 class Interval(NamedTuple):
-    """A mean with its 95 % interval; one value has no interval, which is not the same as an interval of width 0."""
+    """A mean with its 95 % interval; one value has no interval (None), which differs from an interval of width 0."""
 
     mean: float
     low: float | None
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
-    """Count per frame of a batch how often truth [row] was taken for prediction [column]: [n, classes, classes]."""
+    """Count per frame how often truth [row] was predicted as [column]: [n, classes, classes]."""
     if predictions.shape != truths.shape:
         raise ValueError(f"predictions are {predictions.shape}, truths are {truths.shape}")
     if classes > IGNORE:

@@ -1,7 +1,7 @@
-"""Members from outside: `path/to/file.py:Class` or `package.module:Class` stands wherever a member's name may.
+"""Members from outside: `path/to/file.py:Class` or `package.module:Class` stands for a member's name.
 
-A file becomes a module that is called by its path, so that every process can find it again by that name: a worker that
-unpickles what a member left behind has only the name.
+A file becomes a module named after its path, so that every process can import it by that name: a worker that
+unpickles a member's object has only the module's name.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _PREFIX = "file:"
 
 
 def is_outside(name: str) -> bool:
-    """Tell a class that a user brings from a name of the catalogue."""
+    """Tell whether a name means a user's class rather than one of the catalogue."""
     return ":" in name or name.endswith(SUFFIX)
 
 
-def absolute(name: str) -> str:
-    """Make the path of a file whole; every other name stays as it is."""
+def make_absolute(name: str) -> str:
+    """Make the path of a file absolute; other names are returned unchanged."""
     place, colon, cls = name.rpartition(":")
     return os.path.abspath(os.path.expanduser(place)) + colon + cls if place.endswith(SUFFIX) else name
 
 
-def short(name: str) -> str:
-    """Leave out where a file lies: what tables say must not depend on it."""
+def drop_folder(name: str) -> str:
+    """Remove the folder from a name: tables must not depend on it."""
     place, colon, cls = name.rpartition(":")
     return Path(place).name + colon + cls if place.endswith(SUFFIX) else name
 
 
 def code_digest(name: str) -> str | None:
-    """Hash the file that a member lies in; None for a member of the catalogue or of a package."""
+    """Hash the file of a member; None for a member of the catalogue or of a package."""
     place = Path(name.rpartition(":")[0])
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
 
 
-def find(family: str, name: str, base: type[Any]) -> type[Any]:
-    """Import a class and insist that it can be a member of the family."""
-    given = absolute(name)
+def load_class(family: str, name: str, base: type[Any]) -> type[Any]:
+    """Import a class and check that it can be a member of the family."""
+    given = make_absolute(name)
     place, colon, attribute = given.rpartition(":")
     if not colon:
         raise RequestError(f"{family} member '{given}': name the class in it too, such as {given}:MyMember.")
@@ -68,8 +68,8 @@ def find(family: str, name: str, base: type[Any]) -> type[Any]:
     return found[attribute]
 
 
-def hook() -> None:
-    """Let this process import files by the names that their modules have; calling this again changes nothing."""
+def install_finder() -> None:
+    """Let this process import files by their module names; further calls change nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
@@ -91,7 +91,7 @@ def _imported(family: str, given: str, place: str) -> ModuleType:
         )
     try:
         return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
-    except (Exception, SystemExit) as error:  # a user's file may fail in any way; what it says is for the user
+    except (Exception, SystemExit) as error:  # a user's file may fail in any way, and its message is for the user
         where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
         raise RequestError(
             f"{family} member '{given}': cannot import it{where}: {type(error).__name__}: {error}"
@@ -108,7 +108,7 @@ def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
 
 
 def _faults(cls: type[Any], base: type[Any]) -> Iterator[str]:
-    """Say what a class lacks to be a member."""
+    """List what a class lacks to be a member."""
     if not issubclass(cls, base):
         yield f"it must be a subclass of {base.__module__}.{base.__name__}"
         return

@@ -1,4 +1,4 @@
-"""The records that cross borders between nodes, backends and tables."""
+"""The records that nodes, backends and tables exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from driftlab.errors import RunError
 
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
-Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar stands for the whole chunk
+Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
 Engine = Literal["accelerator", "cpu", "storage", "link"]
 Share = float | Mapping[Engine, float]  # of a machine; a number stands for all its parts
@@ -21,7 +21,7 @@ Share = float | Mapping[Engine, float]  # of a machine; a number stands for all 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node's verb gives back: facts for the loop, rows for the tables, a payload for other nodes.
+    """The result of a node's verb: facts for the loop, rows for the tables, a payload for other nodes.
 
     Facts and rows are small and travel to the driver; the payload (frames, weights, deltas) never does.
     """
@@ -33,7 +33,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one leaf layer computes and moves for one input."""
+    """Computation and traffic of one leaf layer for one input."""
 
     name: str
     kind: str
@@ -46,24 +46,24 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """A network's static account for one input of a given size."""
+    """The static cost of a network for one input of a given size."""
 
     macs: int
     parameters: int
     weight_bytes: int
     activation_bytes: int
     layers: tuple[LayerCost, ...] = ()
-    kernel_bytes: int = 0  # of its weights, what has several dimensions: what networks of other widths can share
+    kernel_bytes: int = 0  # of its multi-dimensional weights, which networks of other widths can share
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What was computed with a network, in counts that depend on the data and never on the host."""
+    """The computation done with a network, in counts that depend on the data and never on the host."""
 
     forward: tuple[int, ...] = ()  # frames of each batch that went forward
     backward: tuple[int, ...] = ()  # frames of each batch whose gradients came back
-    trained: tuple[str, ...] | None = None  # modules whose weights learned; None: all of them
-    kept_bytes: int = 0  # held beside the network and its activations: an optimiser's state, copies, samples
+    trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
+    kept_bytes: int = 0  # held beside the network and its activations: optimiser state, copies, samples
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
@@ -73,34 +73,34 @@ class Passes:
 
 @dataclass(frozen=True)
 class Need:
-    """What a work takes, alone on the whole machine."""
+    """The resources that a task needs when it has the machine alone."""
 
-    seconds: Mapping[Engine, float] = field(default_factory=dict)  # by part of the machine; one entry for most
+    seconds: Mapping[Engine, float] = field(default_factory=dict)  # per part of the machine; most needs have one part
     memory_bytes: int = 0
     joules: float = 0.0
 
     @property
     def alone_s(self) -> float:
-        """How long it takes where nothing else runs: its parts come one after another."""
+        """Return the time on an otherwise idle machine; parts run one after another."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the networks that an application can run: what it knows, and what it costs on the machine at hand."""
+    """A network that an application can run, with its accuracy and its cost on the machine."""
 
     name: str
-    accuracy: float | None  # a fraction, as is known where it is chosen; None or NaN: nobody has measured it
-    memory_bytes: int  # of what a scheduler shares out: its weights, or what somebody measured
+    accuracy: float | None  # validation accuracy, a fraction; None or NaN: not measured
+    memory_bytes: int  # memory that a scheduler allocates: the weights, or a measured size
     latency_s: float  # per frame, alone on the whole machine
     energy_j: float | None = None  # per frame
     macs: int | None = None
-    judged: float | None = None  # accuracy on data that nothing was chosen by; None: only the known one is there
-    kernel_bytes: int | None = None  # of its weights, as in its account; None: somebody else measured it
+    test_accuracy: float | None = None  # None: only `accuracy` is known
+    kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
 
     def __post_init__(self) -> None:
-        """Take NaN for not measured, where that may be, and refuse what no scheduler can compare."""
-        for name in ("accuracy", "energy_j", "judged"):
+        """Convert NaN to None where a value may be missing, and refuse values that no scheduler can compare."""
+        for name in ("accuracy", "energy_j", "test_accuracy"):
             if (value := getattr(self, name)) is not None and math.isnan(value):
                 object.__setattr__(self, name, None)
         if not (0 <= self.latency_s < math.inf and self.memory_bytes >= 0):
@@ -108,14 +108,14 @@ class Variant:
             raise RunError(f"The network '{self.name}' takes {needs}; both must be finite and at least 0.")
 
     @property
-    def reached(self) -> float | None:
-        """The accuracy that results tell."""
-        return self.accuracy if self.judged is None else self.judged
+    def reported_accuracy(self) -> float | None:
+        """Return the test accuracy, or the validation accuracy where none was measured."""
+        return self.accuracy if self.test_accuracy is None else self.test_accuracy
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A device has seen the frames of one window."""
+    """A device has captured the frames of one window."""
 
     frames: int
     has_truth: bool
@@ -125,11 +125,11 @@ class Captured:
 class Uploaded:
     """A device has packed sampled frames for the link."""
 
-    frames: int
-    bytes: int  # what the link carries
+    frames: int  # on the link
+    bytes: int  # including the encoder's description of itself, which is not sent
     gross_bytes: int  # with what the encoder says about itself, which is not sent
     newest_s: float
-    host_seconds: float  # to pack them
+    host_seconds: float  # to encode them
 
 
 @dataclass(frozen=True)
@@ -153,37 +153,37 @@ class Stored:
     frames: int
     buffered: int
     newest_s: float
-    usable_s: float | None  # time of the newest sample in the buffer with a label that counts, if there is one
-    phis: tuple[float, ...]  # how much the teacher's labels changed from each sample to the next
-    unknown: int = 0  # labels that name no class of the list
+    usable_s: float | None  # time of the newest sample in the buffer with a usable label, if any
+    phis: tuple[float, ...]  # φ-score between each sample and the next
+    unknown: int = 0  # labels outside the class list
     domain: int | None = None  # of the newest sample, where the experiment tells domains
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A learner has finished a phase and packed what changed."""
+    """A learner has finished a phase and encoded the update."""
 
-    frames: int  # in the buffer that it trained on
-    iterations: int
+    frames: int  # in the buffer
+    iterations: int  # coordinates in the update
     bytes: int
     values: int  # how many coordinates the update carries
     loss_first: float | None
     loss_last: float | None
-    score: float | None  # on what was trained on, where the phase asked for it
+    score: float | None  # on the training samples, where the phase asked for it
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
-    clamped: int = 0  # values too large for how the update writes them
+    clamped: int = 0  # values clamped to the range of the update's number format
     work: Passes = Passes()
 
 
 @dataclass(frozen=True)
-class Applied:
-    """An application has taken an update or labels, or refused them with a reason."""
+class Receipt:
+    """An application has applied an update or labels, or refused them with a reason."""
 
-    version: int  # of the newest model it holds
+    version: int  # of the newest model
     accepted: bool
     reason: str = ""
-    unknown: int | None = None  # how many of the labels name no class of the list
+    unknown: int | None = None  # labels outside the class list
 
 
 @dataclass(frozen=True)
@@ -191,17 +191,17 @@ class Received:
     """A learner or a teacher has decoded samples that came over the link."""
 
     frames: int
-    refused: str = ""  # why it cannot read them
+    refused: str = ""  # why the learner cannot decode them
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A learner has tried out ways to learn on a part of its samples, and looked at the rest."""
+    """A learner has tried several phases on a part of its samples and scored each on the rest."""
 
-    before: float | None  # score of the network as it is, a fraction
-    after: tuple[float | None, ...]  # and after each way
-    work: tuple[Passes, ...]  # of each trial, with the look at what came of it
-    looks: Passes  # to find the score before
+    before: float | None  # score of the current network, a fraction
+    after: tuple[float | None, ...]  # score after each phase
+    work: tuple[Passes, ...]  # of each trial, scoring included
+    looks: Passes  # work of scoring the current network
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,17 +211,17 @@ class Watched:
     frames: int
     processed: int
     busy_s: float
-    joules: Mapping[str, float]  # by what they were spent on
-    scored: int  # frames with a truth to compare with
+    joules: Mapping[str, float]  # by purpose
+    scored: int  # frames with truth
     frame_score_sum: float
     window_score_sum: float
-    counts: npt.NDArray[np.int64] | None  # of the task over all of them; None where nothing was scored
-    memory_bytes: int = 0  # the most that learning on the stream held
+    counts: npt.NDArray[np.int64] | None  # of the task over all frames; None where no frame was scored
+    memory_bytes: int = 0  # peak of learning on the stream
 
 
 @dataclass(frozen=True)
 class Noticed:
-    """An application has summed up what it saw since it was asked last."""
+    """An application has summarised its frames since the last request."""
 
     frames: int
     entropy: float | None
@@ -234,4 +234,4 @@ class Finished:
     """An application has come to the end of its session."""
 
     digest: str
-    last: Watched  # what it saw and had not told yet
+    last: Watched  # its frames since the last report

@@ -1,4 +1,4 @@
-"""What messages between nodes share: a CRC-32 at their end, and decompression that no message can blow up."""
+"""The common parts of messages between nodes: a CRC-32 at the end, and decompression of bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from driftlab.errors import WireError
 
 CHECKSUM = struct.Struct("<I")
 ZLIB = zlib.MAX_WBITS  # zlib's name for a zlib header
-GZIP = 31  # for a gzip header; unlike the gzip module's it holds no time
+GZIP = 31  # selects a gzip header; unlike the gzip module's it holds no time
 
 
 def seal(body: bytes) -> bytes:
@@ -26,7 +26,7 @@ def unseal(message: bytes) -> bytes:
 
 
 def inflate(data: bytes, limit_bytes: int, header: int = ZLIB) -> bytes:
-    """Decompress one whole stream; refuse one that holds more than the limit, that is cut, or that bytes follow."""
+    """Decompress one complete stream; refuse a stream above the limit, a truncated one, and trailing bytes."""
     stream = zlib.decompressobj(header)
     try:
         inflated = stream.decompress(data, limit_bytes + 1)
@@ -43,5 +43,5 @@ def pack(body: bytes) -> bytes:
 
 
 def unpack(message: bytes, limit_bytes: int) -> bytes:
-    """Read a packed message of at most so many bytes."""
+    """Unseal and decompress a message of at most `limit_bytes`."""
     return inflate(unseal(message), limit_bytes)

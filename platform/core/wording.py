@@ -1,4 +1,4 @@
-"""Pydantic's findings in the words of those who write YAML."""
+"""Pydantic's validation errors in the vocabulary of YAML."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ WORDS: Mapping[str, str] = {
 }
 
 
-def worded(detail: ErrorDetails) -> str:
-    """Say what is wrong with a value: as pydantic does, where that needs no knowledge of Python."""
+def describe_fault(detail: ErrorDetails) -> str:
+    """Describe a fault: in pydantic's words unless they presume knowledge of Python."""
     return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"

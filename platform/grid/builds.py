@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.catalogue import content_of, find_workload
+from driftlab.datasets.catalogue import find_workload, folder_digest_of
 from driftlab.platform.backend.base import Backend, Job, NodeId, Session
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.grid.progress import Progress
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Site, key
+from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site, context_key
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.request.cells import cells_of, has_own_classes, measured_of, open_workload
@@ -41,7 +41,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     settings = {}
     for one, sharing in asked:
         setting = _setting(one, built, packs)
-        settings.update({key(one.workload.label, one.scaling, seed): setting for seed in sharing})
+        settings.update({context_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
 
 
@@ -84,7 +84,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 batch=part.pretrain_batch,
                 lr=part.pretrain_rate,
                 seed=part.pretrain_seed,
-                content=content_of(seen.name),
+                content=folder_digest_of(seen.name),
                 fresh_head=has_own_classes(seen, stream),
             ),
             member,
@@ -93,7 +93,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
     ]
 
 
-def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress) -> dict[str, Network]:
+def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress) -> dict[str, BuiltNetwork]:
     """Start every build, then wait for each; builders differ so that they may run side by side."""
     jobs = []
     for number, recipe in enumerate(recipes.values()):
@@ -105,7 +105,7 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
     for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
         progress.building(_named(recipe), done, len(recipes))
         facts = session.result(job).facts
-        networks[name] = Network(recipe.network.network, facts.profile, facts.digest, job)
+        networks[name] = BuiltNetwork(recipe.network.network, facts.profile, facts.digest, job)
         progress.built(_named(recipe, len(facts.profile)), done, len(recipes))
     return networks
 
@@ -140,7 +140,7 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(asked: Asked, built: Mapping[str, Network], packs: Mapping[tuple[str, str], Job]) -> CellContext:
+def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]) -> CellContext:
     experiment, part = asked.experiment, asked.experiment.server
     server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {}
@@ -164,7 +164,7 @@ def _setting(asked: Asked, built: Mapping[str, Network], packs: Mapping[tuple[st
 
 
 def _app_setting(
-    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, Network], server: Site
+    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, BuiltNetwork], server: Site
 ) -> AppContext:
     student, *teachers = (built[recipe.key()] for recipe in recipes)
     teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes

@@ -18,7 +18,7 @@ from driftlab.platform.grid.builds import settings_of
 from driftlab.platform.grid.plan import Plan
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.cell import Cell
-from driftlab.platform.loop.context import CellContext, key
+from driftlab.platform.loop.context import CellContext, context_key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.rows import failed_rows
 from driftlab.platform.request.experiment import Experiment
@@ -90,7 +90,7 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
 def _run_cell(cell: Cell, work: Work) -> str:
     """Run and record one cell; return why it failed, or nothing."""
     started = time.perf_counter()
-    setting = work.settings[key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = work.settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
         with _session(work, cell.id) as session:
             loop = Loop(cell, setting, session, work.progress.advanced)

@@ -1,4 +1,4 @@
-"""The folder of a run: made whole, locked while someone works in it, refused when it is something else."""
+"""The folder of a run: created atomically, locked while a process works in it, refused when it is something else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import yaml
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.documents import read_json, read_text
-from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.files import write_atomically
 
-RUNS = Path("runs")  # where they are kept when nobody says otherwise
+RUNS = Path("runs")  # the default place of run folders
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
 ATTEMPTS = 10  # to lock a folder that others remove
 
@@ -57,7 +57,7 @@ def new_run(path: Path, spec: dict[str, Any]) -> Path:
     _refuse_filled(path)
     with _cannot_write(path):
         path.mkdir(parents=True, exist_ok=True)
-        write_whole(path / SPEC, text)  # first: from here on the folder can be continued
+        write_atomically(path / SPEC, text)  # first: from here on the folder can be continued
         (path / "tables").mkdir(exist_ok=True)
     return path.resolve()
 
@@ -101,7 +101,7 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
     try:
         read_json(read_text(path / INFO))
     except (OSError, ValueError, DataError):
-        write_whole(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
+        write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
 def missing(path: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origi
     found = {}
     for cell in cells:
         code = {member.name: plugins.code_digest(member.name) for member in cell.system.members}
-        own = {plugins.short(name): digest for name, digest in code.items() if digest}
+        own = {plugins.drop_folder(name): digest for name, digest in code.items() if digest}
         narrowed = cell_spec(spec, cell.system.name, cell.workload, cell.fleet, cell.seed)
         found[cell.id] = Origin(narrowed, {**versions, **own})
     return found

@@ -1,4 +1,4 @@
-"""What a run tells those who wait for it."""
+"""Reports of a run's progress to its listeners."""
 
 from __future__ import annotations
 

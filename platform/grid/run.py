@@ -39,8 +39,8 @@ def run(
     """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
     spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
     check_torch_device(spec.compute.torch_device)
-    with begun(spec, None if out is None else Path(out)) as directory:
-        return work(spec, directory, open_backend, progress or Progress())
+    with create_run(spec, None if out is None else Path(out)) as directory:
+        return execute(spec, directory, open_backend, progress or Progress())
 
 
 def resume(
@@ -50,19 +50,19 @@ def resume(
     progress: Progress | None = None,
 ) -> Outcome:
     """Continue a run that was interrupted: cells it has finished stay, all others are run."""
-    spec, path = found(Path(directory))
+    spec, path = open_run(Path(directory))
     with paths.locked(path):
-        return work(spec, path, open_backend, progress or Progress())
+        return execute(spec, path, open_backend, progress or Progress())
 
 
 @contextmanager
-def begun(spec: Experiment, out: Path | None) -> Iterator[Path]:
+def create_run(spec: Experiment, out: Path | None) -> Iterator[Path]:
     """Make and lock the folder of a new run; where the run is refused before it has done anything, nothing stays."""
     with paths.begin_run(paths.fresh(spec.name) if out is None else out, resolved(spec)) as directory:
         yield directory
 
 
-def found(path: Path) -> tuple[Experiment, Path]:
+def open_run(path: Path) -> tuple[Experiment, Path]:
     """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
     document = read_spec(path)
     with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
@@ -73,7 +73,7 @@ def found(path: Path) -> tuple[Experiment, Path]:
     return spec, path.resolve()
 
 
-def work(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
+def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
     """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
     plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():

@@ -1,4 +1,4 @@
-"""One application on a device of the cell, as the loop sees it."""
+"""The state of one application on a device during a cell."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from driftlab.platform.world.link import Link
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """A piece of the stream that an application is looking at."""
+class StreamPiece:
+    """A piece of the stream that an application is processing."""
 
     start_s: float
     stop_s: float
@@ -32,30 +32,30 @@ class View:
 
 @dataclass
 class AppRun:
-    """What an application watches, sends, and gets back."""
+    """One application on a device: its request, its links, and its state in the loop."""
 
     spec: DeviceSpec
     wish: AppSpec
     context: AppContext
     facts: StreamFacts
-    up: Link  # the device's: its applications share it
+    up: Link  # of the device: its applications share it
     down: Link
-    faults: Mapping[Direction, np.random.Generator]  # decide which messages arrive damaged
+    faults: Mapping[Direction, np.random.Generator]  # they decide which messages arrive damaged
     damaged: float  # share of them
     server_state: Any  # the streaming member's state where the learner stands
-    device_state: Any  # and as the device last heard of it
-    turn: simpy.Resource  # one training round of an application at a time, however many GPUs there are
-    local: bool = False  # whether its learner stands on the device
+    device_state: Any  # the device's copy of that state, as of the last plan
+    turn: simpy.Resource  # one training round of an application at a time, regardless of the number of GPUs
+    local: bool = False  # whether its learner is on the device
     has_learner: bool = False
-    runs: int | None = None  # which of its networks the device runs, where one was chosen
-    trains: int | None = None  # and which of them the learner works on
-    chosen: Any = None  # what the scaling member's last choice handed on
-    learning: Learning | None = None  # what it offers to learn or is learning on the device
-    way: int | None = 0  # which of the offered ways the scheduler chose; None: none
-    view: View | None = None
+    runs: int | None = None  # the network that the device runs, where one was chosen
+    trains: int | None = None  # the network that the learner trains
+    chosen: Any = None  # state of the scaling member's choices
+    learning: Learning | None = None  # training that it offers or runs on the device
+    way: int | None = 0  # the way that the scheduler chose; None: none
+    view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
-    waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes them all
-    in_step: bool = True  # whether the device took the last update; if it did not, it can take none that builds on it
+    waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
+    in_step: bool = True  # whether the device applied the last update; if not, it can apply none that builds on it
     account: Account = field(default_factory=Account)
 
     @property
@@ -72,7 +72,7 @@ class AppRun:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the student's input."""
+        """Return height and width of the student's input."""
         return self.wish.stream.height, self.wish.stream.width
 
     @property
@@ -87,6 +87,6 @@ class AppRun:
         return any(app.name == self.app for app in self.spec.present(time_s))
 
     def message(self, direction: Direction, kind: str) -> Message:
-        """Begin a message; what becomes of it on the way is drawn now."""
-        damaged = None if self.local else damage.draw(self.faults[direction], self.damaged)
+        """Create a message; its damage on the way is drawn now."""
+        damaged = None if self.local else damage.draw_damage(self.faults[direction], self.damaged)
         return Message(self, direction, kind, damaged, "torn" if damaged else "")

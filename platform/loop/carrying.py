@@ -1,4 +1,4 @@
-"""Messages over a device's links: queued, counted, damaged, paid for by its radio."""
+"""Messages over a device's links: queued, counted, damaged, charged to its radio."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from driftlab.platform.loop.rows import transfer_row
 
 @dataclass
 class Carrying:
-    """Puts messages on links; one that stays on its device is there at once and leaves no row."""
+    """Sends messages over links; a message within a device arrives at once and has no row."""
 
     parts: Parts
     devices: dict[str, DeviceRun]
 
     def carry(self, message: Message, size: int) -> Process:
-        """Carry a message to the other end and count it."""
+        """Send a message to the other end and count it."""
         app = message.app
         message.arrive_s = self.parts.clock.now
         if not app.local:
@@ -33,6 +33,6 @@ class Carrying:
         message.refused = message.missed or message.refused
 
     def arrived(self, message: Message, **columns: Any) -> None:
-        """Write a message's row, now that its receiver has taken or refused it."""
+        """Write a message's row, after its receiver has accepted or refused it."""
         if message.transfer is not None:
             self.parts.ledger.row("transfers", **transfer_row(message), **columns)

@@ -1,4 +1,4 @@
-"""A cell: one system on one workload with one fleet and one seed, with everything that it needs to run."""
+"""A cell: one system on one workload with one fleet and one seed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.systems.system import System
-from driftlab.platform.world.apps import App, Event, running
+from driftlab.platform.world.apps import App, Event, running_apps
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 
 
 @dataclass(frozen=True)
 class AppSpec:
-    """One application of a device: what it wishes, and what it watches."""
+    """One application of a device: its requirements and its stream."""
 
     app: App
     stream: StreamSpec
@@ -21,35 +21,37 @@ class AppSpec:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One device of a fleet, and who lives on it."""
+    """One device of a fleet, with its applications."""
 
     name: str
     hardware: Hardware
     link: LinkProfile
     tenants: tuple[AppSpec, ...]
-    events: tuple[Event, ...] | None = None  # who comes and goes when; none: all are there from beginning to end
+    events: tuple[Event, ...] | None = None  # arrivals and departures; none: all applications run throughout
 
     @property
     def duration_s(self) -> float:
         return self.tenants[0].stream.duration_s
 
     def name_of(self, tenant: AppSpec) -> str:
-        """Say how an application's nodes are called: by the device, and where that has several by both."""
+        """Return the name of an application's nodes: the device, with the application where the device has several."""
         return self.name if len(self.tenants) == 1 else f"{self.name}/{tenant.app.name}"
 
     def present(self, time_s: float) -> tuple[App, ...]:
-        """Tell which applications run at a time, and what they wish then."""
-        return tuple(tenant.app for tenant in self.tenants) if self.events is None else running(self.events, time_s)
+        """Return the applications that run at a time, with their requirements then."""
+        return (
+            tuple(tenant.app for tenant in self.tenants) if self.events is None else running_apps(self.events, time_s)
+        )
 
     def stopped(self, after_s: float, until_s: float) -> set[str]:
-        """Tell which applications went in between, whether or not they came back."""
+        """Return the applications that stopped in between, whether or not they came back."""
         events = self.events or ()
         return {event.app.name for event in events if event.kind == "stop" and after_s < event.time_s <= until_s}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: everything it needs besides the experiment's common settings."""
+    """One run: everything that it needs besides the experiment's common settings."""
 
     id: str
     system: System
@@ -58,4 +60,4 @@ class Cell:
     devices: tuple[DeviceSpec, ...]
     seed: int
     duration_s: float
-    gpus: int = 1  # of the server that the devices take turns on
+    gpus: int = 1  # of the server that the devices share

@@ -1,4 +1,4 @@
-"""What the cells of a workload share: students and teachers that were built, and the machines that teach."""
+"""The common objects of a workload's cells: built students and teachers, and the machines of the learners."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ from driftlab.platform.world.hardware import Hardware
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network that was built, or the family of networks that a scaling member makes of one."""
+class BuiltNetwork:
+    """A built network, or the family of networks that a scaling member made of one."""
 
     name: str
-    profile: tuple[Profile, ...]  # what is known of each, from the smallest on
+    profile: tuple[Profile, ...]  # of each, from the smallest on
     digest: str
-    weights: Job  # its payload is what the scaling member stores
+    weights: Job  # its payload is the stored family
 
     @property
     def first(self) -> int:
-        """Say which of them runs as long as nobody has chosen another."""
+        """Return the network that runs until another is chosen."""
         return most_accurate([one.accuracy for one in self.profile])
 
     @property
     def cost(self) -> ModelCost:
-        """Account for the one that runs first."""
+        """Return the cost of the network that runs first."""
         return self.profile[self.first].cost
 
 
 @dataclass(frozen=True)
 class Site:
-    """The machine that labels and learns: the virtual server, or the device itself."""
+    """The machine that labels and trains: the virtual server, or the device itself."""
 
     hardware: Hardware
-    label_s: float | None  # per frame; None: computed from the teacher's account
-    step_s: float | None  # per learning step; None: computed from the student's account
+    label_s: float | None  # per frame; None: computed from the teacher's cost
+    step_s: float | None  # per training step; None: computed from the student's cost
 
     def label(self, frames: int, label_s: float, label_j: float | None = None) -> Need:
-        """Say what labelling takes; a teacher that is no network draws what the machine draws above idling."""
+        """Return the need of labelling; an oracle draws the machine's power above idle."""
         seconds = frames * label_s
         drawn_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
         return Need({"accelerator": seconds}, 0, drawn_j)
 
     def learn(self, cost: ModelCost, passes: Passes) -> Need:
-        """Say what counted passes take; where a step has a given length, it has that length."""
+        """Return the need of counted passes; a step of given length takes that long."""
         need = need_of(cost, self.hardware, passes)
         if self.step_s is None:
             return need
         return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 
-def key(workload: str, scaling: Member, seed: int) -> str:
-    """Name the conditions of a workload for systems with this scaling member under a seed."""
+def context_key(workload: str, scaling: Member, seed: int) -> str:
+    """Return the key of a workload's context for systems with this scaling member under a seed."""
     return f"{workload} {scaling!r} {seed}"
 
 
 @dataclass(frozen=True)
 class AppContext:
-    """What one application needs: its network, and who teaches it."""
+    """The shared objects of one application: its network and its teacher."""
 
-    student: Network
-    teacher: Network | None
+    student: BuiltNetwork
+    teacher: BuiltNetwork | None
     teacher_spec: TeacherSpec
     label_s: float  # per frame on the server
     classes: int
-    packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: what it knows of the source
-    measured: tuple[Variant, ...] = ()  # the networks that it could run, where somebody has measured them
+    packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: its summary of the source
+    measured: tuple[Variant, ...] = ()  # measured networks that it could run, where a profile is given
 
     @property
     def task(self) -> Task:
@@ -85,12 +85,12 @@ class AppContext:
         return self.teacher_spec.kind if self.teacher is None else self.teacher.name
 
     def label(self, site: Site, frames: int) -> Need:
-        """Say what the teacher takes to label frames on a machine."""
+        """Return the need of labelling frames on a machine."""
         teacher_j = None if self.teacher is None else inference_j(self.teacher.cost, site.hardware)
         return site.label(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
 
     def on_device(self, server: Site, hardware: Hardware) -> Site:
-        """Move the learner to a device; an oracle stands for a network that takes longer there in proportion."""
+        """Return a site on a device; an oracle stands for a network that is proportionally slower there."""
         if self.teacher is not None:
             return Site(hardware, inference_s(self.teacher.cost, hardware), None)
         return Site(hardware, self.label_s * server.hardware.macs_per_s / hardware.macs_per_s, None)
@@ -105,7 +105,7 @@ class AppContext:
 
 @dataclass(frozen=True)
 class CellContext:
-    """The conditions that hold for every cell of a workload."""
+    """The settings of every cell of a workload."""
 
     experiment: str
     clock: ClockKind
@@ -113,8 +113,8 @@ class CellContext:
     pictures: int
     apps: Mapping[str, AppContext]
     server: Site
-    domains_told: bool = False  # whether devices are told which domain a frame is of
-    learn_limit_s: float = 60.0  # longer than that no single piece of learning on the stream may keep a device busy
+    domains_told: bool = False  # whether devices know the domain of each frame
+    learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
-    live: bool = True  # whether applications run their networks, or are only given shares
+    live: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"

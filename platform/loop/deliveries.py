@@ -1,4 +1,4 @@
-"""What comes of a round of learning, and goes to the device: labels, weights, or a new plan alone."""
+"""The results of a training round for the device: labels, weights, or a new plan alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.platform.backend.base import Job, Session
-from driftlab.platform.core.records import Applied, Need, Stored, Trained
+from driftlab.platform.core.records import Need, Receipt, Stored, Trained
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.messages import Message, Upload
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan
-from driftlab.platform.world.cost import added
+from driftlab.platform.world.cost import add_needs
 
 
 @dataclass
 class TrainingRound:
-    """One stay of samples with a learner, for its row in the updates table; one without uploads only sends weights."""
+    """A training round, for its row in the updates table; one without uploads only sends weights."""
 
     app: AppRun
     uploads: tuple[Upload, ...] = ()
@@ -25,23 +25,23 @@ class TrainingRound:
     teach_end_s: float | None = None
     train_start_s: float | None = None
     train_end_s: float | None = None
-    state: Any = None  # the streaming member's, after this round
+    state: Any = None  # of the streaming member, after this round
     stored: Stored | None = None
     trained: Trained | None = None
     plan: DownlinkPlan | None = None
-    way: str | None = None  # which of several the scheduler chose
-    needs: list[Need] = field(default_factory=list)  # of everything that was done
+    way: str | None = None  # the one of several that the scheduler chose
+    needs: list[Need] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
-    now_s: float = 0.0  # when the last step was done
+    now_s: float = 0.0  # end of the last step
 
     @property
     def need(self) -> Need:
-        return added(self.needs)
+        return add_needs(self.needs)
 
 
 @dataclass
 class Delivery(ABC):
-    """Something that goes to the device after a round."""
+    """A message to the device after a round."""
 
     app: AppRun
     session: Session
@@ -51,20 +51,20 @@ class Delivery(ABC):
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """How much the link carries."""
+        """Return its bytes on the link."""
 
     def take(self, message: Message) -> Job | None:
-        """Hand it to the application, whose answer is Applied; None: nothing has to be handed over."""
+        """Hand it to the application, whose reply is Applied; None if the application does not need it."""
         return None
 
     @abstractmethod
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
-        """Take into account what became of it; return its row of the updates table, if it has one."""
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any] | None:
+        """Process its outcome; return its row of the updates table, if it has one."""
 
 
 @dataclass
 class LabelDelivery(Delivery):
-    """Labels of one upload; the device carries them along from the moment of their arrival."""
+    """Labels of one upload; the device warps them from their arrival on."""
 
     upload: Upload
     packed: Job
@@ -80,13 +80,13 @@ class LabelDelivery(Delivery):
         times_s = self.upload.sent.newest_s, message.arrive_s
         return self.session.call(self.app.node("application"), "track", self.packed, *times_s, message.damage)
 
-    def settle(self, message: Message, applied: Applied | None) -> None:
+    def settle(self, message: Message, applied: Receipt | None) -> None:
         return None
 
 
 @dataclass
 class PlanDelivery(Delivery):
-    """A new plan alone, after a round in which nothing was learned."""
+    """A new plan alone, after a round without training."""
 
     done: TrainingRound
 
@@ -96,7 +96,7 @@ class PlanDelivery(Delivery):
     def bytes(self) -> int:
         return PLAN_BYTES
 
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
         if not message.refused:
             self.app.device_state = self.done.state
         return {"done": self.done, "reason": self.done.idle}
@@ -104,7 +104,7 @@ class PlanDelivery(Delivery):
 
 @dataclass
 class UpdateDelivery(Delivery):
-    """Weights; the device uses them from the moment of their arrival."""
+    """Weights; the device uses them from their arrival on."""
 
     done: TrainingRound
     packing: Job
@@ -119,7 +119,7 @@ class UpdateDelivery(Delivery):
     def take(self, message: Message) -> Job:
         return self.session.call(self.app.node("application"), "apply", self.packing, message.arrive_s, message.damage)
 
-    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
         if applied is None:
             return {"done": self.done, "reason": message.refused}
         self.app.account.updates += applied.accepted

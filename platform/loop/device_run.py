@@ -1,4 +1,4 @@
-"""A device as its scheduler sees it: which applications run there, what each could run, and what was granted."""
+"""A device and its scheduling: its running applications, their networks, and their allocations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason,
 from driftlab.platform.world.apps import App
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import Radio, RadioMeter
-from driftlab.platform.world.machine import Machine, overall
+from driftlab.platform.world.machine import Machine, accelerator_share
 from driftlab.platform.world.variants import paged_bytes
 
 
 @dataclass(frozen=True)
 class AppAllocation:
-    """What one application got, and until when nothing else was planned."""
+    """The allocation of one application, and the time for which it was planned."""
 
     app: AppRun
     demand: Demand
@@ -32,39 +32,39 @@ class AppAllocation:
     window_s: float
     variant: int | None  # None: it waits, or there is no choice
     answer: Share  # of the machine's compute, in force; 0: it waits
-    learn: Share  # likewise, for what it learns on the device
-    moved_bytes: tuple[int, int]  # into and out of memory, to run it after the last one
-    host_seconds: float  # of this machine's processor, to decide
+    learn: Share  # the same for training on the device
+    moved_bytes: tuple[int, int]  # paged in and out to run it after the previous one
+    host_seconds: float  # processor time of the decision on this host
 
     @property
     def network(self) -> Variant | None:
-        """What it runs, where that is settled."""
+        """Return the network that it runs, where one is chosen."""
         known = self.demand.variants
         if self.variant is not None:
             return known[self.variant]
-        return known[0] if overall(self.grant.answer) and len(known) == 1 else None
+        return known[0] if accelerator_share(self.grant.answer) and len(known) == 1 else None
 
 
 @dataclass
 class DeviceRun:
-    """One device of the cell, its applications, its machine, and what is in its memory."""
+    """One device of the cell, its applications, its machine, and the networks in its memory."""
 
     parts: Parts
     spec: DeviceSpec
     apps: Mapping[str, AppRun]  # by name
-    variants: Mapping[str, Sequence[Variant]]  # what each application could run here, from the smallest on
+    variants: Mapping[str, Sequence[Variant]]  # the networks that each application could run here, from the smallest on
     draws: InitVar[Radio]
-    beside: bool  # whether applications learn on the stream, on a share beside their answers
+    beside: bool  # whether applications learn on the stream, on a share beside inference
     machine: Machine = field(init=False)
     radio: RadioMeter = field(init=False)
-    held: dict[str, int | None] = field(default_factory=dict)  # which network of an application is in memory
-    state: Any = None  # what the scheduler handed on
-    asked_s: float = 0.0  # when applications were looked for last
-    until_s: float = 0.0  # when the next window begins
-    present: tuple[App, ...] = ()  # those that the scheduler knows of
+    held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
+    state: Any = None  # returned by the scheduler
+    asked_s: float = 0.0  # time of the last check for arrivals and departures
+    until_s: float = 0.0  # start of the next window
+    present: tuple[App, ...] = ()  # the applications that the scheduler knows
     grants: Mapping[str, Grant] = field(default_factory=dict)
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
-    closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # no longer, with their real lengths
+    closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
     follow: Callable[[DeviceRun], None] = lambda device: None  # called whenever allocations change
 
     def __post_init__(self, draws: Radio) -> None:
@@ -72,23 +72,23 @@ class DeviceRun:
         self.radio = RadioMeter(draws)
 
     def begin_window(self, start_s: float, window_s: float) -> None:
-        """Let the scheduler share the machine among those that run at the start of a window."""
+        """Let the scheduler allocate the machine to the applications at the start of a window."""
         self.until_s = start_s + window_s
         self._meet(start_s)
         self.machine.share_out("window")
 
     def visit(self, reason: Reason) -> None:
-        """Let applications come and go between two windows, where the scheduler wants to hear of it."""
+        """Handle arrivals and departures between two windows, where the scheduler asks for that."""
         self._meet(self.machine.clock.now)
         self.machine.share_out(reason)
 
     def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
-        """Answer the machine: ask the scheduling member where it wants that, and split what applications got."""
+        """Return shares for the machine: call the scheduling member where it wants that, and split the allocations."""
         now_s = machine.clock.now
         took_s = 0.0
         moved: dict[str, tuple[int, int]] = {}
         wanted = reason == "window" or reason in self.parts.scheduling.wants.reasons
-        if wanted and now_s < self.until_s:  # else the next window is about to be shared out, or the session is over
+        if wanted and now_s < self.until_s:  # else the next window is about to begin, or the session is over
             took_s = self._ask(now_s, reason, moved)
         self.close(now_s)
         known = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
@@ -97,18 +97,18 @@ class DeviceRun:
         return dict(self._works())
 
     def close(self, now_s: float) -> None:
-        """Put aside what was granted, now that it is known how long it held."""
+        """Close the current allocations, whose lengths are known now."""
         for one in self.allocations:
             planned = one.start_s + one.window_s == now_s
             length_s = one.window_s if planned else now_s - one.start_s
-            if length_s > 0 and one.window_s > 0:  # works that outlast the session have shares, and no rows of them
+            if length_s > 0 and one.window_s > 0:  # tasks after the end of the session have shares, but no rows
                 self.closed.append((one, length_s))
         self.allocations = []
 
     def _meet(self, now_s: float) -> None:
-        """Find out which applications run now, and let what they held go with those that went."""
+        """Update the running applications, and drop the networks of those that stopped."""
         self.present = self.spec.present(now_s)
-        stopped = self.spec.stopped(self.asked_s, now_s)  # also those that are back by now
+        stopped = self.spec.stopped(self.asked_s, now_s)  # also those that came back meanwhile
         self.held = {app.name: None if app.name in stopped else self.held.get(app.name) for app in self.present}
         self.asked_s = now_s
         here = {f"{app.name}/answer": memory_bytes(self.apps[app.name].context.student.cost) for app in self.present}
@@ -120,7 +120,7 @@ class DeviceRun:
                 self.machine.enter(name, None, Need({}, held_bytes))
 
     def _ask(self, now_s: float, reason: str, moved: dict[str, tuple[int, int]]) -> float:
-        """Ask the scheduler, load what it chose, and tell how long it thought."""
+        """Call the scheduler, load the chosen networks, and return the host time of the decision."""
         demands = tuple(map(self._demand, self.present))
         window = Window(
             now_s,
@@ -130,7 +130,7 @@ class DeviceRun:
             self.state,
             reason,  # type: ignore[arg-type]
         )
-        started_s = time.thread_time()  # of this thread alone: other cells work beside it
+        started_s = time.thread_time()  # of this thread only: other cells run beside it
         allocation = self.parts.scheduling.allocate(window)
         took_s = time.thread_time() - started_s
         if len(allocation.grants) != len(demands):
@@ -141,8 +141,8 @@ class DeviceRun:
         self.state, self.grants = allocation.state, self._settled(demands, allocation)
         for demand in demands:
             grant = self.grants[demand.app]
-            keeps = grant.variant is None and overall(grant.answer) > 0
-            after = self.held[demand.app] if keeps else grant.variant  # what has to wait makes room
+            keeps = grant.variant is None and accelerator_share(grant.answer) > 0
+            after = self.held[demand.app] if keeps else grant.variant  # a waiting application frees its memory
             before = self.held[demand.app]
             moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
             self.held[demand.app] = after
@@ -150,10 +150,10 @@ class DeviceRun:
         return took_s
 
     def _settled(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
-        """Let scaling choose what the scheduler leaves open."""
+        """Let scaling choose the networks that the scheduler leaves open."""
         settled = {}
         for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share = given, overall(given.answer)
+            grant, share = given, accelerator_share(given.answer)
             if grant.variant is None and share and len(demand.variants) > 1:
                 app, slowest_s = self.apps[demand.app], 1 / demand.fps
                 goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
@@ -187,14 +187,14 @@ class DeviceRun:
         return AppAllocation(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)
 
     def _split(self, app: str, grant: Grant) -> tuple[Share, Share]:
-        """Split an application's share between answering and learning on the device, where it does either."""
+        """Split an application's share between inference and training on the device."""
         in_phase = f"{app}/learn" in self.machine.works
         if not in_phase and not self.beside:
             return grant.answer, 0.0
         if in_phase and self.parts.streaming.learns == "instead":
-            return 0.0, overall(grant.answer) + overall(grant.learn or 0.0)
+            return 0.0, accelerator_share(grant.answer) + accelerator_share(grant.learn or 0.0)
         if grant.learn is None:
-            return overall(grant.answer) / 2, overall(grant.answer) / 2
+            return accelerator_share(grant.answer) / 2, accelerator_share(grant.answer) / 2
         return grant.answer, grant.learn
 
     def _works(self) -> Iterator[tuple[str, Share]]:

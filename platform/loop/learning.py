@@ -1,4 +1,4 @@
-"""Samples to where the learner stands, rounds on the machine there, and what comes back to the device."""
+"""The path of samples to a learner, training rounds, and their results back to the device."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.codec import coding_macs
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Machine, Work, first_come
+from driftlab.platform.world.machine import Machine, MachineTask, first_come
 
-RETRY_S = 1.0  # a device that got no weights waits so long before it asks again
-UNPACKED_MACS = 2  # per pixel of a label map that comes back
+RETRY_S = 1.0  # delay between two requests of a device without weights
+UNPACKED_MACS = 2  # per pixel of a label map from the server
 
 
 class Teaching:
-    """Lets samples reach learners, one process for each application, wherever the learners stand."""
+    """Runs one process per application that brings its samples to its learner, on the server or on the device."""
 
     def __init__(self, parts: Parts, carrying: Carrying, watching: Watching) -> None:
         self.parts, self.carrying, self.watching = parts, carrying, watching
         self.clock, self.session, self.streaming = parts.clock, parts.session, parts.streaming
         self.server = Machine(parts.clock, first_come(parts.cell.gpus), capacity=parts.cell.gpus)
-        self._running: dict[str, str] = {}  # by application on a device: what its last step was for
+        self._running: dict[str, str] = {}  # by application on a device: the purpose of its last step
         kinds = {"weights": WeightRounds, "labels": LabelRounds}
         self.rounds = kinds[parts.streaming.returns](parts.session, parts.streaming, parts.adaptation, parts.scheduling)
 
-    # What a device sends ------------------------------------------------------------------------------------------
+    # Sending from the device --------------------------------------------------------------------------------------
 
     def send(self, app: AppRun) -> Process:
-        """Sample and send, as often as the streaming member plans it and the stream lasts."""
+        """Sample and send as planned by the streaming member, until the stream ends."""
         while (sampling := (yield from self._sampling(app))) is not None:
-            if sampling.times_s:  # a slow camera may show nothing between two uploads
+            if sampling.times_s:  # a slow camera may show no frame between two uploads
                 message = app.message("up", "samples")
                 packing = self.session.call(app.node("device"), "sample" if app.local else "upload", sampling)
             yield self.clock.timeout(sampling.send_s - self.clock.now)
@@ -58,7 +58,7 @@ class Teaching:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
     def _sampling(self, app: AppRun) -> Generator[simpy.Event, Any, Sampling | None]:
-        """Ask for the next plan; what would leave when the stream is over is not sent."""
+        """Return the next plan; a buffer that would be sent after the stream's end is dropped."""
         now_s = self.clock.now
         if now_s >= app.facts.duration_s:
             return None
@@ -75,7 +75,7 @@ class Teaching:
         return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if app.present(time_s)))
 
     def _notice(self, app: AppRun) -> Generator[simpy.Event, Any, Seen]:
-        """Find out what the device has noticed until now, where the streaming member goes by that."""
+        """Return the device's observations, where the streaming member uses them."""
         if not self.streaming.notices:
             return Seen()
         self.watching.look(app)
@@ -85,7 +85,7 @@ class Teaching:
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
     def _serve(self, message: Message, sampling: Sampling, packing: Job) -> Process:
-        """Bring samples to the learner; the next round takes them along with whatever else waits by then."""
+        """Bring samples to the learner; the next round takes all waiting samples."""
         app = message.app
         yield from self.parts.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
@@ -100,7 +100,7 @@ class Teaching:
         app.waiting.append(upload)
         with app.turn.request() as turn:
             yield turn
-            if not app.waiting:  # a round that began after this arrival took it along
+            if not app.waiting:  # a round that began after this arrival has taken it
                 return
             deliveries = yield from self._round(app)
         for delivery in deliveries[:-1]:
@@ -111,7 +111,7 @@ class Teaching:
     def _receive(
         self, message: Message, sampling: Sampling, packing: Job, sent: Uploaded
     ) -> Generator[simpy.Event, Any, Upload | None]:
-        """Decode what came over the link; one that is torn on the way is refused."""
+        """Decode samples from the link; damaged ones are refused."""
         app = message.app
         if message.missed:
             return None
@@ -126,9 +126,7 @@ class Teaching:
                 yield from self.parts.ready(frames)
                 received: Received = self.session.result(frames).facts
                 message.refused = received.refused
-        asked = (
-            self.parts.cell.system.uses_teacher and app.context.teacher is None
-        )  # an oracle, which is told the truth
+        asked = self.parts.cell.system.uses_teacher and app.context.teacher is None  # an oracle, which gets the truth
         truth = self.session.call(app.node("device"), "reveal", sampling.times_s) if asked else frames
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
@@ -136,10 +134,10 @@ class Teaching:
         height, width = app.size
         return height * width
 
-    # What the learner does ----------------------------------------------------------------------------------------
+    # Training -----------------------------------------------------------------------------------------------------
 
     def _round(self, app: AppRun) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Wait for the machine where the learner stands, and work on everything that waits by then."""
+        """Wait for the learner's machine, then run one round on all waiting samples."""
         device = self.carrying.devices[app.device]
         machine = device.machine if app.local else self.server
         site = app.context.on_device(self.parts.context.server, app.spec.hardware) if app.local else self._server_site
@@ -160,9 +158,9 @@ class Teaching:
         return self.parts.context.server
 
     def _drive(
-        self, steps: Steps, app: AppRun, machine: Machine, work: Work
+        self, steps: Steps, app: AppRun, machine: Machine, work: MachineTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Let a machine do what a round yields."""
+        """Run the steps of a round on a machine."""
         try:
             step = next(steps)
             while True:
@@ -182,22 +180,22 @@ class Teaching:
             return deliveries
 
     def _spend(self, app: AppRun, step: Step) -> None:
-        """Count what a step on the device draws; `settle` takes back what lies beyond the session."""
+        """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
         if self.clock.now < app.facts.duration_s:
             app.account.spend(step.purpose, step.need.joules)
             self._running[app.name] = step.purpose
 
     def settle(self, device: DeviceRun) -> None:
-        """Take back what works that go on at the end of the session would still draw."""
+        """Subtract the energy that unfinished tasks would draw after the session."""
         for app in device.apps.values():
             work = device.machine.works.get(f"{app.app}/learn")
             if work is not None and app.name in self._running:
                 app.account.spend(self._running[app.name], -device.machine.left(work).joules)
 
-    # What comes back ----------------------------------------------------------------------------------------------
+    # Back to the device -------------------------------------------------------------------------------------------
 
     def _deliver(self, delivery: Delivery) -> Process:
-        """Carry what came of a round to its device, and hand it over."""
+        """Send a round's result to its device, and hand it over."""
         app, applied = delivery.app, None
         message = app.message("down", delivery.kind)
         yield from self.carrying.carry(message, delivery.bytes)
@@ -219,7 +217,7 @@ class Teaching:
             self.clock.process(self._resync(app))
 
     def _pay(self, delivery: Delivery, accepted: bool) -> None:
-        """Count what unpacking labels or patching the shadow copy draws: read, write, and the message itself."""
+        """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
         app = delivery.app
         if isinstance(delivery, UpdateDelivery) and accepted:
             moved_bytes = 2 * app.context.student.cost.weight_bytes + delivery.bytes
@@ -228,7 +226,7 @@ class Teaching:
             app.account.spend("coding", computing_j(UNPACKED_MACS * self._pixels(app), app.spec.hardware))
 
     def close(self) -> None:
-        """Write a row for every round that the session ended before it was done."""
+        """Write a row for every round that the end of the session cut off."""
         for done in self.rounds.open.values():
             site = self._site_name(done.app)
             self.parts.ledger.row("updates", **update_row(done, "the session ended before it was done", site))
@@ -237,7 +235,7 @@ class Teaching:
         return "device" if app.local else "server"
 
     def _resync(self, app: AppRun) -> Process:
-        """Ask for every weight once a second until they have come; pause while the application is absent."""
+        """Request every weight once a second until they arrive; pause while the application is absent."""
         while not app.in_step and self.clock.now < app.facts.duration_s:
             if app.present(self.clock.now):
                 message = app.message("up", "resync")
@@ -248,7 +246,7 @@ class Teaching:
             yield self.clock.timeout(RETRY_S)
 
     def _resend(self, app: AppRun) -> Process:
-        """Send every weight as the learner has it between two phases."""
+        """Send every weight, as the learner has it between two phases."""
         assert isinstance(self.rounds, WeightRounds)
         with app.turn.request() as turn:
             yield turn

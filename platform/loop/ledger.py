@@ -1,4 +1,4 @@
-"""What a cell's rows are made of, in the order of virtual time."""
+"""The accounts from which a cell's rows are computed, in the order of virtual time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Account:
     frames: int = 0
     processed: int = 0
     busy_s: float = 0.0
-    joules: dict[str, float] = field(default_factory=dict)  # by what they were spent on
-    memory_bytes: int = 0  # the most that learning on the stream held at once
+    joules: dict[str, float] = field(default_factory=dict)  # by purpose
+    memory_bytes: int = 0  # peak of training on the stream
     scored: int = 0
     frame_scores: float = 0.0
     window_scores: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
     updates: int = 0
-    counts: Any = None  # of the task, which can score their sum; None where nothing was scored
+    counts: Any = None  # of the task, which can score their sum; None where no frame was scored
 
     def watched(self, seen: Watched) -> None:
         """Add one window."""
@@ -44,12 +44,12 @@ class Account:
         self.counts = _sum(self.counts, seen.counts)
 
     def spend(self, purpose: str, joules: float) -> None:
-        """Add energy that something drew."""
+        """Add energy for a purpose."""
         self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
 
     @property
     def energy_j(self) -> float:
-        """Everything that was drawn, whatever for."""
+        """Return the energy for all purposes."""
         return sum(self.joules.get(purpose, 0.0) for purpose in PURPOSES)
 
     def sent(self, direction: str, transfer: Transfer) -> None:
@@ -61,7 +61,7 @@ class Account:
 
     @property
     def score(self) -> float | None:
-        """Mean over frames of the score of the last ten seconds; None where nothing could be compared."""
+        """Return the mean windowed score; None where no frame was scored."""
         return self.window_scores / self.scored if self.scored else None
 
     @property
@@ -70,7 +70,7 @@ class Account:
 
 
 def total(accounts: Sequence[Account]) -> Account:
-    """Sum accounts, whatever their tasks: counts, which only those of one task can add up, are left out."""
+    """Sum accounts of any tasks; their counts are left out, as only counts of one task can be added."""
     whole = Account()
     for account in accounts:
         for field_ in fields(Account):
@@ -84,18 +84,18 @@ def total(accounts: Sequence[Account]) -> Account:
 
 
 def _sum(mine: Any, theirs: Any) -> Any:
-    """Add two sums, either of which may not have begun."""
+    """Add two sums, either of which may be None."""
     return theirs if mine is None else mine if theirs is None else mine + theirs
 
 
 @dataclass
 class Ledger:
-    """Takes every row of a cell; nothing else writes."""
+    """Collects every row of a cell."""
 
     _chunks: dict[str, list[Columns]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Add one chunk; a single row is a chunk of scalars in lists."""
+        """Add one chunk; a single row is a chunk of one-element lists."""
         self._chunks[table].append(columns)
 
     def row(self, table: str, **values: Any) -> None:
@@ -103,7 +103,7 @@ class Ledger:
         self.add(table, {name: [value] for name, value in values.items()})
 
     def take(self, rows: Rows) -> None:
-        """Add what a node has yielded."""
+        """Add the rows of a node."""
         for table, chunks in rows.items():
             for columns in chunks:
                 self.add(table, columns)

@@ -1,8 +1,8 @@
 """The loop: one cell as processes on one clock, the same for every system.
 
-Devices watch (`watching.py`), messages cross links (`carrying.py`), and learners learn, on the server or on the device
-(`learning.py`, `rounds.py`). Whatever computes is a work on a machine. Work starts when its virtual start comes and is
-waited for when its virtual end comes, so real work overlaps while the tables depend on spec and seed alone.
+Devices process streams (`watching.py`), messages cross links (`carrying.py`), and learners train, on the server or on
+the device (`learning.py`, `rounds.py`). Every computation is a task on a machine. Real work starts at its virtual start
+and is awaited at its virtual end, so it overlaps while the tables depend on spec and seed alone.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from driftlab.platform.world.link import LINKS, Link
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a cell has come at the end of a window."""
+class CellProgress:
+    """The progress of a cell at the end of a window."""
 
     time_s: float
-    accounts: Mapping[str, Account]  # by device, or device and application; what the last window showed may be missing
+    accounts: Mapping[str, Account]  # by device, or device and application; the last window may be missing
 
 
 class Loop:
@@ -58,32 +58,32 @@ class Loop:
         self.teaching = Teaching(self.parts, Carrying(self.parts, self.devices), self.watching)
 
     def run(self) -> None:
-        """Place the nodes and let every process run to its end."""
+        """Place the nodes and run every process to its end."""
         for _ in self.windows():
             pass
 
-    def windows(self) -> Iterator[Progress]:
-        """Run window by window, so that whoever iterates may look at the scores so far, or stop."""
+    def windows(self) -> Iterator[CellProgress]:
+        """Run window by window, so that the caller can read the scores so far, or stop."""
         self._start()
         duration_s, window_s, now_s = self.parts.cell.duration_s, self.parts.context.window_s, 0.0
         while now_s < duration_s:
             stop_s = min(now_s + window_s, duration_s)
             if stop_s < duration_s:
-                while self.clock.peek() <= stop_s:  # `run(until)` would leave out what happens at that very time
+                while self.clock.peek() <= stop_s:  # `run(until)` would leave out events at exactly that time
                     self.clock.step()
             else:
                 self.clock.run()
                 self._close()
             self.advanced((stop_s - now_s) * len(self.devices))
             now_s = stop_s
-            yield Progress(now_s, {app.name: app.account for app in self._apps})
+            yield CellProgress(now_s, {app.name: app.account for app in self._apps})
 
     @property
     def _apps(self) -> list[AppRun]:
         return [app for device in self.devices.values() for app in device.apps.values()]
 
     def _start(self) -> None:
-        """Place the nodes that are there from the beginning, and begin every process."""
+        """Place the initial nodes, and start every process."""
         place_teachers(self.parts)
         for device in self.devices.values():
             for app in device.apps.values() if self.parts.context.live else ():
@@ -93,12 +93,12 @@ class Loop:
             self.clock.process(self.watching.visitors(device))
 
     def _watch(self, device: DeviceRun) -> Process:
-        """Watch until the session is over, and stop counting then."""
+        """Process the device's streams until the session ends, then stop the accounts."""
         yield from self.watching.watch(device)
         self.teaching.settle(device)
 
     def _device(self, spec: DeviceSpec) -> DeviceRun:
-        """Open the device's links, which its applications share, and prepare its machine and each application."""
+        """Open the device's links, which its applications share, and prepare its machine and applications."""
         parts = self.parts
         profile = LINKS["null"] if parts.streaming.free else spec.link
         up, down = (
@@ -120,7 +120,7 @@ class Loop:
         return run
 
     def _close(self) -> None:
-        """Write a row per device and the cell's own."""
+        """Write a row per device and the cell's own row."""
         live = self.parts.context.live
         self.teaching.close()
         digests = [digest for device in self.devices.values() if live for digest in self.watching.finish(device)]

@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 Direction = Literal["up", "down"]
 TOO_LATE = "it did not arrive in the session"
-GONE = "its application had gone"
+APP_GONE = "its application had gone"
 
 
 @dataclass
 class Message:
-    """One message, for its row in the transfers table; one that stays on the device crosses no link."""
+    """A message, for its row in the transfers table; a message within the device crosses no link."""
 
     app: AppRun
     direction: Direction
     kind: str
     damage: Damage | None
-    refused: str  # why its receiver throws it away
+    refused: str  # why its receiver refuses it
     sequence: int = 0
     transfer: Transfer | None = None
     arrive_s: float = 0.0
 
     @property
     def missed(self) -> str:
-        """Why nothing is there to take it; empty: something is."""
+        """Return why the receiver is absent; empty if it is present."""
         if self.arrive_s >= self.app.facts.duration_s:
             return TOO_LATE
-        return GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
+        return APP_GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Samples that have reached the place where the learner stands."""
+    """Samples that have reached the learner's machine."""
 
     sent: Uploaded
     sampling: Sampling
-    frames: Job  # its payload is what the receiver decoded
-    truth: Job  # what an oracle is asked about; the frames themselves for every other teacher
-    stamp_s: float | None  # when they arrived, if that is how they are filed; else every frame has its own time
+    frames: Job  # its payload is the decoded frames
+    truth: Job  # for an oracle: frames with truth; for other teachers the decoded frames
+    stamp_s: float | None  # arrival time, where samples are stored under it; else each frame has its capture time

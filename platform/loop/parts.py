@@ -1,4 +1,4 @@
-"""What the parts of a cell's loop have in common."""
+"""The common objects of a cell's processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from driftlab.platform.streaming.base import Streaming
 from driftlab.platform.world.clock import Clock
 
 Process = Generator[simpy.Event, Any, None]
-POLL_S = 0.01  # how often a wall clock looks whether a job is done
+POLL_S = 0.01  # interval at which a wall clock checks whether a job is done
 
 
 @dataclass
 class Parts:
-    """One cell while it runs: its request, its clock, its nodes, its members and its rows."""
+    """A running cell: its request, clock, nodes, members and rows."""
 
     cell: Cell
     context: CellContext
@@ -38,10 +38,10 @@ class Parts:
 
     @property
     def learns_on_stream(self) -> bool:
-        """Whether applications themselves follow the stream that they see."""
+        """Tell whether applications learn on their stream."""
         return not self.streaming.feeds_learner and self.adaptation.stream_batch > 0
 
     def ready(self, job: Job) -> Process:
-        """Wait until a job is done: not at all in virtual time, where asking for its result waits."""
+        """Wait until a job is done; in virtual time this returns at once, as asking for the result waits."""
         while self.context.clock == "wall" and not self.session.ready(job):
             yield self.clock.timeout(POLL_S)

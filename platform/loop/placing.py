@@ -1,4 +1,4 @@
-"""The nodes of a cell: from what they are made, and when they are placed."""
+"""The nodes of a cell: their constructor arguments, and when they are placed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def place_teachers(parts: Parts) -> None:
 
 
 def place_app(parts: Parts, app: AppRun) -> None:
-    """Place a camera and the application that watches through it."""
+    """Place a camera and its application."""
     here = parts.learns_on_stream
     parts.session.place(app.node("device"), app.wish.stream)
     spec = AppNodeSpec(
@@ -42,7 +42,7 @@ def place_app(parts: Parts, app: AppRun) -> None:
 
 
 def place_learner(parts: Parts, app: AppRun) -> None:
-    """Place the learner of an application, when its first samples have come."""
+    """Place the learner of an application, when its first samples have arrived."""
     spec = _student(parts, app, parts.cell.system.adaptation)
     pack = _pack(parts, app, wanted=True)
     limits = (parts.context.member_limit_s, parts.context.domains_told)
@@ -51,7 +51,7 @@ def place_learner(parts: Parts, app: AppRun) -> None:
 
 
 def _pack(parts: Parts, app: AppRun, *, wanted: bool) -> list[Job]:
-    """Give what the adaptation knows of the source, where it has to know anything."""
+    """Return the adaptation's summary of the source, where it needs one."""
     pack = app.context.packs.get(repr(parts.cell.system.adaptation)) if wanted else None
     return [] if pack is None else [pack]
 

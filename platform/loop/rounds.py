@@ -1,11 +1,11 @@
-"""What a learner does with samples and what comes back, whatever clock drives it.
+"""Training rounds: a learner's processing of samples and its result, independent of the clock.
 
-A round is a generator: it yields what takes time and is sent the time at which that was done. The loop lets a machine
-do it in virtual time; a server that serves real devices waits for the work itself. Before a round asks for the result
-of a job it yields that too, so that whoever drives it by a real clock can do something else until the job is done.
+A round is a generator: it yields steps that take time and is sent the time at which each was done. The loop runs them
+on a machine in virtual time; a server with real devices waits for the work itself. Before a round asks for the result
+of a job it yields that too, so that a driver in real time can do something else until the job is done.
 
-There are two kinds of return: weights, which a learner makes of its samples, and labels, which the device carries along
-by itself.
+There are two kinds of result: weights, which a learner trains on its samples, and labels, which the device warps by
+itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from driftlab.platform.loop.deliveries import (
 from driftlab.platform.loop.messages import Upload
 from driftlab.platform.scheduling.base import Learning, Scheduling, Way
 from driftlab.platform.streaming.base import DownlinkPlan, Streaming
-from driftlab.platform.world.cost import added, need_of
+from driftlab.platform.world.cost import add_needs, need_of
 
 if TYPE_CHECKING:
     from driftlab.platform.backend.base import NodeId
@@ -41,23 +41,23 @@ NO_MEMORY = "learning needs more memory than the device has"
 
 @dataclass(frozen=True)
 class Step:
-    """Something that takes time where the learner stands."""
+    """Something that takes time on the learner's machine."""
 
-    purpose: str  # as the energy account calls it
+    purpose: str  # as in the energy account
     need: Need
-    learning: Learning | None = None  # what a scheduler hears of it; None: what it needs, and nothing else
+    learning: Learning | None = None  # for the scheduler; None: only the need
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Ways to learn, for a scheduler to choose from; the round is sent the time, and goes by `app.way`."""
+    """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `app.way`."""
 
     learning: Learning
 
 
 @dataclass(frozen=True, eq=False)
 class Await:
-    """A job whose result the round asks for next."""
+    """A job whose result the round reads next."""
 
     job: Job
 
@@ -66,19 +66,19 @@ Steps = Generator["Step | Offer | Await", float, Any]
 
 
 class Rounds(ABC):
-    """What is done with the uploads of an application that wait together."""
+    """The processing of an application's waiting uploads."""
 
     def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
         self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
-        self.open: dict[str, TrainingRound] = {}  # by application: those that are not done yet
+        self.open: dict[str, TrainingRound] = {}  # by application: unfinished ones
 
     @abstractmethod
     def receiver(self, app: AppRun) -> NodeId:
-        """Name the node that decodes what comes over the link."""
+        """Return the node that decodes samples from the link."""
 
     @abstractmethod
     def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
-        """Work on the uploads; return the deliveries that come of it."""
+        """Process the uploads; return the deliveries."""
 
     def _label(self, app: AppRun, upload: Upload) -> Job:
         return self.session.call(app.teacher, "label", upload.truth)
@@ -98,7 +98,7 @@ def frames_of(uploads: Sequence[Upload]) -> int:
 
 
 class LabelRounds(Rounds):
-    """Label what was sent, and send the labels back."""
+    """Label the samples, and send the labels back."""
 
     def receiver(self, app: AppRun) -> NodeId:
         return app.teacher
@@ -118,7 +118,7 @@ class LabelRounds(Rounds):
 
 
 class WeightRounds(Rounds):
-    """Store what was sent, with labels where the adaptation learns from any, learn once, and send what changed."""
+    """Store the samples, with labels where the adaptation uses them, train once, and send the update."""
 
     def receiver(self, app: AppRun) -> NodeId:
         return app.node("learner")
@@ -136,17 +136,17 @@ class WeightRounds(Rounds):
         return [UpdateDelivery(app, self.session, done, training)]
 
     def resend(self, app: AppRun) -> Job:
-        """Pack every weight as the learner has it between two phases."""
+        """Encode every weight, as the learner has it between two phases."""
         self._follow(app)
         return self.session.call(app.node("learner"), "resend")
 
     def resent(self, app: AppRun, packing: Job) -> UpdateDelivery:
-        """Send what was packed, with the plan that holds by now."""
+        """Return a delivery of all weights, with the current plan."""
         done = TrainingRound(app, state=app.server_state, trained=self.session.result(packing).facts)
         return UpdateDelivery(app, self.session, done, packing)
 
     def _teach(self, done: TrainingRound, site: Site) -> Steps:
-        """Label what has arrived, if the adaptation wants labels, and put it into the learner's buffer."""
+        """Label the arrived samples, if the adaptation uses labels, and store them in the learner's buffer."""
         app = done.app
         self._follow(app)
         taught, storing = self.adaptation.labels == "teacher", []
@@ -171,8 +171,8 @@ class WeightRounds(Rounds):
         done.needs.append(step.need)
 
     def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
-        """Learn as long as the plan says; where only the phase itself can tell its work, that comes first."""
-        if plan.phase is None or nothing_to_learn(done.stored, plan):
+        """Train as planned; where only the phase itself determines its work, the call comes before the time."""
+        if plan.phase is None or lacks_labels(done.stored, plan):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
         wanted, running = replace(plan, state=None), None
@@ -209,7 +209,7 @@ class WeightRounds(Rounds):
             tried: Tried = yield from self._facts(trying)
             works = (tried.looks, *tried.work)
             needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
-            yield from self._do(done, Step("learning", added(needs)))
+            yield from self._do(done, Step("learning", add_needs(needs)))
             now, after = tried.before, tried.after
         ways = tuple(
             Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy)
@@ -222,11 +222,11 @@ class WeightRounds(Rounds):
         return Chosen(phases[app.way], now, after[app.way])
 
     def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
-        """Say what a way would take, as far as that is known before."""
+        """Return the need of a way, as far as it is known in advance."""
         return site.learn(app.context.student.cost, self.adaptation.work_of(phase, frames) or Passes())
 
     def _follow(self, app: AppRun) -> None:
-        """Have the learner work on the network that the device runs."""
+        """Let the learner switch to the network that the device runs."""
         if app.trains != app.runs:
             self.session.call(app.node("learner"), "switch", app.runs)
             app.trains = app.runs
@@ -234,7 +234,7 @@ class WeightRounds(Rounds):
 
 @dataclass(frozen=True)
 class Chosen:
-    """The way to learn that a scheduler chose, and what is expected of it."""
+    """The way to learn that a scheduler chose, and its expected accuracies."""
 
     phase: Phase
     now: float | None
@@ -242,12 +242,12 @@ class Chosen:
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:
-    """Sum up what was stored one after another."""
+    """Merge the facts of consecutive uploads."""
     phis = tuple(phi for one in stored for phi in one.phis)
     frames, unknown = sum(one.frames for one in stored), sum(one.unknown for one in stored)
     return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
 
 
-def nothing_to_learn(stored: Stored | None, plan: DownlinkPlan) -> bool:
-    """Tell whether no sample that a phase may still use has a label that counts."""
+def lacks_labels(stored: Stored | None, plan: DownlinkPlan) -> bool:
+    """Tell whether no sample within the plan's horizon has a usable label."""
     return stored is None or stored.usable_s is None or stored.usable_s < plan.oldest_s

@@ -1,4 +1,4 @@
-"""The rows that the loop writes: of messages, of phases, and those that sum a cell up."""
+"""The rows that the loop writes: messages, phases, shares, devices and runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.platform.core.metrics import kbps
-from driftlab.platform.core.records import Applied, Rows, Uploaded
+from driftlab.platform.core.records import Receipt, Rows, Uploaded
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
 from driftlab.platform.loop.deliveries import TrainingRound
@@ -18,11 +18,11 @@ from driftlab.platform.loop.ledger import PURPOSES, Account, total
 from driftlab.platform.loop.messages import Message
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 
 
-def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
-    """What a row of `runs` says of the request alone."""
+def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
+    """Return the columns of a row of `runs` that the request determines."""
     system = cell.system
     return {
         "experiment": experiment,
@@ -40,10 +40,10 @@ def asked_for(cell: Cell, experiment: str) -> Mapping[str, Any]:
 
 
 def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
-    """Sum a finished cell up; what is said of networks is true of all applications, or listed."""
+    """Return a finished cell's row; network columns hold for all applications, or are lists."""
     apps = list(setting.apps.values())
     return {
-        **asked_for(cell, setting.experiment),
+        **request_columns(cell, setting.experiment),
         "status": "done",
         "duration_s": cell.duration_s,
         **(_came_out(cell, apps, accounts, digests) if setting.live else {}),
@@ -57,7 +57,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
 def _came_out(
     cell: Cell, apps: Sequence[AppContext], accounts: Sequence[Account], digests: Sequence[str]
 ) -> Mapping[str, Any]:
-    """What only networks that ran can tell."""
+    """Return the columns that exist only where networks ran."""
     whole = total(accounts)
     seconds = cell.duration_s * len(cell.devices)
     return {
@@ -76,7 +76,7 @@ def _came_out(
 
 
 def _spent(account: Account) -> Mapping[str, Any]:
-    """Energy, all of it and by what it was spent on."""
+    """Return energy, in total and by purpose."""
     split = {f"{purpose}_j": account.joules.get(purpose, 0.0) for purpose in PURPOSES}
     return {"energy_j": account.energy_j, **split}
 
@@ -86,16 +86,16 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> float | None:
-    """Score everything at once, where all do the same task and know the same classes."""
+    """Score the sum of all counts, where all applications have the same task and classes."""
     counts = [account.counts for account in accounts if account.counts is not None]
     kinds = {(app.task.name, app.classes) for app in apps}
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
 
 
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
-    """Write down what an application got for a while, and what that means on this machine."""
+    """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = given.app, given.demand, given.network
-    answer, learn = overall(given.answer), overall(given.learn)
+    answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
     running = network is not None and answer > 0
     latency_s = network.latency_s / answer if network is not None and answer > 0 else None
     moved_in, moved_out = given.moved_bytes
@@ -108,7 +108,7 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
         "learn_share": learn or None,
         "variant": given.variant,
         "network": network.name if network else None,
-        "accuracy": network.reached if network else None,
+        "accuracy": network.reported_accuracy if network else None,
         "known_accuracy": network.accuracy if network else None,
         "latency_ms": None if latency_s is None else latency_s * 1e3,
         "fps": demand.fps,
@@ -126,7 +126,7 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
 
 
 def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
-    """Write down what every application of a device could run."""
+    """Return a row for every network that an application of the device could run."""
     for app, variants in device.variants.items():
         for number, one in enumerate(variants):
             yield {
@@ -134,7 +134,7 @@ def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
                 "app": app,
                 "variant": number,
                 "network": one.name,
-                "accuracy": one.reached,
+                "accuracy": one.reported_accuracy,
                 "known_accuracy": one.accuracy,
                 "memory_bytes": one.memory_bytes,
                 "kernel_bytes": one.kernel_bytes,
@@ -145,7 +145,7 @@ def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
 
 
 def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | None:
-    """Count what the frames draw that there is time for."""
+    """Return the energy of the frames for which there is time."""
     network = given.network
     if network is None or network.energy_j is None or not answer:
         return None
@@ -153,12 +153,12 @@ def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | N
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
-    """Keep a place for a cell that failed, with its reason."""
-    return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
+    """Return the rows of a failed cell, with its reason."""
+    return {"runs": [{**request_columns(cell, experiment), "status": "failed", "error": reason}]}
 
 
 def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
-    """Sum one device up."""
+    """Return a device's row."""
     spec = device.spec
     return {
         "device": spec.name,
@@ -172,7 +172,7 @@ def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
 
 
 def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
-    """What only a device that ran its networks can tell."""
+    """Return the columns that exist only where the device ran networks."""
     return {
         **_spent(account),
         "peak_memory_bytes": device.machine.peak_memory_bytes + account.memory_bytes,
@@ -186,7 +186,7 @@ def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
 
 
 def transfer_row(message: Message) -> Mapping[str, Any]:
-    """Write a message down."""
+    """Return a message's row."""
     return {
         "device": message.app.device,
         "app": message.app.app,
@@ -199,7 +199,7 @@ def transfer_row(message: Message) -> Mapping[str, Any]:
 
 
 def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
-    """Add what only a message of samples has."""
+    """Return the columns that only messages of samples have."""
     return {
         "samples": sent.frames,
         "rate_fps": sampling.rate_fps,
@@ -209,9 +209,9 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: TrainingRound, reason: str, site: str, applied: Applied | None = None, arrive_s: float | None = None
+    done: TrainingRound, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
-    """Write a round of learning down, and what came of it."""
+    """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {

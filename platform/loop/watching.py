@@ -1,4 +1,4 @@
-"""What devices see: window by window through their models, and piece by piece where something happens in between."""
+"""The processing of streams on devices: window by window, and in between where an event needs it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.loop.app_run import AppRun, View
+from driftlab.platform.loop.app_run import AppRun, StreamPiece
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.rows import share_row
 from driftlab.platform.scheduling.base import Reason
-from driftlab.platform.world.machine import overall
+from driftlab.platform.world.machine import accelerator_share
 
 
 @dataclass
 class Watching:
-    """Lets applications look at their streams, at the shares that their machine gives them."""
+    """Runs applications on their streams, at their shares of the machine."""
 
     parts: Parts
     devices: dict[str, DeviceRun]
-    looking: dict[str, list[tuple[AppRun, Job]]] = field(default_factory=dict)  # by device: not asked for yet
+    looking: dict[str, list[tuple[AppRun, Job]]] = field(default_factory=dict)  # by device: started, not read yet
 
     def __post_init__(self) -> None:
         for device in self.devices.values():
             device.follow = self.follow
 
     def watch(self, device: DeviceRun) -> Process:
-        """Share every window out; what applications see while it lasts goes through their models after it."""
+        """Allocate the machine per window; the frames of a window are processed after its end."""
         parts = self.parts
         while parts.clock.now < device.spec.duration_s:
             start_s = parts.clock.now
@@ -48,7 +48,7 @@ class Watching:
         yield from self._take(self.looking.pop(device.spec.name, []))
 
     def visitors(self, device: DeviceRun) -> Process:
-        """Tell the device's scheduler of applications that come and go between two windows, if it wants to hear."""
+        """Tell the device's scheduler of arrivals and departures between two windows, if it asks for them."""
         clock, window_s = self.parts.clock, self.parts.context.window_s
         for event in device.spec.events or ():
             reason: Reason = "go" if event.kind == "stop" else "come"
@@ -58,11 +58,11 @@ class Watching:
                 device.visit(reason)
 
     def follow(self, device: DeviceRun) -> None:
-        """Write down what was granted before, and let applications go by what is granted now."""
+        """Write the rows of ended allocations, and apply the current ones."""
         self._write(device)
         if not self.parts.context.live or self.parts.clock.now >= device.until_s:
             return
-        running = {one.demand.app: one for one in device.allocations if overall(one.grant.answer)}
+        running = {one.demand.app: one for one in device.allocations if accelerator_share(one.grant.answer)}
         for name, app in device.apps.items():
             if name not in running:
                 self.look(app)
@@ -77,7 +77,7 @@ class Watching:
                 app.view = self._open(app, self.parts.clock.now, device.until_s)
 
     def look(self, app: AppRun) -> None:
-        """Let an application look at what its stream has shown until now, before its window is over."""
+        """Process the frames until now, before the end of the window."""
         view, now_s = app.view, self.parts.clock.now
         if view is None or now_s <= view.start_s:
             return
@@ -86,7 +86,7 @@ class Watching:
         app.view = self._open(app, now_s, view.stop_s) if now_s < view.stop_s else None
 
     def finish(self, device: DeviceRun) -> list[str]:
-        """Let every application tell what it had not told yet; return the digests of what they ended with."""
+        """Settle every application; return the digests of their final states."""
         session, digests = self.parts.session, []
         finishing = [(app, session.call(app.node("application"), "finish")) for app in device.apps.values()]
         for app, job in finishing:
@@ -94,15 +94,15 @@ class Watching:
             self.parts.ledger.take(reply.rows)
             app.account.watched(reply.facts.last)
             digests.append(str(reply.facts.digest))
-            if app.local and app.has_learner:  # what it has learned by is part of the device
+            if app.local and app.has_learner:  # the learner's state is part of the device
                 digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
         return digests
 
-    def _open(self, app: AppRun, start_s: float, stop_s: float) -> View:
-        return View(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
+    def _open(self, app: AppRun, start_s: float, stop_s: float) -> StreamPiece:
+        return StreamPiece(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
 
-    def _look(self, app: AppRun, view: View, captured: Captured, stop_s: float) -> None:
-        """Start the model over a piece of the stream; one without truth is compared with the teacher's labels."""
+    def _look(self, app: AppRun, view: StreamPiece, captured: Captured, stop_s: float) -> None:
+        """Start the model on a piece of the stream; without truth it is scored against the teacher's labels."""
         device, session = self.devices[app.device], self.parts.session
         courses = [device.machine.course(f"{app.app}/answer", view.start_s, stop_s)]
         if device.beside:
@@ -114,7 +114,7 @@ class Watching:
         self.looking.setdefault(app.device, []).append((app, job))
 
     def _take(self, looking: list[tuple[AppRun, Job]]) -> Process:
-        """Take what applications saw; asked for one window late, so that the work had a window's time."""
+        """Read the results of the models, one window late so that the work had a window's time."""
         for app, job in looking:
             yield from self.parts.ready(job)
             reply = self.parts.session.result(job)
@@ -123,7 +123,7 @@ class Watching:
             app.account.watched(seen)
 
     def _write(self, device: DeviceRun) -> None:
-        """Write down what was granted, now that it is known how long it held."""
+        """Write the rows of ended allocations, whose lengths are known now."""
         for one, length_s in device.closed:
             row = share_row(one, length_s)
             one.app.account.spend("paging", row["paging_j"])

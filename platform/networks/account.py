@@ -1,4 +1,4 @@
-"""Count what a network computes, stores and moves for one image."""
+"""Count the operations, the parameters and the memory traffic of a network for one image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.core.records import LayerCost, ModelCost
 
 logger = logging.getLogger(__name__)
 
-FREE = (
+UNCOUNTED = (
     _NormBase,
     nn.GroupNorm,
     nn.LayerNorm,
@@ -25,11 +25,11 @@ FREE = (
 )  # have parameters and by convention no multiply-accumulates
 
 
-def account(model: nn.Module, height: int, width: int) -> ModelCost:
-    """Account for one image: one multiply-accumulate counts one, only convolutions and linear layers have any.
+def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
+    """Count one image: a multiply-accumulate counts one; only convolutions and linear layers have any.
 
-    Bytes are those of leaf modules; what a forward pass does between them (adding, resizing) is not counted. A copy
-    runs once over a black image where the model is: on the meta device no arithmetic, but a second of imports.
+    Bytes are those of leaf modules; operations between them (adding, resizing) are not counted. A copy runs once over a
+    black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
     """
     ghost = copy.deepcopy(model).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
@@ -80,7 +80,7 @@ def _macs(module: nn.Module, given: Any, made: Any) -> int:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Find the tensors in what a module takes or gives."""
+    """Find the tensors in a module's arguments or results."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -91,14 +91,14 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
-    """Say which modules hold parameters and yet counted nothing: attention, recurrent layers, one's own arithmetic."""
+    """Warn of modules with parameters that counted no operation: attention, recurrent layers, custom arithmetic."""
     for name, module in model.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        if own and name not in counted and not isinstance(module, FREE):
+        if own and name not in counted and not isinstance(module, UNCOUNTED):
             logger.warning("%s %s has %d parameters and counts no MACs", type(module).__name__, name or "(root)", own)
 
 
 def _stored_bytes(model: nn.Module) -> int:
-    """Sum parameters and persistent buffers, each shared one once."""
+    """Sum parameters and persistent buffers; shared ones count once."""
     stored = {id(value): value for value in model.state_dict(keep_vars=True).values()}
     return sum(value.numel() * value.itemsize for value in stored.values())

@@ -1,4 +1,4 @@
-"""Networks: normalised float images [n, 3, height, width] in; out comes what their task reads answers from."""
+"""Networks: from normalised float images [n, 3, height, width] to the outputs that their task decodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.platform.tasks.boxes import SIDES
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
-    """Convolve 3x3, normalise, cut off: the block that every network here is made of."""
+    """Return the block of every network here: 3x3 convolution, batch norm, ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride, padding=dilation, dilation=dilation, bias=False),
         nn.BatchNorm2d(outputs),
@@ -27,13 +27,13 @@ def _resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _standardise(images: torch.Tensor) -> torch.Tensor:
-    """Take each frame's light and tint away, so that fewer lessons suffice to know a scene under any."""
+    """Remove each frame's brightness and tint, so that fewer training frames cover all kinds of light."""
     deviation, mean = torch.std_mean(images, dim=(2, 3), keepdim=True)
     return (images - mean) / (deviation + 0.05)
 
 
 class _Trunk(nn.Module):
-    """Four convolutions down to a quarter of the resolution, with the first feature kept for the borders."""
+    """Four convolutions down to a quarter of the resolution; the first feature map is kept for sharp borders."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class _Trunk(nn.Module):
         )
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
-        """See each place at half the resolution by itself and in what surrounds it: 3 * width channels."""
+        """Return local features at half the resolution beside those of a larger context: 3 * width channels."""
         first = self.first(images)
         return torch.cat([_resize(self.deep(first), first), first], dim=1)
 
 
-class Student(_Trunk):
-    """Name every pixel by the features of its place."""
+class StudentNetwork(_Trunk):
+    """Segmentation network: a class per pixel from the features of its place."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
@@ -60,7 +60,7 @@ class Student(_Trunk):
 
 
 class Classifier(_Trunk):
-    """Name the frame by its features' averages."""
+    """Classification network: a class per frame from the average of its features."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
@@ -72,22 +72,22 @@ class Classifier(_Trunk):
 
 
 class Detector(_Trunk):
-    """Judge each place: which class has its middle here, and how far the sides are."""
+    """Detection network: per place, the probability of a centre of each class and the distances of its sides."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
         self.neck = _conv(3 * width, 2 * width)
         self.head = nn.Conv2d(2 * width, classes + SIDES, 1)
         if self.head.bias is not None:
-            nn.init.constant_(self.head.bias[:classes], -4.0)  # middles are rare
+            nn.init.constant_(self.head.bias[:classes], -4.0)  # centres are rare
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        judged: torch.Tensor = self.head(self.neck(self.features(images)))
-        return judged
+        output: torch.Tensor = self.head(self.neck(self.features(images)))
+        return output
 
 
-class Block(nn.Module):
-    """Add two convolutions to what comes in, which is brought to their shape where it has another."""
+class ResidualBlock(nn.Module):
+    """Residual block: two convolutions added to their input, which is projected where its shape differs."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         super().__init__()
@@ -102,12 +102,12 @@ class Block(nn.Module):
 
 
 class ResidualClassifier(nn.Module):
-    """Name the frame by two residual blocks, with the resolutions and channels of a trunk."""
+    """Classification network of two residual blocks, with the resolutions and channels of `_Trunk`."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
         self.first = _conv(3, width, stride=2)
-        self.deep = nn.Sequential(Block(width, 2 * width, stride=2), Block(2 * width, 2 * width))
+        self.deep = nn.Sequential(ResidualBlock(width, 2 * width, stride=2), ResidualBlock(2 * width, 2 * width))
         self.head = nn.Linear(2 * width, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -115,8 +115,8 @@ class ResidualClassifier(nn.Module):
         return logits
 
 
-class Context(nn.Module):
-    """Scale each channel by what the whole frame shows: how a scene looks is a fact of the frame, not of a pixel."""
+class FrameContext(nn.Module):
+    """Scale each channel by a function of the frame's average: the look of a scene is a property of the whole frame."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -127,8 +127,8 @@ class Context(nn.Module):
         return x * gate
 
 
-class Teacher(nn.Module):
-    """An encoder down to an eighth of the resolution and back up with skips, wide enough to know many scenes."""
+class TeacherNetwork(nn.Module):
+    """An encoder-decoder with skip connections down to an eighth of the resolution, wide enough for many scenes."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Teacher(nn.Module):
         self.eighth = nn.Sequential(
             _conv(2 * width, 3 * width, stride=2),
             _conv(3 * width, 3 * width, dilation=2),
-            Context(3 * width),
+            FrameContext(3 * width),
             _conv(3 * width, 3 * width, dilation=4),
         )
         self.up_quarter = _conv(5 * width, 2 * width)
@@ -174,10 +174,10 @@ class DeepLab(nn.Module):
 
 
 MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
-    "tiny": partial(Student, width=16),
-    "small": partial(Student, width=24),
-    "half": partial(Student, width=8),
-    "teacher": partial(Teacher, width=32),
+    "tiny": partial(StudentNetwork, width=16),
+    "small": partial(StudentNetwork, width=24),
+    "half": partial(StudentNetwork, width=8),
+    "teacher": partial(TeacherNetwork, width=32),
     "deeplabv3_mobilenet": DeepLab,
     "tiny_classifier": partial(Classifier, width=16),
     "wide_classifier": partial(Classifier, width=64),

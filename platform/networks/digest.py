@@ -1,4 +1,4 @@
-"""Tell weights apart."""
+"""A digest of weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftlab.platform.core.records import Weights
 
 
 def digest(weights: Weights) -> str:
-    """Tell weights apart by 16 hexadecimal digits over names, types, shapes and bytes."""
+    """Return 16 hexadecimal digits over names, types, shapes and bytes."""
     seen = hashlib.sha256()
     for name in sorted(weights):
         value = np.ascontiguousarray(weights[name])

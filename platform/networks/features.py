@@ -1,4 +1,4 @@
-"""What a network sees before it names anything: the input of its head, in the same pass as its outputs."""
+"""The features of a network: the input of its head, from the same pass as its outputs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class FeaturePass:
     """One pass through a network."""
 
     outputs: torch.Tensor
-    features: torch.Tensor  # [n, d] what the head took, averaged over space
-    head: str  # the name of the last linear or convolutional layer that ran
+    features: torch.Tensor  # [n, d] the input of the head, averaged over space
+    head: str  # name of the last linear or convolutional layer that ran
     layers: tuple[str, ...]  # leaf modules with weights, in running order
 
 
 def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
-    """Run the model in its present mode and keep what its head took; gradients flow through both."""
-    taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # of the newest layer that could be the head
+    """Run the model in its current mode and return the head's input as well; gradients flow through both."""
+    taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # of the latest layer that could be the head
     layers: dict[str, None] = {}
 
     def note(name: str) -> Callable[..., None]:
@@ -58,12 +58,12 @@ def head_of(model: nn.Module, inputs: torch.Tensor) -> str:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Tell layers, and those whose weights are computed from others, from what contains layers."""
+    """Tell whether a module computes with weights (own or reparametrised) rather than only contains layers."""
     return isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
 
 
 def _pooled(module: nn.Module, given: torch.Tensor) -> torch.Tensor:
-    """Average over places: convolutions have channels first, linear layers last."""
+    """Average over space: convolutions have channels first, linear layers last."""
     if given.dim() <= 2:
         return given
     return given.flatten(1, -2).mean(dim=1) if isinstance(module, nn.Linear) else given.flatten(2).mean(dim=2)

@@ -1,4 +1,4 @@
-"""A part of a network: copies of it, learning in it alone, and batch norms that look at the batch."""
+"""Parts of a network: copies, training of a part alone, and batch norms that normalise by the batch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from driftlab.platform.networks.vector import Layout
 
 
 @dataclass
-class Passed:
-    """Which batch norms normalised by the batch, and which could not: one value per channel has no variance."""
+class NormRecord:
+    """The batch norms that normalised by the batch, and those that could not: one value per channel has no variance."""
 
     ran: dict[str, None] = field(default_factory=dict)  # in running order
     starved: dict[str, None] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Passed:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Let batch norms use what they have stored for a while."""
+        """Make batch norms use their stored statistics within this context."""
         self.rests = True
         try:
             yield
@@ -41,18 +41,18 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def norm_state(model: nn.Module) -> list[str]:
-    """Name what batch norms hold in the state dict: scales, shifts and statistics."""
+    """Name the entries of batch norms in the state dict: scales, shifts and statistics."""
     return [f"{name}.{own}" for name, norm in batch_norms(model).items() for own in norm.state_dict()]
 
 
-def copied(model: nn.Module, names: Iterable[str]) -> Weights:
+def copy_entries(model: nn.Module, names: Iterable[str]) -> Weights:
     """Copy these entries of the state dict."""
     state = model.state_dict()
     return {name: np.array(state[name].cpu().numpy(), order="C") for name in names}
 
 
-def put_back(model: nn.Module, weights: Weights) -> None:
-    """Copy entries back into the model, to the bit."""
+def restore_entries(model: nn.Module, weights: Weights) -> None:
+    """Copy entries back into the model, bit for bit."""
     state = model.state_dict()
     for name, value in weights.items():
         state[name].copy_(torch.tensor(value))
@@ -65,7 +65,7 @@ def is_finite(model: nn.Module, names: Iterable[str]) -> bool:
 
 
 def coordinates(layout: Layout, names: Iterable[str]) -> npt.NDArray[np.bool_]:
-    """Mark where these parameters lie in the vector."""
+    """Mark the positions of these parameters in the vector."""
     mask = np.zeros(layout.size, dtype=bool)
     for name in names:
         mask[layout.spans[name]] = True
@@ -73,8 +73,8 @@ def coordinates(layout: Layout, names: Iterable[str]) -> npt.NDArray[np.bool_]:
 
 
 @contextmanager
-def only_learning(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """Let only these parameters learn for a while."""
+def train_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
+    """Make only these parameters trainable within this context."""
     still = [value for name, value in model.named_parameters() if value.requires_grad and name not in names]
     for parameter in still:
         parameter.requires_grad_(False)
@@ -86,12 +86,12 @@ def only_learning(model: nn.Module, names: Collection[str]) -> Iterator[None]:
 
 
 @contextmanager
-def by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) -> Iterator[Passed]:
-    """Let batch norms normalise by the batch; where they keep its statistics, by momentum or (None) as an average.
+def normalise_by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) -> Iterator[NormRecord]:
+    """Make batch norms normalise by the batch; `keeps` updates their statistics, by momentum or (None) as an average.
 
-    A batch norm that meets one value per channel uses what it has stored. No other module changes its mode.
+    A batch norm with one value per channel uses its stored statistics. No other module changes its mode.
     """
-    norms, passed = batch_norms(model), Passed()
+    norms, passed = batch_norms(model), NormRecord()
     before = {name: (norm.training, norm.track_running_stats, norm.momentum) for name, norm in norms.items()}
     hooks = [norm.register_forward_pre_hook(_choosing(name, passed)) for name, norm in norms.items()]
     for norm in norms.values():
@@ -106,10 +106,10 @@ def by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) ->
 
 
 @contextmanager
-def blended(model: nn.Module, share: float) -> Iterator[None]:
-    """Let batch norms normalise by their statistics with a share of those of the batch, whose variance is unbiased."""
+def blend_statistics(model: nn.Module, share: float) -> Iterator[None]:
+    """Make batch norms blend a share of the batch's statistics, with unbiased variance, into their own."""
     norms = {name: norm for name, norm in batch_norms(model).items() if norm.running_mean is not None}
-    stored = copied(model, names := [f"{name}.running_{what}" for name in norms for what in ("mean", "var")])
+    stored = copy_entries(model, names := [f"{name}.running_{what}" for name in norms for what in ("mean", "var")])
     source = {name: torch.tensor(stored[name]) for name in names}
 
     def blend(name: str) -> Callable[..., None]:
@@ -128,11 +128,11 @@ def blended(model: nn.Module, share: float) -> Iterator[None]:
     finally:
         for each in hooks:
             each.remove()
-        put_back(model, stored)
+        restore_entries(model, stored)
 
 
-def _choosing(name: str, passed: Passed) -> Callable[..., None]:
-    """Before each call, put a batch norm into the mode that its input allows, and note it."""
+def _choosing(name: str, passed: NormRecord) -> Callable[..., None]:
+    """Return a hook that sets a batch norm's mode by its input before each call, and records it."""
 
     def hook(norm: _BatchNorm, given: tuple[Any, ...]) -> None:
         norm.training = not passed.rests and given[0].numel() > given[0].shape[1]

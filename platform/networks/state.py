@@ -1,7 +1,7 @@
 """The state of a network: its trainable parameters as one vector, its persistent buffers as arrays by name.
 
-Buffers are what batch norm measures (means, variances, batches counted) and whatever else a module keeps in its state
-dict without training it. A digest tells states apart; it covers what an adaptation remembers as well.
+Buffers are the statistics of batch norms (means, variances, batch counts) and every other untrained entry of the
+state dict. A digest identifies a state; it covers the state of the adaptation as well.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class BufferLayout:
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
-        """Bytes of each buffer."""
+        """Return the bytes of each buffer."""
         return tuple(
             math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
         )
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits over names, shapes and types."""
+        """Return sixteen hex digits over names, shapes and types."""
         return hashlib.sha256(repr((self.names, self.shapes, self.dtypes)).encode()).hexdigest()[:16]
 
 
@@ -74,18 +74,18 @@ def read(model: nn.Module) -> State:
 
 def write(model: nn.Module, held: State) -> None:
     """Copy parameters and buffers into the model."""
-    write_buffers(model, held.buffers)  # refuses another model's before anything is changed
+    write_buffers(model, held.buffers)  # refuses another model's buffers before anything changes
     vector.write(model, held.vector)
 
 
 def read_buffers(model: nn.Module) -> Buffers:
-    """Copy the model's persistent buffers; those that share storage count once, under the name that comes first."""
+    """Copy the model's persistent buffers; buffers that share storage count once, under the first name."""
     found = _persistent(model)
     return Buffers(_layout_of(found), tuple(np.array(tensor.detach().cpu().numpy()) for tensor in found.values()))
 
 
 def write_buffers(model: nn.Module, buffers: Buffers) -> None:
-    """Copy buffers into the model; names, shapes and types must be the model's own."""
+    """Copy buffers into the model; names, shapes and types must match."""
     found = _persistent(model)
     if _layout_of(found) != buffers.layout:
         raise RequestError(
@@ -97,8 +97,8 @@ def write_buffers(model: nn.Module, buffers: Buffers) -> None:
             tensor.copy_(torch.tensor(array))  # a copy: an array that crossed a border may be read-only
 
 
-def moved(before: Buffers, after: Buffers) -> tuple[int, ...]:
-    """Find the buffers of `after` that are not bit for bit in `before`, by their places in the layout."""
+def changed_buffers(before: Buffers, after: Buffers) -> tuple[int, ...]:
+    """Return the places of the buffers of `after` that differ by a bit from those of `before`."""
     if before.layout != after.layout:
         return tuple(range(len(after.arrays)))
     pairs = zip(before.arrays, after.arrays, strict=True)
@@ -106,13 +106,15 @@ def moved(before: Buffers, after: Buffers) -> tuple[int, ...]:
 
 
 def digest_of(held: State, built: Buffers, memory: Any = None) -> str:
-    """Tell states apart by sixteen hex digits over weights, buffers and the state of an adaptation.
+    """Return sixteen hex digits over weights, buffers and the state of an adaptation.
 
-    Buffers count where they differ from those of the network as it was built, `memory` where there is any: a network
-    of which only the weights changed has the digest of its weights alone.
+    Buffers count where they differ from those of the network as built, `memory` where it is not empty: a network of
+    which only the weights changed has the digest of its weights alone.
     """
     seen = hashlib.sha256(held.vector.tobytes())
-    changed = {held.buffers.layout.names[place]: held.buffers.arrays[place] for place in moved(built, held.buffers)}
+    changed = {
+        held.buffers.layout.names[place]: held.buffers.arrays[place] for place in changed_buffers(built, held.buffers)
+    }
     if changed:
         seen.update(canonical_bytes(("buffers", changed)))
     if not (memory is None or (isinstance(memory, Mapping | Sequence) and not len(memory))):
@@ -121,20 +123,23 @@ def digest_of(held: State, built: Buffers, memory: Any = None) -> str:
 
 
 def canonical_bytes(value: Any, place: str = "state") -> bytes:
-    """Write a value as bytes that are the same in every process and differ where type, name, shape or a bit does.
+    """Encode a value as bytes that are equal in every process and differ with type, name, shape or any bit.
 
-    The order in which a dictionary was filled does not count. A type that cannot be written is refused.
+    The insertion order of a dictionary does not count. A type that cannot be encoded is refused.
     """
     kind, parts = _parts_of(value, place)
     return b"".join(struct.pack("<Q", len(part)) + part for part in (kind.encode(), *parts))
 
 
 def _parts_of(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
-    """Name the type of a value, and write what it consists of."""
+    """Return the type of a value and the encoding of its parts."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         values = [canonical_bytes(getattr(value, name), f"{place}.{name}") for name in names]
-        name = type(value).__qualname__  # without the module: that of a member in a file depends on the machine
+        cls = type(value)
+        # A class may keep the name under which it was first digested. The module is left out: that of a user's file
+        # depends on the machine.
+        name = getattr(cls, "digest_name", cls.__qualname__)
         return f"dataclass {name}", [part for pair in zip(map(str.encode, names), values, strict=True) for part in pair]
     if isinstance(value, Mapping):
         items = [(canonical_bytes(key, place), canonical_bytes(value[key], f"{place}[{key!r}]")) for key in value]
@@ -169,7 +174,7 @@ def _parts_of_leaf(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
 
 
 def _persistent(model: nn.Module) -> dict[str, Tensor]:
-    """Find the persistent buffers by name, one name for each place in memory."""
+    """Find the persistent buffers by name, one name per storage."""
     kept = model.state_dict(keep_vars=True).keys()
     found: dict[object, tuple[str, Tensor]] = {}
     for name, tensor in model.named_buffers():

@@ -24,7 +24,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which parameter lies where in the vector; two models with the same digest can exchange vectors."""
+    """The position of each parameter in the vector; two models with the same digest can exchange vectors."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -40,13 +40,13 @@ class Layout:
 
     @cached_property
     def spans(self) -> dict[str, slice]:
-        """Where each parameter lies."""
+        """Return the slice of each parameter."""
         stops = np.cumsum(self.sizes).tolist()
         return {name: slice(stop - n, stop) for name, n, stop in zip(self.names, self.sizes, stops, strict=True)}
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits over names, shapes and type."""
+        """Return sixteen hex digits over names, shapes and type."""
         text = repr((self.names, self.shapes, self.dtype))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -91,11 +91,11 @@ def write(model: nn.Module, vector: Vector) -> None:
 
 
 @contextmanager
-def bound(model: nn.Module) -> Iterator[Flat]:
-    """Make the model's trainable parameters and their gradients views of two vectors for a while.
+def bind_vector(model: nn.Module) -> Iterator[Flat]:
+    """Make the model's trainable parameters and their gradients views of two vectors within this context.
 
     Gradients accumulate until the caller zeroes them. Afterwards there are none, and every parameter owns its storage
-    again: a view would drag the whole vector along wherever it is pickled.
+    again: pickling a view would pickle the full vector.
     """
     layout = layout_of(model)
     groups = _trainable(model)
@@ -135,7 +135,7 @@ def running_order(model: nn.Module, layout: Layout, sample: Tensor) -> list[str]
 
 
 def _trainable(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Group the trainable parameters by storage, under the name that comes first."""
+    """Group the trainable parameters by storage, under the first name."""
     groups: dict[str, list[nn.Parameter]] = {}
     first_name: dict[int, str] = {}
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""The networks by name. Importing this costs no torch: a request can be checked before anything is built."""
+"""The networks by name. Importing this module does not import torch, so that a request can be checked first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.frames import MOST_CLASSES
+from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Network:
-    """What a network of the zoo is for."""
+class ZooEntry:
+    """A network of the zoo: its task and a summary."""
 
     task: Task
     summary: str
 
 
-ZOO: Mapping[str, Network] = {
-    "tiny": Network(SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters"),
-    "small": Network(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters"),
-    "half": Network(SEGMENTATION, "tiny at half its width, 6 k parameters"),
-    "teacher": Network(SEGMENTATION, "skips and a view of the whole frame, 420 k parameters"),
-    "deeplabv3_mobilenet": Network(
+ZOO: Mapping[str, ZooEntry] = {
+    "tiny": ZooEntry(SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters"),
+    "small": ZooEntry(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters"),
+    "half": ZooEntry(SEGMENTATION, "tiny at half its width, 6 k parameters"),
+    "teacher": ZooEntry(SEGMENTATION, "skips and a view of the whole frame, 420 k parameters"),
+    "deeplabv3_mobilenet": ZooEntry(
         SEGMENTATION, "DeepLabV3 on MobileNetV3-Large as torchvision has it, 11 M parameters"
     ),
-    "tiny_classifier": Network(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
-    "wide_classifier": Network(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
-    "tiny_residual": Network(CLASSIFICATION, "two residual blocks, as large as tiny_classifier, 26 k parameters"),
-    "wide_residual": Network(CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters"),
-    "tiny_detector": Network(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
-    "wide_detector": Network(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
+    "tiny_classifier": ZooEntry(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters"),
+    "wide_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters"),
+    "tiny_residual": ZooEntry(CLASSIFICATION, "two residual blocks, as large as tiny_classifier, 26 k parameters"),
+    "wide_residual": ZooEntry(CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters"),
+    "tiny_detector": ZooEntry(DETECTION, "tiny with a head that finds middles and sides, 24 k parameters"),
+    "wide_detector": ZooEntry(DETECTION, "tiny_detector at four times its width, 370 k parameters"),
 }
 
 
 def build(name: str, classes: int, *, seed: int) -> nn.Module:
-    """Make a network with random weights; the same seed gives the same weights and disturbs no other generator."""
+    """Build a network with random weights; the same seed gives the same weights and leaves other generators alone."""
     check(name)
-    if task_of(name) is SEGMENTATION and classes > MOST_CLASSES:
+    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
         raise RequestError(
             f"'{name}' names pixels, and a label map has a byte for each: "
-            f"at most {MOST_CLASSES} classes, given {classes}."
+            f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
         )
     import torch
 
@@ -63,6 +63,6 @@ def check(name: str) -> None:
 
 
 def task_of(name: str) -> Task:
-    """Tell what a network does."""
+    """Return the task of a network."""
     check(name)
     return ZOO[name].task

@@ -1,4 +1,4 @@
-"""An application: one vision task on one device, its model, and what the model sees."""
+"""An application: one vision task on one device, its model, and its predictions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from driftlab.datasets.frames import Frames
 from driftlab.errors import WireError
-from driftlab.platform.adaptation.base import NOTHING
-from driftlab.platform.core.records import Applied, Finished, Noticed, Reply, Weights
+from driftlab.platform.adaptation.base import EMPTY_PACK
+from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
@@ -27,13 +27,13 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.wire import delta
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
-from driftlab.platform.world.damage import Damage, received
+from driftlab.platform.world.damage import Damage, damaged
 from driftlab.platform.world.machine import Course
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """The state of the network that is in use from a time on."""
+    """The state of the network in use since a time."""
 
     number: int
     since_s: float
@@ -41,9 +41,9 @@ class Version:
 
 
 class Application:
-    """Runs its model on every frame it has time for; swaps weights only between two frames."""
+    """Runs its model on every frame for which there is time; weights change only between two frames."""
 
-    def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = NOTHING) -> None:
+    def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
         self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
         self._adaptation, self._scaling = spec.student.adaptation.make(), spec.student.scaling.make()
         self._family = student.family_of(spec.student, weights)
@@ -51,47 +51,47 @@ class Application:
         self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
         self._noticing = Noticing(self._task) if spec.notices else None
         self._tracker = Tracker(self._task, chained=spec.chained)
-        self._newest: Sight | None = None  # that the model runs on, or ran on last
-        self._following: Following | None = None  # where it learns on the stream
-        self._built = state.NO_BUFFERS  # of the network in use, before it learned anything
+        self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
+        self._following: Following | None = None  # if it learns on the stream
+        self._built = state.NO_BUFFERS  # of the current network, before any learning
         self._run(Budget(), 0)
 
     def switch(self, variant: int) -> Reply:
-        """Run another network of the family from now on; what this one has learned comes along.
+        """Run another network of the family from now on, with the learned weights of this one.
 
-        Updates that are still on their way were made for another network and will be refused.
+        Updates on their way were made for the old network and will be refused.
         """
         newest = self._versions[-1]
         self._use(newest)
-        moved = state.moved(self._built, state.read_buffers(self._model))
+        moved = state.changed_buffers(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
         if self._following is not None:
             self._following.break_off(self._pace.until_s, self._sights, self._pace, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
-        if moved:  # they may have come along: what this network was built with is not known any more
+        if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
-        return Reply(Applied(newest.number, accepted=True))
+        return Reply(Receipt(newest.number, accepted=True))
 
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
-        """Take an update into the shadow copy; frames shown from its arrival on use it."""
+        """Apply an update to the shadow copy; frames from its arrival on use it."""
         newest = self._versions[-1]
-        held, data = newest.state, received(update, damage)
+        held, data = newest.state, damaged(update, damage)
         try:
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
-            return Reply(Applied(newest.number, accepted=False, reason=str(error)))
+            return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
         self._versions.append(Version(changed.version, arrive_s, State(changed.vector, changed.buffers)))
         if self._noticing is not None:
             self._noticing.learned()
-        return Reply(Applied(changed.version, accepted=True))
+        return Reply(Receipt(changed.version, accepted=True))
 
     def watch(
         self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course = ()
     ) -> Reply:
-        """Run the model over what a stream has shown until a time, at the shares that the machine gave meanwhile.
+        """Run the model over the frames until a time, at the shares that the machine gave meanwhile.
 
-        Where labels are given they are the truth, else the frames carry it. A row comes with the first call by whose
-        end its answer is there.
+        `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
+        its answer is ready.
         """
         truth = self._task.truth(frames) if labels is None else labels
         self._pace.extend(until_s, answer, beside)
@@ -108,24 +108,24 @@ class Application:
         return self._sights.tell()
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
-        """Take the labels of one frame; frames shown from their arrival on carry them along."""
+        """Take the labels of one frame; frames from their arrival on warp them."""
         spec = self._spec.student
         try:
-            unpacked = self._task.unpack(received(packed, damage), spec.height, spec.width)
+            unpacked = self._task.unpack(damaged(packed, damage), spec.height, spec.width)
         except WireError as error:
-            return Reply(Applied(self._versions[-1].number, accepted=False, reason=str(error)))
-        self._tracker.add(Keyframe(captured_s, arrive_s, self._task.known(unpacked, spec.classes)))
-        unknown = self._task.unknown(unpacked[None], spec.classes)
-        return Reply(Applied(self._versions[-1].number, accepted=True, unknown=unknown))
+            return Reply(Receipt(self._versions[-1].number, accepted=False, reason=str(error)))
+        self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
+        unknown = self._task.count_unlisted(unpacked[None], spec.classes)
+        return Reply(Receipt(self._versions[-1].number, accepted=True, unknown=unknown))
 
     def notice(self) -> Reply:
-        """Sum up what was seen since this was asked last."""
+        """Summarise the frames since the last call."""
         assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
         noticed: Noticed = self._noticing.sum_up(self._model, told=self._spec.told)
         return Reply(noticed)
 
     def finish(self) -> Reply:
-        """Tell what was still open, and a digest of the state it ended with; what it learned itself is part of it."""
+        """Settle open frames, and return a digest of the final state, with the state of the adaptation."""
         self._settle(float("inf"))
         if self._following is not None:
             self._following.finish(self._sights, self._pace)
@@ -136,33 +136,33 @@ class Application:
         return Reply(Finished(state.digest_of(held, self._built, memory), told.facts), told.rows)
 
     def _run(self, budget: Budget, number: int) -> None:
-        """Take a network of the family into use; its weights are the version of this number."""
+        """Switch to a network of the family; its weights get this version number."""
         self._model = self._scaling.select(self._family, budget)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
         known = self._layout.size == self._spec.cost.parameters  # counting takes a while
         size = self._spec.student.height, self._spec.student.width
-        self._cost = self._spec.cost if known else account(self._model, *size)
+        self._cost = self._spec.cost if known else count_cost(self._model, *size)
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
         if self._adaptation.stream_batch:
             self._follow_on(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
-        self._loaded = number  # of the version that the model holds
+        self._loaded = number  # of the version in the model
 
     def _follow_on(self, budget: Budget) -> None:
-        """Prepare the adaptation with the source network, and go on with what was learned in another one."""
+        """Prepare the adaptation with the source network, and continue from its state for the previous one."""
         before = self._following
         if before is None:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
             source = self._scaling.select(student.family_of(self._spec.student, self._weights), budget)
-            memory = student.continued(self._adaptation, self._model, self._pack, source, before.memory)
+            memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         if before is not None:
             self._following.go_on(before)
 
     def _answer(self, sights: Sequence[Sight]) -> None:
-        """Choose the frames that there is time for, and predict them version by version."""
+        """Choose the frames for which there is time, and predict them version by version."""
         chosen = [sight for sight in sights if self._begin(sight, self._alone_s)]
         self._sights.spend("answering", len(chosen) * self._alone_j)
         since = np.array([version.since_s for version in self._versions])
@@ -180,7 +180,7 @@ class Application:
             self._noticing.add(sights)
 
     def _track(self, sights: Sequence[Sight]) -> None:
-        """Answer frame by frame, and carry labels that came from the server along; the flow takes its time."""
+        """Answer frame by frame, warping labels from the server; the flow takes time."""
         flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
         for sight in sights:
             self._tracker.see(sight.time_s, sight.image)
@@ -193,12 +193,12 @@ class Application:
             self._sights.spend("tracking", flows * flow.joules)
 
     def _free(self, sight: Sight) -> bool:
-        """Tell whether the answer before is ready when a frame is shown."""
+        """Tell whether the previous answer is ready when a frame is shown."""
         newest = self._newest
         return newest is None or sight.time_s >= newest.time_s + newest.latency_s - 1e-9
 
     def _begin(self, sight: Sight, alone_s: float) -> bool:
-        """Let the model run on a frame if it is free; a frame that comes while it is busy is skipped."""
+        """Start the model on a frame if it is free; a frame that comes while it is busy is skipped."""
         if not self._free(sight):
             return False
         sight.processed = sight.open = True
@@ -207,18 +207,18 @@ class Application:
         return True
 
     def _settle(self, until_s: float) -> None:
-        """Find out when the newest answer is ready, now that the shares until a time are known."""
+        """Compute when the newest answer is ready, now that the shares until a time are known."""
         newest = self._newest
         if newest is None or not newest.open or self._following is not None:
             return
         newest.latency_s = newest.busy_s = self._pace.answer_s(newest.time_s, self._work_s)
         newest.open = newest.time_s + newest.latency_s > until_s
-        if newest.open and until_s == float("inf"):  # its share never comes back
+        if newest.open and until_s == float("inf"):  # no share will ever come
             newest.open = newest.processed = False
             newest.latency_s, newest.busy_s, newest.answer = float("nan"), 0.0, None
 
     def _since_s(self) -> float:
-        """Tell when the oldest work began that still goes on, lessons aside."""
+        """Return the start of the oldest unfinished task, lessons aside."""
         if self._following is not None:
             return self._following.since_s
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")

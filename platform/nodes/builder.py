@@ -1,4 +1,4 @@
-"""A builder: makes the artefacts that a run needs, or finds them in the cache."""
+"""A builder: builds the artefacts of a run, or finds them in the cache."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Built:
 
 
 class Builder:
-    """Builds networks; has no state, so any process may do it."""
+    """Builds networks; it has no state, so any process may run it."""
 
     def build(self, recipe: FamilyRecipe) -> Reply:
-        """Return what the scaling member stores of the network that a recipe trains."""
+        """Build a family, and return its stored form."""
         from driftlab.platform.networks.predict import digest
         from driftlab.platform.networks.zoo import build
 
@@ -32,7 +32,7 @@ class Builder:
         return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
 
     def pack(self, recipe: PackRecipe) -> Reply:
-        """Return what an adaptation member finds out about the data that a family was built on."""
+        """Return an adaptation member's summary of a family's training data."""
         from driftlab.platform.networks.digest import digest
 
         pack = obtain_pack(recipe)

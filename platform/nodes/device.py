@@ -1,4 +1,4 @@
-"""A device: a camera in a drifting world, and the radio that sends what was sampled."""
+"""A device: a camera in a drifting world, and the encoder of its samples."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from driftlab.platform.streaming.codec import pack
 
 
 class Device:
-    """Sees every frame, sends those it is told to send."""
+    """Captures every frame, and sends the requested ones."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
-        self._streams: dict[int, Stream] = {}  # by how many times larger than the student's input it is
-        self._sent: dict[tuple[float, ...], Frames] = {}  # the newest samples, which an oracle may be asked about soon
+        self._streams: dict[int, Stream] = {}  # by scale: how many times larger than the student's input
+        self._sent: dict[tuple[float, ...], Frames] = {}  # the newest samples, whose truth an oracle may request
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Leave behind what can be drawn again: a restored device opens its own streams."""
+        """Drop streams and cached frames: a restored device opens its streams anew."""
         return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
     def _stream(self, scale: int = 1) -> Stream:
-        """Open what the camera sees, at the student's size or larger."""
+        """Open the stream at the student's size or larger."""
         if scale not in self._streams:
             spec = self._spec
             self._streams[scale] = open_stream(
@@ -45,13 +45,13 @@ class Device:
         return self._streams[scale]
 
     def capture(self, start_s: float, stop_s: float) -> Reply:
-        """See the frames of one window."""
+        """Capture the frames of one window."""
         stream = self._stream()
         frames = stream.at(frame_times(stream, start_s, stop_s))
         return Reply(Captured(len(frames), stream.has_truth), payload=frames)
 
     def upload(self, sampling: Sampling) -> Reply:
-        """Pack the sampled frames for the link; the payload is what the link carries, to the byte."""
+        """Encode the sampled frames; the payload is what the link carries, to the byte."""
         shown = self._sampled(sampling.times_s, sampling.scale)
         started = time.perf_counter()
         packed = pack(shown.images, sampling.codec)
@@ -61,17 +61,17 @@ class Device:
         return Reply(facts, payload=packed.payload)
 
     def sample(self, sampling: Sampling) -> Reply:
-        """Take the sampled frames as they are, for a learner on the device; their truth stays behind."""
+        """Return the sampled frames without encoding and without truth, for a learner on the device."""
         frames = self._sampled(sampling.times_s)
         kept = replace(frames, labels=None, boxes=None, classes=None)
         return Reply(Uploaded(len(kept), 0, 0, float(kept.times_s[-1]), 0.0), payload=kept)
 
     def reveal(self, times_s: Sequence[float]) -> Reply:
-        """Show frames with their truth: for oracles alone."""
+        """Return frames with their truth: for oracles only."""
         return Reply(payload=self._sent.pop(tuple(times_s), None) or self._sampled(times_s))
 
     def _sampled(self, times_s: Sequence[float], scale: int = 1) -> Frames:
-        """Draw frames, and keep those of the student's size until their truth is asked for or others are sent."""
+        """Draw frames; those of the student's size are kept until their truth is requested or others are sent."""
         frames = self._stream(scale).at(np.asarray(times_s, dtype=np.float64))
         self._sent = {tuple(times_s): frames} if scale == 1 else {}
         return frames

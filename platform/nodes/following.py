@@ -1,7 +1,7 @@
-"""Learning on the stream: see a frame, answer it, pool it, and learn when the pool is full.
+"""Learning on the stream: predict a frame, pool it, and learn when the pool is full.
 
-While a lesson lasts, a member that learns `instead` of answering misses frames; one that learns `beside` goes on with
-the weights that it has, on the rest of its share. A lesson's weights are in use from its end.
+During a lesson, a member that learns `instead` of answering misses frames; one that learns `beside` continues with its
+current weights on the rest of the share. A lesson's weights are in use from its end on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, zoo
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
-from driftlab.platform.nodes.lesson import ENDLESS, attempt, checked
+from driftlab.platform.nodes.lesson import ENDLESS, attempt, check_answers
 from driftlab.platform.nodes.pace import INFINITE_S, Pace
 from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Answering:
-    """Answers that the model is working on: of one frame, or of a batch."""
+    """Answers in progress: of one frame, or of a batch."""
 
     sights: list[Sight]
     start_s: float
@@ -46,45 +46,47 @@ class Answering:
 
 @dataclass(eq=False)
 class Lesson:
-    """One batch that is being learned from."""
+    """A batch that is being learned."""
 
     frames: int
     need: Need
     done: Adapted
-    learned: State | None  # the network from the lesson's end on; None: it stays as it is
+    learned: State | None  # the network from the lesson's end on; None: unchanged
     start_s: float | None = None  # None: when the answers before it are ready
 
 
 class Following:
-    """One application's adaptation on the stream."""
+    """The adaptation of one application on the stream."""
 
     def __init__(self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost) -> None:
         self._spec, self._member, self._model, self.memory, self._cost = spec, member, model, memory, cost
         self._task = zoo.task_of(spec.student.network)
-        self._rng = rng_for(spec.student.seed, "answer", spec.app)  # of all answers: making one takes a while
+        self._rng = rng_for(
+            spec.student.seed, "answer", spec.app
+        )  # one generator for all answers: creating one is slow
         self._pool: list[Sight] = []
         self._answering: Answering | None = None
         self._lesson: Lesson | None = None
         self._lessons = self._version = 0
         self._domain: int | None = None
-        self._given_up = False  # a lesson took longer on this machine than a member may
-        self._left_out = False  # the member failed at answering, and the network answers by itself
+        self._given_up = False  # a lesson exceeded the limit on this machine's time
+        self._left_out = False  # the member failed at answering; the network answers instead
 
     @property
     def since_s(self) -> float:
-        """Tell when the answers began that are still being worked on."""
+        """Return the start of the answers in progress."""
         return INFINITE_S if self._answering is None else self._answering.start_s
 
     def go_on(self, before: Following) -> None:
-        """Continue with another network of the family, once `break_off` has ended the lesson in the one before it."""
+        """Continue with another network of the family, after `break_off` has ended the lesson of the previous one."""
         self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
         self._domain, self._answering = before._domain, before._answering
         self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
 
     def break_off(self, now_s: float, told: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
-        """End the lesson that is being learned, if there is one, without using it; what it drew until now is paid.
+        """End the current lesson, if any, without using it; its energy until now is counted.
 
-        At the end of the session nothing ends it: then it has no end.
+        At the end of the session (`ended=False`) the lesson stays without an end.
         """
         lesson = self._lesson
         if lesson is None:
@@ -116,7 +118,7 @@ class Following:
         self._settle(pace.until_s, told, pace)
 
     def finish(self, told: Sights, pace: Pace) -> None:
-        """End with the session: what is not ready by then never will be."""
+        """End with the session: unfinished answers and lessons stay unfinished."""
         self._settle(pace.until_s, told, pace)
         if self._answering is not None:
             self._ready(self._answering, pace)
@@ -126,13 +128,13 @@ class Following:
         self.break_off(pace.until_s, told, pace, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float, pace: Pace) -> bool:
-        """Tell whether the model is still at work when a frame is shown."""
+        """Tell whether the model is busy when a frame is shown."""
         if self._answering is not None:
             return self._answering.ready_s(pace) > now_s + 1e-9
         return self._lesson is not None and self._member.learns == "instead"
 
     def _enter(self, sight: Sight, told: Sights, pace: Pace) -> None:
-        """Reset at a told boundary between domains, where the member asks for it."""
+        """Reset at an announced boundary between domains, where the member asks for it."""
         domain = sight.scene if self._spec.told else None
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
@@ -143,7 +145,7 @@ class Following:
         self._domain = domain
 
     def _settle(self, now_s: float, told: Sights, pace: Pace) -> None:
-        """Let answers be ready and lessons end whose time has come."""
+        """Settle answers that are ready, and end lessons whose time has come."""
         if self._answering is not None:
             ready_s = self._answering.ready_s(pace)
             if ready_s <= now_s + 1e-9:
@@ -158,7 +160,7 @@ class Following:
                 self._end(self._lesson, end_s, told, pace)
 
     def _ready(self, answering: Answering, pace: Pace) -> None:
-        """Settle what was answered; of a share that never comes back, nothing was."""
+        """Settle answers; if no share will ever come, none is ready."""
         took_s = answering.took_s(pace)
         answering.sights[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
         for sight in answering.sights:
@@ -167,12 +169,12 @@ class Following:
             sight.answer = sight.answer if sight.processed else None
 
     def _answer(self, sights: list[Sight], now_s: float, told: Sights) -> None:
-        """Answer frames; a member that fails at it is left out, and the network answers by itself."""
+        """Answer frames; a member that fails is left out, and the network answers by itself."""
         batch, answered = self._batch(sights, self._rng), None
         try:
             if not self._left_out:
                 with time_limit(self._spec.member_limit_s):
-                    answered = checked(self._member.answer(self._model, self.memory, batch), batch)
+                    answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
         except (Exception, TookTooLong) as error:
             self._left_out = True
             why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
@@ -191,7 +193,7 @@ class Following:
         self._answering = Answering(sights, now_s, need.alone_s)
 
     def _full(self, now_s: float, told: Sights) -> None:
-        """Learn from the pool, unless a lesson still goes on beside answering: then the newest frames wait for it."""
+        """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
         pool, self._pool = self._pool, []
         if self._lesson is None and not self._given_up:
             self._learn(pool, now_s, told)
@@ -201,7 +203,7 @@ class Following:
             self._pool = pool[1:]
 
     def _learn(self, pool: list[Sight], now_s: float, told: Sights) -> None:
-        """Learn at once, and let the lesson last as long as it takes from when the answers before it are ready."""
+        """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
         before = state.read(self._model)
         done = self._attempt(pool)
         after = state.read(self._model)
@@ -210,7 +212,7 @@ class Following:
         if self._member.answers == "batch":
             if done.answers is None:
                 self._answer(pool, now_s, told)
-            else:  # the lesson's first forward pass has given them
+            else:  # the lesson's first forward pass has computed them
                 first = Passes(forward=work.forward[:1])
                 self._begin(pool, done.answers, now_s, self._need(first), told)
                 work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
@@ -226,7 +228,7 @@ class Following:
         return done
 
     def _limited(self, lesson: Lesson) -> Lesson:
-        """Break off a lesson that would keep the device busy for too long; what it drew until then is paid."""
+        """Break off a lesson that would keep the device busy for too long; its energy until then is counted."""
         limit_s, need = self._spec.learn_limit_s, lesson.need
         if need.alone_s <= limit_s:
             return lesson
@@ -235,7 +237,7 @@ class Following:
         return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
 
     def _end(self, lesson: Lesson, end_s: float, told: Sights, pace: Pace) -> None:
-        """Use what was learned from now on."""
+        """Use the learned weights from now on."""
         self._lesson = None
         pace.end_lesson(end_s)
         if lesson.learned is not None:
@@ -275,6 +277,6 @@ class Following:
 
 
 def _part_of(need: Need, part: float) -> Need:
-    """Count what a part of a need takes; its memory is held whole."""
+    """Return a part of a need in time and energy; its memory is the full one."""
     seconds = {engine: part * seconds for engine, seconds in need.seconds.items()}
     return Need(seconds, need.memory_bytes, part * need.joules)

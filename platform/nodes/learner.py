@@ -1,4 +1,4 @@
-"""A learner: a copy of one application's model, what it may learn from, and what goes back to the application."""
+"""A learner: a copy of one application's model, its sample buffer, and the updates for the application."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import NOTHING, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.lesson import attempt
-from driftlab.platform.nodes.receiving import UNTOLD, receive
+from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Learner:
-    """Follows one application: stores its samples, learns from them, packs what changed."""
+    """Follows one application: stores its samples, trains on them, and encodes updates."""
 
     def __init__(
         self,
@@ -38,49 +38,49 @@ class Learner:
         weights: Weights,
         limit_s: float = 600.0,
         told: bool = False,
-        pack: Weights = NOTHING,
+        pack: Weights = EMPTY_PACK,
     ) -> None:
         self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
         self._limit_s, self._told, self._pack_of_source = limit_s, told, pack
         self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
         self._family = student.family_of(spec, weights)
         self._domain: int | None = None  # of the newest sample
-        self._moved = False  # whether an adaptation ever moved a buffer, of whichever network
+        self._moved = False  # whether an adaptation ever changed a buffer of any network
         self._run(Budget())
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
-        self._alone = False  # whether the next update must build on no other
+        self._alone = False  # whether the next update must stand alone
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
-        self._newest = self._labels  # the last that came, even when the buffer holds it no longer
+        self._newest = self._labels  # the last labels, even when the buffer no longer holds them
         self._taught = self._adaptation.labels == "teacher"
 
     def switch(self, variant: int) -> Reply:
-        """Train another network of the family, with what this one has learned, as the application now runs it.
+        """Train another network of the family, with the learned weights of this one, like the application.
 
-        The device may have switched before it had every update. So the next one carries every weight.
+        The device may have switched before every update arrived, so the next update carries every weight.
         """
         self._read()
         self._family = self._scaling.absorb(self._family, self._model)
         budget = Budget(variant=variant)
         self._run(budget)
         source = self._scaling.select(student.family_of(self._spec, self._weights), budget)
-        self._state = student.continued(self._adaptation, self._model, self._pack_of_source, source, self._state)
+        self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone = True
         return Reply()
 
     def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
-        """Decode what came over the link."""
+        """Decode samples from the link."""
         return receive(payload, sampling, size, damage)
 
     def store(self, frames: Frames, labels: Answers | None, stamp_s: float | None = None) -> Reply:
-        """Put samples into the buffer, and tell how much their labels, if there are any, change from each to the next.
+        """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
-        Samples are filed under the time of their capture, or all under one `stamp_s`.
+        Samples are stored under their capture times, or all under one `stamp_s`.
         """
         spec = self._spec
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
@@ -93,7 +93,7 @@ class Learner:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        if self._told and frames.scenes[-1] != UNTOLD:
+        if self._told and frames.scenes[-1] != UNKNOWN_SCENE:
             self._meet(int(frames.scenes[-1]))
         return Reply(
             Stored(
@@ -102,18 +102,18 @@ class Learner:
                 newest_s=float(self._times_s[-1]),
                 usable_s=self._usable_s(),
                 phis=phis,
-                unknown=0 if labels is None else self._task.unknown(labels, spec.classes),
+                unknown=0 if labels is None else self._task.count_unlisted(labels, spec.classes),
                 domain=self._domain,
             )
         )
 
     def forget(self, oldest_s: float) -> Reply:
-        """Drop samples from before a time; tell how many are left."""
+        """Drop samples older than a time; return the number that is left."""
         self._drop_before(oldest_s)
         return Reply(len(self._times_s))
 
     def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase]) -> Reply:
-        """Learn in each way from every other sample, on a copy, and look how the network then does on the rest."""
+        """Try each way to learn: train a copy on every other sample, and score it on the rest."""
         before = state.read(self._model)
         after, works = [], []
         for number, phase in enumerate(phases):
@@ -128,7 +128,7 @@ class Learner:
         return Reply(Tried(score, tuple(after), tuple(works), looks))
 
     def _look(self) -> tuple[float | None, Passes]:
-        """Score the network on every other sample; without labels nothing can be said."""
+        """Score the network on every other sample; None without labels."""
         rest = self._images[1::2]
         if not self._taught or not len(rest):
             return None, Passes()
@@ -137,11 +137,11 @@ class Learner:
         return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
 
     def finish(self) -> Reply:
-        """Tell the adaptation's state by a digest."""
+        """Return a digest of the network and the adaptation's state."""
         return Reply(state.digest_of(state.read(self._model), self._built, self._state))
 
     def train(self, answer: DownlinkPlan) -> Reply:
-        """Train one phase over what the buffer still holds, and pack the change for the device."""
+        """Train one phase on the buffer, and encode the update."""
         started = time.perf_counter()
         self._drop_before(answer.oldest_s)
         assert answer.phase is not None
@@ -165,7 +165,7 @@ class Learner:
         return Reply(facts, payload=update.data if update else None)
 
     def resend(self) -> Reply:
-        """Pack every weight as it is, for a device that can take nothing that builds on another update."""
+        """Encode every weight, for a device that cannot apply an update based on another one."""
         started = time.perf_counter()
         update = self._pack(DownlinkPlan(None, None, dense=True), None)
         facts = Trained(
@@ -183,39 +183,39 @@ class Learner:
         return Reply(facts, payload=update.data)
 
     def _run(self, budget: Budget) -> None:
-        """Take a network of the family."""
+        """Switch to a network of the family."""
         self._model = self._scaling.select(self._family, budget)
-        self._buffers = state.read_buffers(self._model)  # as the device has them; `prepare` may move them
+        self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
         self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
 
     def _follow_weights(self) -> None:
-        """Begin to note the path of the weights; what was known of another network's is forgotten."""
+        """Start to track the device's weights; the previous network's are dropped."""
         self._layout = vector.layout_of(self._model)
-        self._vector = vector.read(self._model)  # bit for bit what the device holds once every update has arrived
-        self._lost: vector.Vector | None = None  # by the codec of the last update
+        self._vector = vector.read(self._model)  # equal to the device's, bit for bit, once every update has arrived
+        self._lost: vector.Vector | None = None  # by the number format of the last update
 
     def _read(self) -> state.State:
-        """Read the network, and note whether any buffer differs from what was last sent."""
+        """Read the network, and record whether any buffer differs from the last sent one."""
         now = state.read(self._model)
-        self._moved = self._moved or bool(state.moved(self._buffers, now.buffers))
+        self._moved = self._moved or bool(state.changed_buffers(self._buffers, now.buffers))
         return now
 
     def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
         return attempt(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
 
     def _samples(self, rng: np.random.Generator, rows: slice = slice(None)) -> Batch:
-        """Give samples to learn from, with labels if the adaptation learns from any."""
+        """Return training samples, with labels if the adaptation uses labels."""
         labels = self._labels[rows] if self._taught else None
         return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
 
     def _meet(self, domain: int) -> None:
-        """Note which domain the newest sample is of; begin anew with another one where the adaptation asks for it."""
+        """Record the domain of the newest sample; reset at a new domain where the adaptation asks for it."""
         if self._adaptation.episodic and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
         self._domain = domain
 
     def _usable_s(self) -> float | None:
-        """Tell when the newest sample with a label that counts was taken."""
+        """Return the time of the newest sample with a usable label."""
         if not self._taught:
             return float(self._times_s.max()) if len(self._times_s) else None
         counts = self._task.usable(self._labels, self._spec.classes)
@@ -226,10 +226,10 @@ class Learner:
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
     def _pack(self, answer: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
-        """Encode the change, and go on from exactly the weights that the device will have.
+        """Encode the change, and continue from exactly the weights that the device will have.
 
-        Once a buffer was moved, an update that stands alone carries them all: the device may have missed the update
-        that moved it.
+        Once a buffer was changed, an update that stands alone carries them all: the device may have missed the update
+        that changed it.
         """
         alone = answer.dense or self._alone
         changed = np.zeros(self._layout.size, dtype=bool) if changed is None else changed
@@ -243,7 +243,7 @@ class Learner:
             buffers_before=self._buffers,
             buffers_after=now.buffers if self._moved else state.NO_BUFFERS,
         )
-        wire = Wire() if alone else answer.wire  # few bits suit changes, not whole weights
+        wire = Wire() if alone else answer.wire  # few bits suit changes, not full weights
         form = delta.Format(wire.values, wire.mask)
         update = delta.encode(change, self._layout, form, self._lost if wire.feedback else None)
         vector.write(self._model, update.vector)

@@ -1,4 +1,4 @@
-"""One piece of learning, with a net beneath it: a member that fails leaves a reason, and the network as it was."""
+"""A guarded call of a member's learning: after a failure the network is unchanged and the reason is recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDLESS = "learning did not end"
 
 
 def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float) -> Adapted:
-    """Let a member learn; where it fails, return its state of before and why, with the model as it was."""
+    """Let a member learn; if it fails, restore the model and return the previous state with the reason."""
     before = state.read(model)
     try:
         with time_limit(limit_s):
@@ -30,7 +30,7 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
         fault = _fault(done, model, batch)
     except TookTooLong:
         fault = f"{ENDLESS} within {limit_s:g} s of this machine's time"
-    except Exception as error:  # whatever goes wrong in a member of one's own is told in its row
+    except Exception as error:  # a user's member may raise anything; the reason is recorded in its row
         log.warning("%s failed while learning", type(member).__name__, exc_info=True)
         fault = f"learning failed: {type(error).__name__}: {error}"
     if fault:
@@ -40,15 +40,15 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     return done
 
 
-def checked(answered: Answered, batch: Batch) -> Answered:
-    """Refuse answers that are not one for each frame."""
+def check_answers(answered: Answered, batch: Batch) -> Answered:
+    """Check that there is one answer per frame."""
     if len(answered.answers) != len(batch.images):
         raise RunError(f"it gave {len(answered.answers)} answers to {len(batch.images)} frames; give one for each")
     return answered
 
 
 def _fault(done: Any, model: nn.Module, batch: Batch) -> str:
-    """Say what is wrong with what a member returned; nothing: it can be used."""
+    """Return the fault of a member's result; empty if it is valid."""
     if not isinstance(done, Adapted):
         return f"learning failed: it returned {type(done).__name__}, expected Adapted"
     if done.work is None and not done.skipped:

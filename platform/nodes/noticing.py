@@ -1,4 +1,4 @@
-"""What a device can notice by itself: how sure its answers are, and how far its frames are from those it learned on."""
+"""A device's own observations: the entropy of its predictions, and the distance of its frames from earlier ones."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from driftlab.platform.tasks.tasks import DETECTION, Task
 if TYPE_CHECKING:
     from torch import nn
 
-MAX_FRAMES = 64  # the newest ones stand for all
+MAX_FRAMES = 64  # the newest ones represent all
 
 
 @dataclass
 class Noticing:
-    """Keeps the newest frames that were answered, and what those at the last phase were like."""
+    """Keeps the newest predicted frames, and the feature statistics at the last phase."""
 
     task: Task
     frames: int = 0
     images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     scene: int | None = None
-    known: tuple[npt.NDArray[np.float64], float] | None = None  # mean of the features then, and their deviation
-    anew: bool = True  # whether what is seen next is what later frames are compared with
+    known: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of the features at the last phase
+    anew: bool = True  # whether the next frames become the reference of later ones
 
     def add(self, sights: Sequence[Sight]) -> None:
         """Take frames into account."""
@@ -38,11 +38,11 @@ class Noticing:
         self.scene = sights[-1].scene if sights else self.scene
 
     def learned(self) -> None:
-        """Compare with what is seen from now on: the network has just followed it."""
+        """Use the next frames as the new reference: the network has just adapted to them."""
         self.anew = True
 
     def sum_up(self, model: nn.Module, *, told: bool) -> Noticed:
-        """Sum up the frames since the last time; their answers are there already, so this costs nothing."""
+        """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
         domain = self.scene if told else None
@@ -59,7 +59,7 @@ class Noticing:
         return Noticed(frames, self._entropy(output), self._distance(found), domain)
 
     def _entropy(self, output: npt.NDArray[np.float32]) -> float | None:
-        """Average the entropy of the answers, as a share of that of an answer that knows nothing."""
+        """Return the mean entropy of the predictions, as a share of the maximum."""
         classes = output.shape[1]
         if classes < 2 or self.task is DETECTION:
             return None
@@ -68,7 +68,7 @@ class Noticing:
         return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))
 
     def _distance(self, found: npt.NDArray[np.float32]) -> float:
-        """Measure how far the mean of the features has moved, in standard deviations of the features then."""
+        """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
         mean, spread = found.mean(axis=0, dtype=np.float64), float(np.sqrt(found.var(axis=0, dtype=np.float64).mean()))
         if self.anew or self.known is None:
             self.known, self.anew = (mean, spread), False

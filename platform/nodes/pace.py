@@ -1,4 +1,4 @@
-"""When a device has time for its next frame, at the shares of its machine as far as they are known."""
+"""The times at which a device can process its next frame, by its shares of the machine as far as they are known."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ INFINITE_S = float("inf")
 
 @dataclass
 class Pace:
-    """The course of an application's shares, and the lesson that it learns on the stream, if it learns one."""
+    """The course of an application's shares, and its current lesson on the stream."""
 
     answer: Course = ()
-    beside: Course = ()  # of what it learns beside answering; empty: nothing
-    until_s: float = 0.0  # so far courses are known
-    lesson: tuple[float, float] | None = None  # when it began, and its seconds alone on the machine
-    learned: tuple[float, float] | None = None  # when the lesson before it began and ended
+    beside: Course = ()  # for learning beside inference; empty: none
+    until_s: float = 0.0  # courses are known until then
+    lesson: tuple[float, float] | None = None  # its start, and its time alone on the machine
+    learned: tuple[float, float] | None = None  # start and end of the previous lesson
 
     def extend(self, until_s: float, answer: Course, beside: Course = ()) -> None:
-        """Take in what the shares were since the last time."""
+        """Append the shares since the last call."""
         self.answer, self.beside = _joined(self.answer, answer), _joined(self.beside, beside)
         self.until_s = until_s
 
     def forget(self, before_s: float) -> None:
-        """Drop the shares from before a time, as far as the lesson does not depend on them."""
+        """Drop older shares, unless the lesson depends on them."""
         if self.lesson is not None:
             before_s = min(before_s, self.lesson[0])
         self.answer, self.beside = _since(self.answer, before_s), _since(self.beside, before_s)
 
     def answer_s(self, start_s: float, alone_s: float) -> float:
-        """Tell how long an answer takes; a share for learning serves answers while nothing is learned."""
+        """Return the time of an answer; outside lessons, the share for learning serves answers."""
         return taken_s(start_s, alone_s, self._answering() if self.beside else self.answer)
 
     def begin_lesson(self, start_s: float, alone_s: float) -> None:
-        """Learn from a time on; the answers before it are ready."""
+        """Start a lesson; the answers before it are ready."""
         self.lesson = start_s, alone_s
 
     def lesson_end_s(self) -> float:
-        """Tell when the lesson is learned: on the share beside, or on all of the application's."""
+        """Return the end of the lesson, on the share beside or on the application's full share."""
         assert self.lesson is not None
         start_s, alone_s = self.lesson
         return start_s + taken_s(start_s, alone_s, self.beside or self.answer)
 
     def lesson_part(self, now_s: float) -> float:
-        """Tell which part of the lesson is learned by a time."""
+        """Return the part of the lesson that is done by a time."""
         assert self.lesson is not None
         start_s, alone_s = self.lesson
         course = self.beside or self.answer
@@ -58,13 +58,13 @@ class Pace:
         return min(1.0, worked_s / alone_s) if alone_s else 1.0
 
     def end_lesson(self, end_s: float) -> None:
-        """End the lesson; an answer that began while it lasted went without the share beside until now."""
+        """End the lesson; an answer that began during it ran without the share beside until now."""
         if self.lesson is not None:
             self.learned = self.lesson[0], end_s
             self.lesson = None
 
     def _answering(self) -> Course:
-        """Add the share beside to that of answering wherever no lesson is being learned."""
+        """Return the course for answers: with the share beside, except during lessons."""
         lessons = [] if self.learned is None else [self.learned]
         lessons += [] if self.lesson is None else [(self.lesson[0], self.lesson_end_s())]
         first_s = max(self.answer[0][0], self.beside[0][0])
@@ -83,7 +83,7 @@ def _at(course: Course, time_s: float) -> float:
 
 
 def _joined(before: Course, after: Course) -> Course:
-    """Append a course to what went before, without steps that change nothing."""
+    """Append a course, without steps that change nothing."""
     joined = list(before)
     for time_s, share in after:
         if not joined or joined[-1][1] != share:

@@ -1,4 +1,4 @@
-"""Scores predictions against the truth, frame by frame and over the last seconds."""
+"""Scores of predictions against the truth, per frame and over the last seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-WINDOW_S = 10.0  # a frame's score over a window is that of everything counted in the last ten seconds
+WINDOW_S = 10.0  # window of the windowed score
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +22,12 @@ class Scores:
     frame: Floats
     window: Floats
     pixel_accuracy: Floats | None
-    counts: Counts  # over the whole batch
+    counts: Counts  # over the full batch
 
 
 @dataclass
 class Scorer:
-    """Remembers what was counted in the last seconds."""
+    """Keeps the counts of the last seconds."""
 
     classes: int
     task: Task = SEGMENTATION
@@ -47,7 +47,7 @@ class Scorer:
         )
 
     def _remember(self, times_s: Floats, counts: Counts) -> int:
-        """Add frames to the memory, drop those that no window will need again, and tell how many came before."""
+        """Append counts, drop those that no later window needs, and return the number of earlier frames."""
         if self._counts is None:
             self._times_s, self._counts = times_s, counts
             return 0

@@ -1,4 +1,4 @@
-"""What an application saw, frame by frame, until its answers and their latencies are known and can be told."""
+"""The frames of an application, until their predictions and latencies are known and become rows."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ Image = npt.NDArray[np.uint8]
 
 @dataclass(eq=False)
 class Sight:
-    """One frame."""
+    """One frame, with its prediction."""
 
     time_s: float
     image: Image
     scene: int
     truth: Answer | None
-    version: int = 0  # in use when it was shown
+    version: int = 0  # in use when the frame was shown
     processed: bool = False
     latency_s: float = float("nan")
-    busy_s: float = 0.0  # that the model worked on it, and on the batch that it was the last of
-    answer: Answer | None = None  # None: the one before it stands
-    open: bool = False  # whether its answer or its latency is still to come
+    busy_s: float = 0.0  # model time on it, and on the batch that it completed
+    answer: Answer | None = None  # None: the previous one remains
+    open: bool = False  # its answer or latency is not known yet
 
 
 @dataclass
 class Sights:
-    """Frames in the order in which they were shown; what is settled is scored and becomes rows."""
+    """Frames in order of time; settled ones are scored and become rows."""
 
     spec: AppNodeSpec
     task: Task
     scorer: Scorer
     waiting: list[Sight] = field(default_factory=list)
-    told: int = 0  # how many have become rows
+    told: int = 0  # frames that have become rows
     last: Answer | None = None
-    busy_s: float = 0.0  # spent on lessons instead of answers since the last time
+    busy_s: float = 0.0  # time of lessons instead of answers since the last call
     joules: dict[str, float] = field(default_factory=dict)
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
-    memory_bytes: int = 0  # the most that a lesson held
+    memory_bytes: int = 0  # peak memory of a lesson
 
     def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
-        """Take frames in, and return them one by one."""
+        """Add frames, and return them one by one."""
         truths = [None] * len(frames) if truth is None else truth
         rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
         added = [Sight(*row) for row in rows]
@@ -62,7 +62,7 @@ class Sights:
         self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
 
     def tell(self) -> Reply:
-        """Turn every frame before the first one that is still open into rows."""
+        """Turn every frame before the first open one into rows."""
         stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
@@ -78,13 +78,13 @@ class Sights:
         return Reply(self._facts(settled, scores), rows)
 
     def _shown(self, settled: list[Sight]) -> list[Sight]:
-        """Leave out the frames before the first answer of all: they show none, and none can be scored."""
+        """Leave out the frames before the first answer: they have no prediction and no score."""
         if self.last is not None:
             return settled
         return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
 
     def _answers(self, shown: Sequence[Sight]) -> Answers:
-        """Stack the answers; a frame without one shows the one before it."""
+        """Stack the answers; a frame without one repeats the previous one."""
         answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
         for index, sight in enumerate(shown):
             if sight.answer is not None:
@@ -95,7 +95,7 @@ class Sights:
         return answers
 
     def _scores(self, shown: Sequence[Sight], predicted: Answers) -> Scores | None:
-        """Compare answers with the truth, where it is known."""
+        """Score answers where the truth is known."""
         if not shown or shown[0].truth is None:
             return None
         truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
@@ -139,7 +139,7 @@ class Sights:
         }
 
     def _pictures(self, shown: Sequence[Sight], predicted: Answers) -> list[Mapping[str, Any]]:
-        """Keep the frames that the report will show."""
+        """Keep the frames for the report."""
         times_s = np.array([sight.time_s for sight in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
         return [
@@ -150,8 +150,8 @@ class Sights:
                 "height": sight.image.shape[0],
                 "width": sight.image.shape[1],
                 "image": [_png(sight.image)],
-                "truth": [None if sight.truth is None else _png(self.task.drawn(sight.truth, sight.image))],
-                "prediction": [_png(self.task.drawn(predicted[index], sight.image))],
+                "truth": [None if sight.truth is None else _png(self.task.draw(sight.truth, sight.image))],
+                "prediction": [_png(self.task.draw(predicted[index], sight.image))],
             }
             for index, sight in enumerate(shown)
             if wanted[index].any()

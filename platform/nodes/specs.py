@@ -1,4 +1,4 @@
-"""What nodes are made from: plain values that can be sent anywhere, and that the driver can make without torch."""
+"""The constructor arguments of nodes: plain values that can be sent anywhere and created without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftlab.platform.world.hardware import Hardware
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """What a device looks at: enough to open the same stream anywhere."""
+    """The stream of a device: enough to open the same stream anywhere."""
 
     workload: str
     seed: int
@@ -25,7 +25,7 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class StudentSpec:
-    """A student network, and how it is adapted and scaled where it lives."""
+    """A student network, with its adaptation and scaling members."""
 
     network: str
     classes: int
@@ -39,29 +39,29 @@ class StudentSpec:
 
 @dataclass(frozen=True)
 class AppNodeSpec:
-    """An application on a device."""
+    """The application node of a device."""
 
     device: str
     app: str
     student: StudentSpec
     hardware: Hardware
-    cost: ModelCost  # of the student as it was built
-    tracks: bool = False  # whether labels will come, to be carried along with the motion
-    chained: bool = True  # and that frame by frame
-    picture_times_s: tuple[float, ...] = ()  # keep what was seen at these times, for the report
-    notices: bool = False  # whether the loop asks what it has noticed
-    told: bool = False  # whether it is told which domain a frame is of
+    cost: ModelCost  # of the student as built
+    tracks: bool = False  # whether labels will come, to be warped along optical flow
+    chained: bool = True  # whether to warp frame by frame
+    picture_times_s: tuple[float, ...] = ()  # frames to keep for the report
+    notices: bool = False  # whether the loop asks for its observations
+    told: bool = False  # whether it is told the domain of each frame
     learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
 
 
 @dataclass(frozen=True)
 class TeacherSpec:
-    """Which teacher: the truth itself after a virtual cost, or a real network."""
+    """The kind of teacher: an oracle (the truth after a virtual cost) or a real network."""
 
     kind: Literal["oracle", "network"] = "oracle"
     task: str = "segmentation"
     network: str = "teacher"
     classes: int = 8
-    border_noise: float = 0.0  # oracle: chance that a pixel at a class border carries its neighbour's label
+    border_noise: float = 0.0  # oracle: probability that a pixel at a class border gets its neighbour's label
     torch_device: str = "cpu"

@@ -1,4 +1,4 @@
-"""The student network as an application and its learner both make it."""
+"""The student network, built in the same way by an application and its learner."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def family_of(spec: StudentSpec, weights: Weights) -> Any:
-    """Restore what its scaling member built, on the device where it will run."""
+    """Restore the family of a scaling member, on the torch device where it will run."""
     model = build(spec.network, spec.classes, seed=0).eval().to(spec.torch_device)
     return spec.scaling.make().restore(model, weights, (spec.height, spec.width))
 
 
-def continued(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:
-    """Prepare an adaptation with the source network, to go on with what the model and the state before have learned."""
+def continue_from(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:
+    """Prepare an adaptation with the source network, then continue from the model's weights and the previous state."""
     learned = state.read(model)
     state.write(model, state.read(source))
     memory = member.prepare(model, pack, go_on=memory)

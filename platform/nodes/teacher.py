@@ -1,4 +1,4 @@
-"""A teacher: says what the frames show."""
+"""A teacher: labels frames."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Labels = npt.NDArray[np.uint8]
 
 
 class Teacher:
-    """Labels batches; the same frames get the same labels whoever asks and whenever."""
+    """Labels batches; the same frames always get the same labels."""
 
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
         self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
 
     def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
-        """Decode what came over the link."""
+        """Decode samples from the link."""
         return receive(payload, sampling, size, damage)
 
     def label(self, frames: Frames) -> Reply:
@@ -47,7 +47,7 @@ class Teacher:
         return Reply(Labelled(len(frames)), payload=labels)
 
     def pack(self, labels: Answers) -> Reply:
-        """Pack the answer about one frame for the link."""
+        """Encode the labels of one frame."""
         packed = self._task.pack(labels[0])
         return Reply(Packed(len(packed)), payload=packed)
 
@@ -65,7 +65,7 @@ class Teacher:
 
 
 def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:
-    """Give pixels that touch another class that class's label with some chance, as human annotators do."""
+    """Replace labels at class borders by a neighbour's with some probability, like human annotators."""
     rng = rng_for(seed, "border")
     height, width = labels.shape
     top, left = ((1, 0), (0, 1), (1, 2), (2, 1))[int(rng.integers(4))]

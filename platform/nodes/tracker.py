@@ -1,4 +1,4 @@
-"""A tracker: carries answers that arrived late along with the motion, until newer ones arrive."""
+"""A tracker: warps late labels along optical flow, until newer ones arrive."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from driftlab.platform.tasks import flow
 from driftlab.platform.tasks.flow import Gray, Map
 from driftlab.platform.tasks.tasks import SEGMENTATION, Answer, Task
 
-LATEST_S = 60.0  # the first labels are not waited for any longer
+LATEST_S = 60.0  # first labels that arrive later are not awaited
 
 
 @dataclass(frozen=True, eq=False)
 class Keyframe:
-    """Labels of the frame captured at one time, in use from when they arrived."""
+    """Labels of a frame captured at one time, in use from their arrival."""
 
     captured_s: float
     arrive_s: float
@@ -26,18 +26,18 @@ class Keyframe:
 
 @dataclass
 class Tracker:
-    """Remembers frames since the keyframe in use, because labels tell of a frame that is long gone."""
+    """Keeps the frames since the current keyframe, because labels describe an earlier frame."""
 
     task: Task = SEGMENTATION
-    chained: bool = True  # follow the motion frame by frame; otherwise one flow straight to the keyframe
+    chained: bool = True  # warp frame by frame; otherwise by one flow from the keyframe
     _keyframes: list[Keyframe] = field(default_factory=list)
     _seen: dict[float, Gray] = field(default_factory=dict)  # by time
-    _steps: dict[tuple[float, float], Map] = field(default_factory=dict)  # flow from a frame to one before it
-    _followed: list[float] = field(default_factory=list)  # times of the frames that there was time for
-    _flows: int = 0  # computed so far
+    _steps: dict[tuple[float, float], Map] = field(default_factory=dict)  # flow from a frame to an earlier one
+    _followed: list[float] = field(default_factory=list)  # times of the frames that were processed
+    _flows: int = 0  # number of computed flows
 
     def add(self, keyframe: Keyframe) -> None:
-        """Take labels that have just arrived."""
+        """Add labels that have just arrived."""
         self._keyframes.append(keyframe)
 
     def see(self, time_s: float, image: npt.NDArray[np.uint8]) -> None:
@@ -45,12 +45,12 @@ class Tracker:
         self._seen[time_s] = flow.gray(image)
 
     def follow(self, time_s: float, predicted: Answer) -> tuple[Answer, int]:
-        """Replace a prediction by labels that were carried here, where they are known; count the flows that it took."""
+        """Replace a prediction by warped labels where they are known; return the number of computed flows too."""
         before, keyframe = self._flows, self._in_use(time_s)
         answer = predicted
         if keyframe is not None and keyframe.captured_s in self._seen:
             source = self._source(keyframe.captured_s, time_s)
-            answer = self.task.carried(keyframe.labels, source, predicted.copy())
+            answer = self.task.warp(keyframe.labels, source, predicted.copy())
         self._followed.append(time_s)
         self._forget(time_s)
         return answer, self._flows - before
@@ -60,13 +60,13 @@ class Tracker:
         return arrived[-1] if arrived else None
 
     def _source(self, captured_s: float, time_s: float) -> Map:
-        """Say where each pixel shown now was in the keyframe."""
+        """Return the position of each current pixel in the keyframe."""
         if not self.chained:
             return flow.identity(*self._seen[time_s].shape) + self._step(captured_s, time_s)
         source = flow.identity(*self._seen[captured_s].shape)
         followed = (time for time in self._followed if captured_s < time < time_s)
         for before_s, now_s in itertools.pairwise((captured_s, *followed, time_s)):
-            source = flow.follow(self._step(before_s, now_s), source) if before_s < now_s else source
+            source = flow.compose(self._step(before_s, now_s), source) if before_s < now_s else source
         return source
 
     def _step(self, before_s: float, now_s: float) -> Map:
@@ -76,7 +76,7 @@ class Tracker:
         return self._steps[before_s, now_s]
 
     def _forget(self, now_s: float) -> None:
-        """Drop what no labels that are in use or on their way can need: everything before the keyframe in use."""
+        """Drop frames before the current keyframe, which no labels can need."""
         keyframe = self._in_use(now_s)
         since_s = now_s - LATEST_S if keyframe is None else keyframe.captured_s
         if keyframe is not None:

@@ -1,7 +1,7 @@
-"""Networks of several widths as one: what they share is one vector, and each network is made from its beginning.
+"""A family of networks of several widths: shared weights in one vector, of which each network takes a prefix.
 
-The vector begins with all that the smallest network holds, then comes what the next one adds, and so on: loading a
-larger network appends a slice, going back to a smaller one drops it. What a network does not share is its own, whole.
+The vector begins with the weights of the smallest network, followed by those that each larger network adds: loading a
+larger network appends a slice, returning to a smaller one drops it. Unshared tensors are stored per network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from driftlab.platform.pruning.surgery import Groups, cut, groups, lift, restric
 
 Vector = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
-Widths = Mapping[str, tuple[int, ...]]  # of each group of channels: how many each network has, from the smallest on
+Widths = Mapping[str, tuple[int, ...]]  # by group of channels: the number in each network, from the smallest on
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +31,17 @@ class Family:
     model: nn.Module  # of full width; only its architecture counts
     groups: Groups
     widths: Widths
-    accuracies: tuple[float, ...]  # on data to choose by
-    judged: tuple[float, ...]  # accuracies on data that nothing is chosen by
+    val_accuracies: tuple[float, ...]  # validation accuracies
+    test_accuracies: tuple[float, ...]  # test accuracies
     shared: Vector
-    private: tuple[Weights, ...]  # what each network has for itself
+    private: tuple[Weights, ...]  # unshared tensors of each network
 
     def __len__(self) -> int:
         return len(self.private)
 
     @cached_property
     def places(self) -> tuple[Places, ...]:
-        """Where in the shared vector the numbers of each network lie, in the order of its own tensors."""
+        """Return the positions of each network's numbers in the shared vector, in the order of its own tensors."""
         lists = [_flat(restrict(self._numbered, self.groups, keep)) for keep in self.keeps]
         place = torch.full((sum(tensor.numel() for tensor in self._numbered.values()),), -1)
         held = 0
@@ -53,26 +53,26 @@ class Family:
 
     @cached_property
     def keeps(self) -> tuple[dict[str, range], ...]:
-        """Which channels of the full width each network has."""
+        """Return the channels of the full width that each network has."""
         return tuple({name: range(counts[k]) for name, counts in self.widths.items()} for k in range(len(self)))
 
     @property
     def nested(self) -> bool:
-        """Whether the networks share anything."""
+        """Tell whether the networks share weights."""
         return len(self.shared) > 0
 
     def ends(self) -> tuple[int, ...]:
-        """Say how much of the shared vector each network needs."""
+        """Return the length of the prefix of the shared vector that each network uses."""
         return tuple(len(places) for places in self.places)
 
     def memory_bytes(self, which: int) -> int:
-        """Count what is in memory while a network runs; what networks that share have for themselves always is."""
+        """Return the bytes in memory while a network runs; a nested family always holds the unshared tensors of all."""
         own = [sum(array.nbytes for array in private.values()) for private in self.private]
         return self.shared[: self.ends()[which]].nbytes + (sum(own) if self.nested else own[which])
 
     @cached_property
     def _numbered(self) -> dict[str, Tensor]:
-        """Number what can be shared across the tensors of full width."""
+        """Number the shareable entries of the tensors of full width."""
         tensors = {name: tensor for name, tensor in _tensors(self.model).items() if name not in self.private[0]}
         stops = np.cumsum([tensor.numel() for tensor in tensors.values()]).tolist()
         return {
@@ -81,10 +81,12 @@ class Family:
         }
 
 
-def gather(model: nn.Module, found: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]) -> Family:
-    """Make a family of dense networks, from the smallest on; `own` names the tensors that they do not share.
+def merge_networks(
+    model: nn.Module, found: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]
+) -> Family:
+    """Build a family of dense networks, from the smallest on; `own` names the tensors that they do not share.
 
-    Of what they share the largest one's numbers count: the others must agree, or be meant to change.
+    Shared numbers come from the largest network: the others must agree with it, or may be overwritten.
     """
     states = [_tensors(network) for network in networks]
     private = tuple({name: _array(state[name]) for name in state if name in own} for state in states)
@@ -95,8 +97,8 @@ def gather(model: nn.Module, found: Groups, widths: Widths, networks: Sequence[n
     return replace(empty, shared=shared)
 
 
-def dense(family: Family, which: int) -> nn.Module:
-    """Make one network of the family, in evaluation mode and where the family's model is."""
+def extract(family: Family, which: int) -> nn.Module:
+    """Build one network of the family, in evaluation mode and on the device of the family's model."""
     network = cut(family.model, family.groups, family.keeps[which]).eval()
     tensors = _tensors(network)
     begun = family.shared[: family.ends()[which]][family.places[which]]
@@ -110,11 +112,11 @@ def dense(family: Family, which: int) -> nn.Module:
     return network
 
 
-def absorbed(family: Family, network: nn.Module) -> Family:
-    """Take over what a network of the family has learned.
+def absorb(family: Family, network: nn.Module) -> Family:
+    """Merge the learned weights of one network into the family.
 
-    What is shared changes for all who hold it. What is each network's own changes in this one; where networks share
-    anything, the others' own parameters move by as much, channel by channel, and their statistics stay.
+    Shared weights change for every network that holds them. Unshared tensors change in this network; in a nested family
+    the others' unshared parameters move by the same amount, channel by channel, and their statistics stay.
     """
     which, state = _recognised(family, network), _tensors(network)
     own, shared = family.private[which], family.shared.copy()
@@ -132,19 +134,19 @@ def absorbed(family: Family, network: nn.Module) -> Family:
     return replace(family, shared=shared, private=tuple(private))
 
 
-def stored(family: Family) -> Weights:
-    """Write a family as plain arrays by name."""
+def store(family: Family) -> Weights:
+    """Return a family as plain arrays by name."""
     return {
         "shared": family.shared,
-        "accuracies": np.array(family.accuracies),
-        "judged": np.array(family.judged),
+        "accuracies": np.array(family.val_accuracies),
+        "judged": np.array(family.test_accuracies),
         **{f"widths/{name}": np.array(counts) for name, counts in family.widths.items()},
         **{f"private/{k}/{name}": array for k, own in enumerate(family.private) for name, array in own.items()},
     }
 
 
-def restored(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family:
-    """Read a family of this model again, which sees frames of this size."""
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family:
+    """Restore a stored family of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=next(model.parameters()).device)
     widths, private = dict[str, tuple[int, ...]](), [dict[str, npt.NDArray[np.generic]]() for _ in arrays["accuracies"]]
     for key, array in arrays.items():
@@ -154,12 +156,20 @@ def restored(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family
         elif kind == "private":
             which, _, name = name.partition("/")
             private[int(which)][name] = array
-    accuracies, judged = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
-    return Family(model, groups(model, example), widths, accuracies, judged, np.array(arrays["shared"]), tuple(private))
+    val_accuracies, test_accuracies = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
+    return Family(
+        model,
+        groups(model, example),
+        widths,
+        val_accuracies,
+        test_accuracies,
+        np.array(arrays["shared"]),
+        tuple(private),
+    )
 
 
 def _recognised(family: Family, network: nn.Module) -> int:
-    """Find which network of the family this is, by its shapes."""
+    """Find a network's index in the family by its shapes."""
     shapes = {name: tensor.shape for name, tensor in _tensors(network).items()}
     blank = {name: tensor.to("meta") for name, tensor in _tensors(family.model).items()}
     for which, keep in enumerate(family.keeps):
@@ -177,6 +187,6 @@ def _array(tensor: Tensor) -> npt.NDArray[np.generic]:
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Lay tensors end to end; there may be none."""
+    """Concatenate tensors, possibly none."""
     parts = [tensor.reshape(-1).cpu() for tensor in tensors.values()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)

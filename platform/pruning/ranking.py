@@ -1,7 +1,7 @@
 """Rank the filters of a network: score every channel of every group; larger is more important.
 
-Scores compare channels of one group only: those of a layer with more energy are larger throughout. Where several layers
-make the channels of a group, or several read them, each one's scores are brought to the same size and added.
+Scores compare channels of one group only: layers with more energy have larger scores throughout. Where several layers
+make the channels of a group, or several read them, each layer's scores are normalised and added.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FLATTENING = frozenset(("flatten", "reshape", "view"))
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What the triplet response residual needs of the feature maps, class by class; a map is a vector of numbers.
+    """The sums over feature maps for the triplet response residual, class by class; a map is a vector of numbers.
 
-    Maps are counted from a centre amid them: distances do not depend on it, and the digits of a large offset that all
-    maps share would be lost where large sums are subtracted.
+    Maps are measured from a centre among them: distances do not depend on it, and a large common offset would cost
+    digits where large sums are subtracted.
     """
 
     count: Tensor  # [classes] samples
@@ -51,7 +51,7 @@ class Sums:
         return Sums(self.count + there.count, self.energy + there.energy, self.total + there.total, self.centre)
 
     def around(self, centre: Tensor) -> Sums:
-        """Count the same maps from another centre."""
+        """Return the sums of the same maps from another centre."""
         moved, count = self.centre - centre, self.count[:, None]
         energy = self.energy + 2 * (self.total * moved).sum(dim=2) + count * moved.square().sum(dim=1)
         return Sums(self.count, energy, self.total + count[:, :, None] * moved, centre)
@@ -66,7 +66,7 @@ def rank(
     labels: Answers,
     rng: np.random.Generator,
 ) -> Scores:
-    """Score the channels of every group by one of the methods; only `trr` looks at the images and their labels."""
+    """Score the channels of every group by a method; only `trr` uses the images and their labels."""
     if method == "trr":
         return _by_response(model, groups, images, labels)
     if method == "random":
@@ -105,17 +105,17 @@ def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) ->
 
 
 def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
-    """Look at the maps that the next layer reads, as they were before any pooling, batch by batch."""
+    """Compute `trr` on the maps that the next layer reads, as they were before any pooling, batch by batch."""
     if labels.dtype == object:
         raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
     classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
-    whose: dict[str, Tensor] = {}  # of each reader: which channel each map is
+    channel_of: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
-    def listen(name: str, rows: slice, maps: Unpooled) -> Callable[..., None]:
+    def listen(name: str, rows: slice, maps: PoolingTrace) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen, whose[name] = maps.before(given[0], readers[name])
+            seen, channel_of[name] = maps.before(given[0], readers[name])
             sums = sums_of(*_samples(seen, labels[rows]), classes)
             found[name] = found[name] + sums if name in found else sums
 
@@ -123,22 +123,22 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
 
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(images), BATCH):
-            rows, maps = slice(start, start + BATCH), Unpooled()
+            rows, maps = slice(start, start + BATCH), PoolingTrace()
             hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
             with maps:
                 model(to_input(images[rows]).to(next(model.parameters()).device))
             for hook in hooks:
                 hook.remove()
-    parts = [(whose[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    parts = [(channel_of[name], triplet_response_residual(sums)) for name, sums in found.items()]
     return _gathered(groups, parts)
 
 
-class Unpooled(TorchFunctionMode):
-    """Remembers of every map that was pooled, averaged or flattened what it was made from."""
+class PoolingTrace(TorchFunctionMode):
+    """Records the source of every map that is pooled, averaged or flattened."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # by id; both are held, so that no id is given twice
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # by id; both tensors are held, so that no id is reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -149,18 +149,18 @@ class Unpooled(TorchFunctionMode):
         return made
 
     def before(self, given: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
-        """Follow what a layer is given back to the maps that filters made, and tell which channel each of them is."""
+        """Trace a layer's input back to the maps that filters made, and return the channel of each map."""
         while id(given) in self._made:
             _, source = self._made[id(given)]
             each = channels.view(source.shape[1], -1) if len(channels) % source.shape[1] == 0 else channels[None]
             if len(each) != source.shape[1] or (each != each[:, :1]).any():
-                break  # it is not channel by channel that this was made
+                break  # not made channel by channel
             given, channels = source, each[:, 0]
         return given, channels
 
 
 def _samples(given: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:
-    """Cut what a layer is given into samples with a class each: frames, or places where every pixel has its class."""
+    """Split a layer's input into samples with a class each: frames, or places where every pixel has its class."""
     maps = given.detach().cpu().flatten(2) if given.dim() > 2 else given.detach().cpu()[:, :, None]
     if labels.ndim == 1:
         return maps, labels
@@ -173,7 +173,7 @@ def _samples(given: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.int
 
 
 def _readers(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
-    """Find the layers that read channels, and which channel each of their inputs is."""
+    """Find the layers that read channels, and the channel of each of their inputs."""
     readers = {}
     for tensor, dim in sorted(groups.reads):
         layer, _, kind = tensor.rpartition(".")
@@ -199,7 +199,7 @@ def _by_weights(model: nn.Module, groups: Groups, *, norms: bool) -> Scores:
 
 
 def _gathered(groups: Groups, parts: list[tuple[Tensor, Tensor]]) -> Scores:
-    """Add up what several layers say of the channels of each group, each layer with the same weight."""
+    """Add the scores of several layers for the channels of each group, with equal weight per layer."""
     scores: dict[str, Tensor] = {}
     for name, group in groups.members.items():
         says = []

@@ -92,7 +92,7 @@ def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index
     if workload.churn is None:
         return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
-    return apps.trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+    return apps.draw_trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
 
 
 def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
@@ -140,7 +140,7 @@ def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:
 
 
 def measured_of(app: AppPart) -> tuple[Variant, ...]:
-    """Read the networks that somebody has measured for an application: those under its name, or a file's only ones."""
+    """Read the measured networks of an application: those under its name, or a file's only ones."""
     if app.variants is None:
         return ()
     if isinstance(app.variants, str):

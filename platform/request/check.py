@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.wording import worded
+from driftlab.platform.core.wording import describe_fault
 from driftlab.platform.networks import zoo
 from driftlab.platform.request.cells import cells_of, described, has_own_classes, measured_of, open_workload, system_of
 from driftlab.platform.tasks.tasks import SEGMENTATION, TASKS
@@ -58,7 +58,7 @@ def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
     if detail["type"] == "too_short":
         return f"{place} is empty: give at least one"
     if detail["type"] != "extra_forbidden":
-        return f"{place} is {quoted(detail['input'])}: {worded(detail)}"
+        return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
     known = _fields(schema, detail["loc"][:-1])
     close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
@@ -136,11 +136,11 @@ def _check_apps(workload: WorkloadPart) -> None:
         if "duration_s" in workload.churn:
             raise RequestError("churn holds duration_s; it lasts as long as the workload, leave it out")
         churn = apps.from_mapping({"name": "churn", **workload.churn})
-        apps.trace([apps.App(name) for name in names], churn, np.random.default_rng(0))
+        apps.draw_trace([apps.App(name) for name in names], churn, np.random.default_rng(0))
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
-    """Open what an application watches; an oracle says nothing about a stream without truth, nobody of other tasks."""
+    """Open an application's stream; an oracle needs a stream with truth for its task."""
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
         zoo.check(app.network)
@@ -166,7 +166,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
 
 
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
-    """Read what somebody has measured; there is no network behind it that could run."""
+    """Read measured profiles; there is no network behind them that could run."""
     if measured_of(app) and workload.live:
         raise RequestError("networks that are only measured cannot run; set live: false beside apps")
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
-from driftlab.platform.core.documents import read, read_text
+from driftlab.platform.core.documents import read_text, read_yaml
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.networks import zoo
 from driftlab.platform.request.cells import systems_of, written_out
@@ -51,7 +51,7 @@ class SystemPart(_Part):
 
 
 class MeasuredPart(_Part):
-    """Networks that somebody has measured: a CSV or Parquet file, and how it is read."""
+    """Measured networks: a CSV or Parquet file, and how it is read."""
 
     file: str
     rename: dict[str, str] = {}  # its columns -> those that are known
@@ -66,7 +66,7 @@ class AppPart(_Part):
     params: dict[str, Any] = {}
     network: str | None = None
     pretrain_seed: Seed | None = None
-    variants: str | MeasuredPart | None = None  # networks that somebody has measured
+    variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
     priority: Positive = 1.0
@@ -139,7 +139,7 @@ class ServerPart(_Part):
 
 
 class TeacherPart(_Part):
-    """Who says what the frames show."""
+    """The teacher: the labels of the samples, and their cost."""
 
     kind: Literal["oracle", "network"] = "oracle"
     network: str = "teacher"
@@ -256,7 +256,7 @@ def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = No
 def _document(path: Path) -> dict[str, Any]:
     """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
-        document = read(read_text(path))
+        document = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not readable as YAML: {shortened(str(error), MOST_LINE)}") from error
     except RequestError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.documents import read
+from driftlab.platform.core.documents import read_yaml
 
 MAX_DIGITS = 9  # of a position in a list
 
@@ -39,7 +39,7 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
 def _value(text: str, override: str) -> Any:
     """Read a value; what is no YAML is a text."""
     try:
-        return read(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         return text
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Which network fits the budget."""
+"""The scaling family: the choice of a network for a budget."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ Size = tuple[int, int]  # height and width of a frame
 
 @dataclass(frozen=True)
 class Budget:
-    """What one application may use in a window; None means that nothing limits it."""
+    """The limits of one application in a window; None means no limit."""
 
     memory_bytes: int | None = None
-    variant: int | None = None  # the network that was already chosen; the limits then say nothing more
+    variant: int | None = None  # the network that was already chosen; the limits are then ignored
     latency_s: float | None = None  # per frame, on the share
     energy_j: float | None = None  # per frame
-    accuracy: float | None = None  # at least, a fraction
+    accuracy: float | None = None  # minimum, a fraction
     share: float = 1.0  # of the machine's compute
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What is known of one network of a family, whatever the machine."""
+    """The properties of one network of a family that do not depend on the machine."""
 
     name: str
-    accuracy: float | None  # a fraction, on data to choose by; None: nobody has measured it
-    memory_bytes: int  # its weights, and what of its siblings' stays in memory beside them
+    accuracy: float | None  # validation accuracy, a fraction; None: not measured
+    memory_bytes: int  # its weights, and those of its siblings that stay in memory beside them
     cost: ModelCost
-    judged: float | None = None  # a fraction, on data that nothing is chosen by
+    test_accuracy: float | None = None  # test accuracy, a fraction
 
 
 class Scaling(ABC):
     """Base of the family; a member is a frozen dataclass that imports torch inside its methods.
 
-    What `build` makes is the member's own business: the other verbs take it and none changes it. It survives as plain
-    arrays by name, so that it is built once and read everywhere.
+    `build` returns an object of the member's own type, which the other verbs take and none changes. It is stored as
+    plain arrays by name, so that it is built once and read everywhere.
     """
 
-    needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
-    nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
+    needs_data: ClassVar[bool]  # True: building trains on labelled data, and takes a while
+    nested: ClassVar[bool]  # True: a larger network contains the smaller ones, a switch moves only the difference
 
     @abstractmethod
     def build(self, model: nn.Module, data: Data | None) -> Any:
-        """Make the family of networks that this model can become, and measure them; the model stays as it is."""
+        """Build the family of networks from this model, and measure them; the model stays unchanged."""
 
     @abstractmethod
     def select(self, family: Any, budget: Budget) -> nn.Module:
-        """Make the network to run within the budget."""
+        """Return the network to run within the budget."""
 
     def source(self, family: Any) -> nn.Module:
-        """Make the network that runs where nothing limits it."""
+        """Return the network that runs without limits."""
         return self.select(family, Budget())
 
     def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
         """Choose what a scheduler leaves open: the most accurate network within the budget, else the fastest one.
 
-        Pure, for the driver; `state` is what the last choice for this application handed on.
+        Pure, for the driver; `state` is the second result of the last choice for this application.
         """
         if budget.variant is not None:
-            return checked(budget.variant, len(variants)), state
+            return check_index(budget.variant, len(variants)), state
         fitting = [which for which, one in enumerate(variants) if _fits(one, budget)]
         if fitting:
             return most_accurate([one.accuracy for one in variants], fitting), state
@@ -79,28 +79,28 @@ class Scaling(ABC):
 
     @abstractmethod
     def absorb(self, family: Any, variant: nn.Module) -> Any:
-        """Return the family after one of its networks has learned something."""
+        """Return the family after one of its networks was trained."""
 
     @abstractmethod
     def profile(self, family: Any, size: Size) -> tuple[Profile, ...]:
-        """Say what is known of each network, from the smallest on; `Budget.variant` counts in this order."""
+        """Return the profile of each network, from the smallest on; `Budget.variant` is an index into it."""
 
     @abstractmethod
     def store(self, family: Any) -> Weights:
-        """Write the family as plain arrays by name."""
+        """Return the family as plain arrays by name."""
 
     @abstractmethod
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Any:
-        """Read a family again, given a model of the architecture that it was built from."""
+        """Restore a family, given a model of the architecture that it was built from."""
 
 
-def single(cost: ModelCost) -> tuple[Profile, ...]:
-    """Say what is known of a network that has no siblings and that nobody has measured."""
+def single_profile(cost: ModelCost) -> tuple[Profile, ...]:
+    """Return the profile of a network without siblings, whose accuracy is not measured."""
     return (Profile("whole", None, cost.weight_bytes, cost),)
 
 
 def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant, ...]:
-    """Say what each network of a family costs on a machine."""
+    """Return the cost of each network of a family on a machine."""
     return tuple(
         Variant(
             one.name,
@@ -109,7 +109,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             inference_s(one.cost, hardware),
             inference_j(one.cost, hardware),
             one.cost.macs,
-            one.judged,
+            one.test_accuracy,
             one.cost.kernel_bytes,
         )
         for one in profile
@@ -117,7 +117,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
 
 
 def _fits(variant: Variant, budget: Budget) -> bool:
-    """Tell whether a network keeps to the limits; what nobody has measured keeps to them."""
+    """Tell whether a network keeps to the limits; unmeasured quantities always do."""
     latency_s = variant.latency_s / budget.share if budget.share else float("inf")
     needs = (
         (variant.memory_bytes, budget.memory_bytes),
@@ -129,13 +129,13 @@ def _fits(variant: Variant, budget: Budget) -> bool:
 
 
 def most_accurate(accuracies: Sequence[float | None], among: Iterable[int] | None = None) -> int:
-    """Find the best of some networks, or of all, the smaller of equals; of none the smallest there is."""
+    """Return the index of the most accurate network, the smaller of equals; 0 if no accuracy is known."""
     good = range(len(accuracies)) if among is None else among
     return max(good, key=lambda which: (accuracies[which] or 0.0, -which), default=0)
 
 
-def checked(which: int, count: int) -> int:
-    """Refuse a network that a family does not have."""
+def check_index(which: int, count: int) -> int:
+    """Check the index of a network in its family."""
     if not 0 <= which < count:
         raise RequestError(f"variant is {which}, the family has networks 0 to {count - 1}")
     return which

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked, single
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, single_profile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,16 +25,16 @@ class Fixed(Scaling):
         return model
 
     def select(self, family: nn.Module, budget: Budget) -> nn.Module:
-        checked(budget.variant or 0, 1)
+        check_index(budget.variant or 0, 1)
         return family
 
     def absorb(self, family: nn.Module, variant: nn.Module) -> nn.Module:
         return variant
 
     def profile(self, family: nn.Module, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import account
+        from driftlab.platform.networks.account import count_cost
 
-        return single(account(family, *size))
+        return single_profile(count_cost(family, *size))
 
     def store(self, family: nn.Module) -> Weights:
         from driftlab.platform.networks.predict import state_of

@@ -1,4 +1,4 @@
-"""The steps of pruning and growing: which filters stay, in which order they lie, what is put back around what."""
+"""The steps of pruning and growing: the kept filters, their nested order, and the filters put back around them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from torch import Tensor, nn
 from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.vector import layout_of
-from driftlab.platform.pruning.family import Family, Widths, gather
+from driftlab.platform.pruning.family import Family, Widths, merge_networks
 from driftlab.platform.pruning.ranking import Ranking, Scores, rank
 from driftlab.platform.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.scaling.widths import width_of
 from driftlab.platform.training.schooling import Data, grade
 
-Kept = Mapping[str, Tensor]  # by group: which of the original channels are still there, ascending
+Kept = Mapping[str, Tensor]  # by group: the kept original channels, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first
-Marks = Mapping[str, Tensor]  # by tensor: which of its numbers are meant
+Marks = Mapping[str, Tensor]  # by tensor: marks of its numbers
 Initial = Literal["preserve", "footprint", "scratch"]
 BatchNorm = Literal["private", "shared_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
-    """What every step stands on: the original network, its groups, and what it learns from."""
+class PruningContext:
+    """The base of every step: the original network, its groups, and its training data."""
 
     model: nn.Module
     groups: Groups
     data: Data
 
     def __post_init__(self) -> None:
-        """Refuse a network of which nothing can be cut: all its sizes would be one."""
+        """Refuse a network without prunable channels: its sizes would all be the same."""
         if not self.groups.sizes:
             reasons = "; ".join(f"{layer}: {why}" for layer, why in self.groups.fixed.items())
             raise RequestError(
@@ -52,7 +52,7 @@ class Ground:
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """A network on the way down, and which of the original filters it has."""
+    """A partly pruned network, and the original filters that it keeps."""
 
     kept: Kept
     network: nn.Module
@@ -63,40 +63,42 @@ class Footprint:
 
     @property
     def prefix(self) -> dict[str, range]:
-        """Where its channels lie once they are in nested order."""
+        """Return the positions of its channels in nested order."""
         return {name: range(width) for name, width in self.widths.items()}
 
 
-def start(ground: Ground) -> Footprint:
-    """Begin with the original network."""
-    return Footprint({name: torch.arange(size) for name, size in ground.groups.sizes.items()}, ground.model)
+def start_footprint(context: PruningContext) -> Footprint:
+    """Start with the original network."""
+    return Footprint({name: torch.arange(size) for name, size in context.groups.sizes.items()}, context.model)
 
 
-def pruned(ground: Ground, here: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int) -> Footprint:
-    """Keep the most important filters of each group, so many that its share of the original ones is left."""
-    model, found = ground.model, ground.groups
-    whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # what is gone is read by nobody
-    scores = ranked(ground, whole, ranking, ranked_on)
+def prune(
+    context: PruningContext, here: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int
+) -> Footprint:
+    """Keep the most important filters of each group, a given share of the original ones."""
+    model, found = context.model, context.groups
+    whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # removed channels have no effect
+    scores = score_filters(context, whole, ranking, ranked_on)
     kept = {
-        name: best(channels, scores[name][channels], width_of(found.sizes[name], shares[name]))
+        name: best_channels(channels, scores[name][channels], width_of(found.sizes[name], shares[name]))
         for name, channels in here.kept.items()
     }
     return Footprint(kept, cut(whole, found, kept))
 
 
-def ranked(ground: Ground, whole: nn.Module, ranking: Ranking, ranked_on: int) -> Scores:
+def score_filters(context: PruningContext, whole: nn.Module, ranking: Ranking, ranked_on: int) -> Scores:
     """Score the filters of a network of full width."""
-    lessons = ground.data.train.first(ranked_on)
-    return rank(whole, ground.groups, ranking, images=lessons.images, labels=lessons.labels, rng=ground.rng("rank"))
+    lessons = context.data.train.first(ranked_on)
+    return rank(whole, context.groups, ranking, images=lessons.images, labels=lessons.labels, rng=context.rng("rank"))
 
 
-def best(channels: Tensor, scores: Tensor, count: int) -> Tensor:
-    """Take the channels that score highest, ascending; of equals the first."""
+def best_channels(channels: Tensor, scores: Tensor, count: int) -> Tensor:
+    """Return the channels with the highest scores, ascending; of equal ones the first."""
     return channels[scores.argsort(descending=True, stable=True)[:count]].sort().values
 
 
 def nested_order(found: Groups, roadmap: Sequence[Footprint]) -> Order:
-    """Put the channels of the seed first, then those that each footprint above it has besides, then the rest."""
+    """Put the channels of the seed first, then those that each larger footprint adds, then the rest."""
     order = {}
     for name, size in found.sizes.items():
         nests = [*(footprint.kept[name].tolist() for footprint in reversed(roadmap)), range(size)]
@@ -104,63 +106,63 @@ def nested_order(found: Groups, roadmap: Sequence[Footprint]) -> Order:
     return order
 
 
-def settled(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
-    """Bring a footprint's channels into nested order."""
-    return cut(laid_out(ground, footprint, order), ground.groups, footprint.prefix)
+def reorder_nested(context: PruningContext, footprint: Footprint, order: Order) -> nn.Module:
+    """Return a footprint's network with its channels in nested order."""
+    return cut(expand_nested(context, footprint, order), context.groups, footprint.prefix)
 
 
-def laid_out(ground: Ground, footprint: Footprint, order: Order) -> nn.Module:
-    """Bring a footprint to full width, in nested order."""
-    return permute(expand(footprint.network, ground.model, ground.groups, footprint.kept), ground.groups, order)
+def expand_nested(context: PruningContext, footprint: Footprint, order: Order) -> nn.Module:
+    """Expand a footprint to full width, in nested order."""
+    return permute(expand(footprint.network, context.model, context.groups, footprint.kept), context.groups, order)
 
 
-def untrained(ground: Ground, footprint: Footprint, _: Order) -> nn.Module:
-    """Make a network as wide as a footprint that nobody has trained, at full width; its order says nothing."""
-    return expand(bare(ground, footprint.prefix), ground.model, ground.groups, footprint.prefix)
+def untrained(context: PruningContext, footprint: Footprint, _: Order) -> nn.Module:
+    """Return an untrained network of a footprint's width, at full width; the order does not matter."""
+    return expand(untrained_narrow(context, footprint.prefix), context.model, context.groups, footprint.prefix)
 
 
-def unheeding(found: Groups) -> Groups:
-    """See the groups as if no filter read any other."""
+def without_reads(found: Groups) -> Groups:
+    """Return the groups without reads between filters."""
     return replace(found, reads=frozenset())
 
 
-def among_filters(found: Groups) -> Groups:
-    """See the groups as if only filters read: a layer that makes no channels of a group is none, a classifier say."""
+def filter_reads_only(found: Groups) -> Groups:
+    """Return the groups with reads by filters only, without those by layers that make no channels (classifiers)."""
     filters = {name for name, dim in found.axes if (name, dim) not in found.reads}
     return replace(found, reads=frozenset((name, dim) for name, dim in found.reads if name in filters))
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """How descendants grow around one another."""
+    """The way in which descendants grow around one another."""
 
-    around: Callable[[Ground, Footprint, Order], nn.Module]  # what the filters that are put back begin as
-    closed: Groups  # which readings of new filters by old ones stay zero
-    unread: Groups  # and which begin at zero
-    own: set[str]  # what each descendant has for itself
+    around: Callable[[PruningContext, Footprint, Order], nn.Module]  # initial values of the filters that are put back
+    closed: Groups  # reads of new filters by old ones that stay zero
+    unread: Groups  # reads of new filters by old ones that start at zero
+    own: set[str]  # unshared tensors of each descendant
 
 
-def growth(ground: Ground, initial: Initial, batch_norm: BatchNorm, *, causal: bool) -> Growth:
-    """Choose how to grow. To preserve is to let nobody old read a new filter yet: it begins as what it grows around."""
-    found = ground.groups
-    around = {"preserve": laid_out, "footprint": laid_out, "scratch": untrained}
-    own = {"private": own_names(ground.model), "shared_frozen": own_names(ground.model) - found.dims.keys()}
-    closed = among_filters(found) if causal else unheeding(found)
+def plan_growth(context: PruningContext, initial: Initial, batch_norm: BatchNorm, *, causal: bool) -> Growth:
+    """Choose how to grow. With `preserve`, weights from new filters into old ones start at zero: outputs stay equal."""
+    found = context.groups
+    around = {"preserve": expand_nested, "footprint": expand_nested, "scratch": untrained}
+    own = {"private": unshared_names(context.model), "shared_frozen": unshared_names(context.model) - found.dims.keys()}
+    closed = filter_reads_only(found) if causal else without_reads(found)
     return Growth(around[initial], closed, found if initial == "preserve" else closed, own[batch_norm])
 
 
-def grown(
-    ground: Ground, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order
+def grow(
+    context: PruningContext, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order
 ) -> nn.Module:
-    """Put the filters that the larger footprint has back around a descendant."""
-    whole = expand(descendant, how.around(ground, larger, order), ground.groups, smaller.prefix)
-    return cut(mask(whole, how.unread, smaller.prefix), ground.groups, larger.prefix)
+    """Put the filters that the larger footprint adds back around a descendant."""
+    whole = expand(descendant, how.around(context, larger, order), context.groups, smaller.prefix)
+    return cut(mask(whole, how.unread, smaller.prefix), context.groups, larger.prefix)
 
 
-def finished(ground: Ground, how: Growth, smaller: Footprint, larger: Footprint) -> Marks:
-    """Mark what of a larger network never changes again: what the smaller one shares with it, and what stays zero."""
-    found = ground.groups
-    tensors = (*ground.model.named_parameters(), *ground.model.named_buffers())
+def mark_finished(context: PruningContext, how: Growth, smaller: Footprint, larger: Footprint) -> Marks:
+    """Mark the numbers of a larger network that never change again: those shared with the smaller one, and zeros."""
+    found = context.groups
+    tensors = (*context.model.named_parameters(), *context.model.named_buffers())
     marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors if name not in how.own}
     old = restrict(lift(restrict(marks, found, smaller.prefix), found, smaller.prefix), found, larger.prefix)
     free = restrict(silence(marks, how.closed, smaller.prefix), found, larger.prefix)
@@ -168,7 +170,7 @@ def finished(ground: Ground, how: Growth, smaller: Footprint, larger: Footprint)
 
 
 def new_coordinates(descendant: nn.Module, done: Marks) -> npt.NDArray[np.bool_]:
-    """Say which coordinates of a grown descendant may be trained: all that are not finished."""
+    """Mark the coordinates of a grown descendant that may be trained: all that are not finished."""
     layout = layout_of(descendant)
     changes = np.ones(layout.size, dtype=bool)
     for name in done.keys() & layout.spans.keys():
@@ -177,8 +179,8 @@ def new_coordinates(descendant: nn.Module, done: Marks) -> npt.NDArray[np.bool_]
 
 
 @contextmanager
-def keeping_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
-    """While a descendant learns, normalise finished channels as ever, whatever the batch; their statistics stay."""
+def fixed_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
+    """While a descendant trains, normalise finished channels by their fixed statistics."""
     modules = descendant.named_modules()
     norms = {module: done[f"{name}.running_mean"] for name, module in modules if f"{name}.running_mean" in done}
     before = {norm: copy.deepcopy(norm).eval().requires_grad_(requires_grad=False) for norm in norms}
@@ -198,24 +200,24 @@ def keeping_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
                 norm.get_buffer(name)[old] = before[norm].get_buffer(name)[old]
 
 
-def prefix_of(ground: Ground, share: float) -> dict[str, range]:
-    """Take the first channels of every group, so many that a share of them is left."""
-    return {name: range(width_of(size, share)) for name, size in ground.groups.sizes.items()}
+def prefix_of(context: PruningContext, share: float) -> dict[str, range]:
+    """Return the first channels of every group, a given share of them."""
+    return {name: range(width_of(size, share)) for name, size in context.groups.sizes.items()}
 
 
-def distinct(ground: Ground, shares: Sequence[float]) -> list[float]:
-    """Leave out a share that comes to the same whole channels as another one: they are one network."""
-    return list({tuple(prefix_of(ground, share).items()): share for share in shares}.values())
+def drop_equal_shares(context: PruningContext, shares: Sequence[float]) -> list[float]:
+    """Leave out a share that gives the same numbers of channels as another one: they are one network."""
+    return list({tuple(prefix_of(context, share).items()): share for share in shares}.values())
 
 
-def widths_of(ground: Ground, shares: Sequence[float]) -> Widths:
-    """Count the channels of networks that keep these shares, from the smallest on."""
-    return {name: tuple(width_of(size, share) for share in shares) for name, size in ground.groups.sizes.items()}
+def widths_of(context: PruningContext, shares: Sequence[float]) -> Widths:
+    """Count the channels of networks with these shares, from the smallest on."""
+    return {name: tuple(width_of(size, share) for share in shares) for name, size in context.groups.sizes.items()}
 
 
-def bare(ground: Ground, prefix: Mapping[str, range]) -> nn.Module:
-    """Make a narrow network that nobody has trained."""
-    network = cut(ground.model, ground.groups, prefix)
+def untrained_narrow(context: PruningContext, prefix: Mapping[str, range]) -> nn.Module:
+    """Return an untrained narrow network."""
+    network = cut(context.model, context.groups, prefix)
     for module in network.modules():
         reset: Any = getattr(module, "reset_parameters", None)
         if reset is not None:
@@ -223,30 +225,32 @@ def bare(ground: Ground, prefix: Mapping[str, range]) -> nn.Module:
     return network
 
 
-def own_names(model: nn.Module) -> set[str]:
-    """Name what each descendant has for itself: all that is one number per channel, and every statistic."""
+def unshared_names(model: nn.Module) -> set[str]:
+    """Name the unshared tensors of each descendant: those with one number per channel, and every statistic."""
     shared = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}
     return tensor_names(model) - shared
 
 
 def tensor_names(model: nn.Module) -> set[str]:
-    """Name all that a network holds."""
+    """Name all tensors of a network."""
     return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
 
 
-def multi_capacity(
-    ground: Ground, how: Growth, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]
+def store_descendants(
+    context: PruningContext, how: Growth, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]
 ) -> Family:
-    """Store the descendants inside one another, and judge each."""
+    """Store the descendants inside one another, and measure each."""
     footprints = roadmap[::-1]
-    widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in ground.groups.sizes}
-    return judged(gather(ground.model, ground.groups, widths, descendants, own=how.own), ground, descendants)
-
-
-def judged(family: Family, ground: Ground, networks: Sequence[nn.Module]) -> Family:
-    """Write down how well each network does on data to choose by, and on data that nothing is chosen by."""
-    known, judged = (
-        tuple(grade(network, ground.data, lessons) for network in networks)
-        for lessons in (ground.data.val, ground.data.test)
+    widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in context.groups.sizes}
+    return measure_accuracies(
+        merge_networks(context.model, context.groups, widths, descendants, own=how.own), context, descendants
     )
-    return replace(family, accuracies=known, judged=judged)
+
+
+def measure_accuracies(family: Family, context: PruningContext, networks: Sequence[nn.Module]) -> Family:
+    """Measure the validation and the test accuracy of each network."""
+    val_accuracies, test_accuracies = (
+        tuple(grade(network, context.data, lessons) for network in networks)
+        for lessons in (context.data.val, context.data.test)
+    )
+    return replace(family, val_accuracies=val_accuracies, test_accuracies=test_accuracies)

@@ -1,9 +1,9 @@
-"""Independent: a network of its own for every width, trained alone; what nested networks are compared with.
+"""Independent: a separate network for every width, each trained alone; the baseline of nested networks.
 
-Several sizes are several files: all of them must be kept, and a switch drops one whole network and loads another.
+Several sizes are several files: all of them must be stored, and a switch drops one full network and loads another.
 
-Differs from the paper: nothing was learned elsewhere before, networks start from random weights or from the trained
-one, and each training keeps its best epoch.
+Differs from the paper: there is no pre-training on other data, networks start from random weights or from the
+trained one, and each training keeps its best epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.pruning.family import Family
-    from driftlab.platform.scaling.growing import Ground
+    from driftlab.platform.scaling.growing import PruningContext
     from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Independent(OfWidths):
-    """Train a network of its own for every width: no memory is shared, and a switch moves all of it."""
+    """Train a separate network for every width: no memory is shared, and a switch moves all of it."""
 
     keep: Keep = KEEP  # share of the filters of each network
     start: Literal["scratch", "pruned"] = "scratch"
@@ -40,7 +40,7 @@ class Independent(OfWidths):
     nested = False
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "ranked_on": (self.ranked_on >= 2, "at least 2"),
             "epochs": (self.epochs >= 0, "at least 0"),
@@ -50,28 +50,36 @@ class Independent(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.family import gather
+        from driftlab.platform.pruning.family import merge_networks
         from driftlab.platform.pruning.surgery import groups
-        from driftlab.platform.scaling.growing import Ground, distinct, judged, tensor_names, widths_of
-        from driftlab.platform.training.schooling import Course, alone, teach
+        from driftlab.platform.scaling.growing import (
+            PruningContext,
+            drop_equal_shares,
+            measure_accuracies,
+            tensor_names,
+            widths_of,
+        )
+        from driftlab.platform.training.schooling import Course, deterministic, train_best
 
         assert data is not None
-        with alone(data.seed):
-            ground = Ground(model, groups(model, data.example(model)), data)
-            shares = distinct(ground, self.keep[::-1])
-            networks = [self._begin(ground, share) for share in shares]
+        with deterministic(data.seed):
+            context = PruningContext(model, groups(model, data.example(model)), data)
+            shares = drop_equal_shares(context, self.keep[::-1])
+            networks = [self._begin(context, share) for share in shares]
             for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
                 course = Course(self.epochs, self.learning_rate, self.batch)
-                score = teach(network, data, course, ground.rng("independent", which))
+                score = train_best(network, data, course, context.rng("independent", which))
                 logger.info("Trained a network of %.0f %% of the filters: %.3f", 100 * share, score)
-            family = gather(model, ground.groups, widths_of(ground, shares), networks, own=tensor_names(model))
-            return judged(family, ground, networks)
+            family = merge_networks(
+                model, context.groups, widths_of(context, shares), networks, own=tensor_names(model)
+            )
+            return measure_accuracies(family, context, networks)
 
-    def _begin(self, ground: Ground, share: float) -> nn.Module:
-        """Make a network of this width, as nobody has trained it or as pruning at one stroke leaves it."""
-        from driftlab.platform.scaling.growing import bare, prefix_of, pruned, start
+    def _begin(self, context: PruningContext, share: float) -> nn.Module:
+        """Return a network of this width, untrained or pruned in one step."""
+        from driftlab.platform.scaling.growing import prefix_of, prune, start_footprint, untrained_narrow
 
         if self.start == "scratch":
-            return bare(ground, prefix_of(ground, share))
-        shares = dict.fromkeys(ground.groups.sizes, share)
-        return pruned(ground, start(ground), shares, self.ranking, self.ranked_on).network
+            return untrained_narrow(context, prefix_of(context, share))
+        shares = dict.fromkeys(context.groups.sizes, share)
+        return prune(context, start_footprint(context), shares, self.ranking, self.ranked_on).network

@@ -1,11 +1,11 @@
-"""Nested: one set of weights that holds networks of several widths (NestDNN: pruning, then freeze-and-grow).
+"""Nested: one set of weights that contains networks of several widths (NestDNN: pruning, then freeze-and-grow).
 
-Filters are pruned step by step, each network on the way down is retrained and leaves a footprint. The last one that is
-still good enough is the seed. It is frozen, the filters that the footprint above it had are put back around it and
-trained, and so on up: every descendant lies inside the next one.
+Filters are pruned step by step; each network is retrained and leaves a footprint. The last one that is accurate
+enough is the seed. It is frozen, the filters of the next larger footprint are put back around it and
+trained, and so on: every descendant is contained in the next one.
 
-Differs from the paper: batch norms and biases are each descendant's own, new filters begin where their footprint left
-them and are read by the old ones with weights that begin at zero, and each retraining keeps its best epoch.
+Differs from the paper: batch norms and biases belong to each descendant, new filters start with their footprint's
+weights and the weights from them into old filters at zero, and each retraining keeps its best epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.pruning.family import Family
-    from driftlab.platform.scaling.growing import Footprint, Ground, Growth
+    from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
     from driftlab.platform.training.schooling import Course, Data
 
 logger = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ class Nested(OfWidths):
     shares: Literal["uniform", "sensitivity"] = field(default="uniform", metadata={BEFORE: "uniform"})  # of each layer
     ranking: Literal["trr", "l1", "bn_gamma", "random"] = "trr"
     ranked_on: int = 500  # frames
-    accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
-    only: int | None = None  # the one group of channels to prune, by its place; none: all of them
-    initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of what is grown
-    causal: bool = field(default=False, metadata={BEFORE: False})  # True: no old filter ever reads a new one
+    accuracy_loss: float = 0.05  # how far the seed may score below the original network
+    only: int | None = None  # index of the only group of channels to prune; none: all groups
+    initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of the grown filters
+    causal: bool = field(default=False, metadata={BEFORE: False})  # True: old filters never read new ones
     batch_norm: Literal["private", "shared_frozen"] = field(default="private", metadata={BEFORE: "private"})
     prune_epochs: int = 2
     prune_rate: float = 0.02
@@ -53,7 +53,7 @@ class Nested(OfWidths):
     nested = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "ranked_on": (self.ranked_on >= 2, "at least 2"),
             "shares": (self.only is None or self.shares == "uniform", "uniform where 'only' one group is pruned"),
@@ -69,30 +69,30 @@ class Nested(OfWidths):
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.pruning.surgery import groups
-        from driftlab.platform.scaling.growing import Ground, multi_capacity
-        from driftlab.platform.training.schooling import alone
+        from driftlab.platform.scaling.growing import PruningContext, store_descendants
+        from driftlab.platform.training.schooling import deterministic
 
         assert data is not None
-        with alone(data.seed):
-            ground = Ground(model, groups(model, data.example(model)), data)
-            roadmap, how = self._prune(ground), self._growth(ground)
-            descendants = self._freeze_and_grow(ground, how, roadmap)
-            return multi_capacity(ground, how, roadmap, descendants)
+        with deterministic(data.seed):
+            context = PruningContext(model, groups(model, data.example(model)), data)
+            roadmap, how = self._prune(context), self._growth(context)
+            descendants = self._freeze_and_grow(context, how, roadmap)
+            return store_descendants(context, how, roadmap, descendants)
 
-    def _prune(self, ground: Ground) -> list[Footprint]:
-        """Walk down as long as the goal is met (paper, section 3.1)."""
-        from driftlab.platform.scaling.growing import pruned, start
-        from driftlab.platform.training.schooling import grade, teach
+    def _prune(self, context: PruningContext) -> list[Footprint]:
+        """Prune while the accuracy goal is met (paper, section 3.1)."""
+        from driftlab.platform.scaling.growing import prune, start_footprint
+        from driftlab.platform.training.schooling import grade, train_best
 
-        goal = grade(ground.model, ground.data, ground.data.val) - self.accuracy_loss
-        shares = self._shares(ground)
+        goal = grade(context.model, context.data, context.data.val) - self.accuracy_loss
+        shares = self._shares(context)
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
-            here = roadmap[-1] if roadmap else start(ground)
-            footprint = pruned(ground, here, shares(share), self.ranking, self.ranked_on)
-            if roadmap and footprint.widths == here.widths:  # channels are whole: none went, it is the same network
+            here = roadmap[-1] if roadmap else start_footprint(context)
+            footprint = prune(context, here, shares(share), self.ranking, self.ranked_on)
+            if roadmap and footprint.widths == here.widths:  # after rounding, no channel was removed
                 continue
-            score = teach(footprint.network, ground.data, self._course("prune"), ground.rng("prune", step))
+            score = train_best(footprint.network, context.data, self._course("prune"), context.rng("prune", step))
             logger.info("Pruned to %s: %.3f, the goal is %.3f", dict(footprint.widths), score, goal)
             if score < goal:
                 break
@@ -104,38 +104,38 @@ class Nested(OfWidths):
             )
         return roadmap
 
-    def _shares(self, ground: Ground) -> Callable[[float], dict[str, float]]:
-        """Choose how the share of a step becomes one of each group of channels."""
-        from driftlab.platform.scaling.sensitivity import equally_lossy, losses
+    def _shares(self, context: PruningContext) -> Callable[[float], dict[str, float]]:
+        """Return the function that splits the share of a step over the groups of channels."""
+        from driftlab.platform.scaling.sensitivity import equally_lossy, measure_losses
 
         if self.shares == "sensitivity":
-            return partial(equally_lossy, ground, losses(ground, self.ranking, self.ranked_on))
-        groups, only = list(ground.groups.sizes), self.only
+            return partial(equally_lossy, context, measure_losses(context, self.ranking, self.ranked_on))
+        groups, only = list(context.groups.sizes), self.only
         if only is None:
             return lambda share: dict.fromkeys(groups, share)
         if only >= len(groups):
             raise RequestError(f"'only' is {only}, the network has groups 0 to {len(groups) - 1}")
         return lambda share: {**dict.fromkeys(groups, 1.0), groups[only]: share}
 
-    def _growth(self, ground: Ground) -> Growth:
-        from driftlab.platform.scaling.growing import growth
+    def _growth(self, context: PruningContext) -> Growth:
+        from driftlab.platform.scaling.growing import plan_growth
 
-        return growth(ground, self.initial, self.batch_norm, causal=self.causal)
+        return plan_growth(context, self.initial, self.batch_norm, causal=self.causal)
 
-    def _freeze_and_grow(self, ground: Ground, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
-        """Walk back up from the seed; what it holds is never written again (paper, section 3.2)."""
+    def _freeze_and_grow(self, context: PruningContext, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
+        """Grow from the seed to the largest footprint; stored weights are never changed again (paper, section 3.2)."""
         from driftlab.platform.scaling import growing
-        from driftlab.platform.training.schooling import teach
+        from driftlab.platform.training.schooling import train_best
 
-        order = growing.nested_order(ground.groups, roadmap)
+        order = growing.nested_order(context.groups, roadmap)
         seed, *rest = roadmap[::-1]
-        descendants = [growing.settled(ground, seed, order)]
+        descendants = [growing.reorder_nested(context, seed, order)]
         for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
-            descendant = growing.grown(ground, how, descendants[-1], smaller, larger, order)
-            done = growing.finished(ground, how, smaller, larger)
-            new, rng = growing.new_coordinates(descendant, done), ground.rng("grow", step)
-            with growing.keeping_statistics(descendant, done):
-                score = teach(descendant, ground.data, self._course("grow"), rng, new)
+            descendant = growing.grow(context, how, descendants[-1], smaller, larger, order)
+            done = growing.mark_finished(context, how, smaller, larger)
+            new, rng = growing.new_coordinates(descendant, done), context.rng("grow", step)
+            with growing.fixed_statistics(descendant, done):
+                score = train_best(descendant, context.data, self._course("grow"), rng, new)
             logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
             descendants.append(descendant)
         return descendants

@@ -1,4 +1,4 @@
-"""How much each layer can spare: what narrowing one at a time loses, and the widths at which all lose equally."""
+"""Layer sensitivity: the accuracy lost by narrowing one layer, and the widths at which all layers lose equally."""
 
 from __future__ import annotations
 
@@ -9,62 +9,64 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.pruning.ranking import Ranking
 from driftlab.platform.pruning.surgery import cut
-from driftlab.platform.scaling.growing import Ground, best, ranked
-from driftlab.platform.scaling.widths import FEWEST, width_of
+from driftlab.platform.scaling.growing import PruningContext, best_channels, score_filters
+from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of
 from driftlab.platform.training.schooling import grade
 
-Losses = Mapping[str, npt.NDArray[np.float64]]  # by group: how much of the score is lost with 0, 1, 2, ... channels
-TRIED = 10  # widths of each group that are measured; what lies between is drawn straight
-HAIR = 1e-3  # of the score, for a whole group: so that of two that lose nothing the wider one goes first
+Losses = Mapping[str, npt.NDArray[np.float64]]  # by group: accuracy lost with 0, 1, 2, ... channels
+MEASURED_WIDTHS = 10  # of each group; between them losses are interpolated linearly
+TIE_BREAK = 1e-3  # of the score, over the width of a group: of two groups without loss the wider is narrowed first
 
 
-def losses(ground: Ground, ranking: Ranking, ranked_on: int) -> Losses:
-    """Narrow one group of channels at a time, without retraining, and see on data to choose by what is lost."""
-    found, val = ground.groups, ground.data.val
-    whole, scores = grade(ground.model, ground.data, val), ranked(ground, ground.model, ranking, ranked_on)
+def measure_losses(context: PruningContext, ranking: Ranking, ranked_on: int) -> Losses:
+    """Narrow one group of channels at a time, without retraining, and measure the loss of validation accuracy."""
+    found, val = context.groups, context.data.val
+    whole, scores = grade(context.model, context.data, val), score_filters(context, context.model, ranking, ranked_on)
 
     def lost(name: str, width: int) -> float:
-        kept = best(torch.arange(found.sizes[name]), scores[name], width)
-        return whole - grade(cut(ground.model, found, {name: kept}), ground.data, val)
+        kept = best_channels(torch.arange(found.sizes[name]), scores[name], width)
+        return whole - grade(cut(context.model, found, {name: kept}), context.data, val)
 
     return {
-        name: curve(size, {width: lost(name, width) for width in tried(size)}) for name, size in found.sizes.items()
+        name: loss_curve(size, {width: lost(name, width) for width in measured_widths(size)})
+        for name, size in found.sizes.items()
     }
 
 
-def tried(size: int) -> list[int]:
-    """List the widths of a group that are measured, from the smallest on; the whole one loses nothing."""
-    return sorted({width_of(size, share) for share in np.linspace(0, 1, TRIED + 1)} - {size})
+def measured_widths(size: int) -> list[int]:
+    """List the widths of a group that are measured, from the smallest on; the full width loses nothing."""
+    return sorted({width_of(size, share) for share in np.linspace(0, 1, MEASURED_WIDTHS + 1)} - {size})
 
 
-def curve(size: int, lost: dict[int, float]) -> npt.NDArray[np.float64]:
-    """Predict what every width of a group loses: never less than a wider one, whatever the noise."""
+def loss_curve(size: int, lost: dict[int, float]) -> npt.NDArray[np.float64]:
+    """Predict the loss at every width of a group: never less than at a larger one, whatever the noise."""
     worst = np.maximum.accumulate([0.0, *reversed(lost.values())])[::-1]
     every = np.arange(size + 1)
-    return np.interp(every, [*lost, size], worst) + HAIR * (1 - every / size)
+    return np.interp(every, [*lost, size], worst) + TIE_BREAK * (1 - every / size)
 
 
-def equally_lossy(ground: Ground, predicted: Losses, share: float) -> dict[str, float]:
-    """Say which share of each group stays: all lose equally, and together they compute what one share of all would.
-
-    Channels are whole: as much as that or a little less, and a group loses no more than the others may.
+def equally_lossy(context: PruningContext, predicted: Losses, share: float) -> dict[str, float]:
+    """Return the share of each group for equal losses of all, at the cost of the network with `share` of every group.
+    Numbers of channels are rounded down, and no group loses more than the common level.
     """
-    sizes = ground.groups.sizes
-    goal = macs(ground, {name: width_of(size, share) for name, size in sizes.items()})
-    levels = np.unique(np.concatenate([lost[min(FEWEST, len(lost) - 1) :] for lost in predicted.values()]))
-    first = bisect_left(levels, -goal, key=lambda level: -macs(ground, narrowest(predicted, level)))
+    sizes = context.groups.sizes
+    goal = count_macs(context, {name: width_of(size, share) for name, size in sizes.items()})
+    levels = np.unique(np.concatenate([lost[min(MIN_CHANNELS, len(lost) - 1) :] for lost in predicted.values()]))
+    first = bisect_left(levels, -goal, key=lambda level: -count_macs(context, narrowest(predicted, level)))
     return {name: width / sizes[name] for name, width in narrowest(predicted, levels[first]).items()}
 
 
 def narrowest(predicted: Losses, level: float) -> dict[str, int]:
-    """Narrow each group as far as it loses no more than this."""
-    return {name: max(min(FEWEST, len(lost) - 1), int(np.argmax(lost <= level))) for name, lost in predicted.items()}
+    """Narrow each group as far as it loses no more than a level."""
+    return {
+        name: max(min(MIN_CHANNELS, len(lost) - 1), int(np.argmax(lost <= level))) for name, lost in predicted.items()
+    }
 
 
-def macs(ground: Ground, widths: Mapping[str, int]) -> int:
-    """Count what the network would compute for one image if its groups were as wide as this."""
-    network = cut(ground.model, ground.groups, {name: range(width) for name, width in widths.items()})
-    return account(network, *ground.data.size).macs
+def count_macs(context: PruningContext, widths: Mapping[str, int]) -> int:
+    """Count the operations of the network for one image with these widths."""
+    network = cut(context.model, context.groups, {name: range(width) for name, width in widths.items()})
+    return count_cost(network, *context.data.size).macs

@@ -1,4 +1,4 @@
-"""The steps of training all widths together: the sandwich rule, learning from the widest, statistics afterwards."""
+"""The steps of training all widths jointly: the sandwich rule, distillation from the widest, calibration."""
 
 from __future__ import annotations
 
@@ -15,68 +15,74 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.pruning.surgery import cut, restrict
-from driftlab.platform.scaling.growing import Ground, prefix_of
+from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
 
 
-def trained(ground: Ground, keep: tuple[float, ...], widths: int, course: Course) -> nn.Module:
-    """Train a copy of the network at many widths; every width reads and moves the same weights."""
-    whole, rng = copy.deepcopy(ground.model), ground.rng("usnet")
+def train_widths(context: PruningContext, keep: tuple[float, ...], widths: int, course: Course) -> nn.Module:
+    """Train a copy of the network at many widths, all of which share the same weights."""
+    whole, rng = copy.deepcopy(context.model), context.rng("usnet")
     shapes: dict[float, nn.Module] = {}
 
     def learn(rows: Rows) -> None:
-        images, labels = to_input(ground.data.train.images[rows]), ground.data.train.labels[rows]
-        wisdom: Tensor | None = None
-        for share in sandwich(keep, widths, rng):
-            output = _run(ground, whole, shapes, share, images.to(next(whole.parameters()).device))
-            soft = wisdom is not None and labels.dtype != object
-            loss = imitation(output, wisdom) if soft and wisdom is not None else ground.data.task.loss(output, labels)
+        images, labels = to_input(context.data.train.images[rows]), context.data.train.labels[rows]
+        teacher_logits: Tensor | None = None
+        for share in draw_widths(keep, widths, rng):
+            output = _run(context, whole, shapes, share, images.to(next(whole.parameters()).device))
+            soft = teacher_logits is not None and labels.dtype != object
+            loss = (
+                distillation_loss(output, teacher_logits)
+                if soft and teacher_logits is not None
+                else context.data.task.loss(output, labels)
+            )
             if loss is not None:
                 torch.autograd.backward(loss)
-            wisdom = output.detach() if wisdom is None else wisdom
+            teacher_logits = output.detach() if teacher_logits is None else teacher_logits
 
-    for _ in epochs(whole, ground.data, course, ground.rng("usnet", "order"), learn=learn):
+    for _ in epochs(whole, context.data, course, context.rng("usnet", "order"), learn=learn):
         pass
     return whole.eval()
 
 
-def sandwich(keep: tuple[float, ...], widths: int, rng: np.random.Generator) -> Iterator[float]:
-    """Name the widths of one step: the widest first, the narrowest, and some at random."""
+def draw_widths(keep: tuple[float, ...], widths: int, rng: np.random.Generator) -> Iterator[float]:
+    """Yield the widths of one step: the widest first, the narrowest, and some at random."""
     yield keep[0]
     yield keep[-1]
     yield from np.round(rng.uniform(keep[-1], keep[0], widths - 2), 2).tolist()
 
 
-def imitation(output: Tensor, wisdom: Tensor) -> Tensor:
-    """Compare with what the widest network believes, class by class along dimension 1."""
-    return -(wisdom.softmax(dim=1) * F.log_softmax(output, dim=1)).sum(dim=1).mean()
+def distillation_loss(output: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Return the loss against the widest network's logits, class by class along dimension 1."""
+    return -(teacher_logits.softmax(dim=1) * F.log_softmax(output, dim=1)).sum(dim=1).mean()
 
 
-def calibrated(ground: Ground, whole: nn.Module, share: float, course: Course, batches: int) -> nn.Module:
-    """Make the network of one width, and measure its statistics anew: those of another width are of no use."""
-    network = cut(whole, ground.groups, prefix_of(ground, share))
+def calibrate(context: PruningContext, whole: nn.Module, share: float, course: Course, batches: int) -> nn.Module:
+    """Return the network of one width with statistics measured for it: those of another width do not fit."""
+    network = cut(whole, context.groups, prefix_of(context, share))
     norms = [module for module in network.modules() if isinstance(module, _NormBase)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over the batches
-    rows = ground.rng("calibration").integers(len(ground.data.train), size=(batches, course.batch))
+    rows = context.rng("calibration").integers(len(context.data.train), size=(batches, course.batch))
     network.train()
     with torch.no_grad():
         for batch in rows:
-            network(to_input(ground.data.train.images[batch]).to(next(network.parameters()).device))
+            network(to_input(context.data.train.images[batch]).to(next(network.parameters()).device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     return network.eval()
 
 
-def _run(ground: Ground, whole: nn.Module, shapes: dict[float, nn.Module], share: float, images: Tensor) -> Tensor:
-    """Run the first channels of every layer; gradients find their way to the weights of the whole."""
-    keep = prefix_of(ground, share)
+def _run(
+    context: PruningContext, whole: nn.Module, shapes: dict[float, nn.Module], share: float, images: Tensor
+) -> Tensor:
+    """Run the first channels of every layer; gradients reach the shared weights."""
+    keep = prefix_of(context, share)
     if share not in shapes:
-        shapes[share] = cut(whole, ground.groups, keep).train()
-    weights = restrict(dict(whole.named_parameters()), ground.groups, keep)
+        shapes[share] = cut(whole, context.groups, keep).train()
+    weights = restrict(dict(whole.named_parameters()), context.groups, keep)
     output: Tensor = functional_call(shapes[share], weights, (images,))
     return output

@@ -1,7 +1,7 @@
-"""US-Net: networks of every width trained jointly, all of them beginnings of the same weights (Yu & Huang, ICCV 2019).
+"""US-Net: networks of every width trained jointly, as prefixes of the same weights (Yu & Huang, ICCV 2019).
 
-Differs from the paper: it begins with a trained network and not with random weights, the widest network is the widest
-one asked for, and a task without classes learns from its labels at every width.
+Differs from the paper: it starts from a trained network instead of random weights, the widest network is the widest
+requested one, and a task without classes trains on its labels at every width.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UsNet(OfWidths):
-    """Train all widths together: every step the widest, the narrowest and some between, who learn from the widest."""
+    """Train all widths jointly: per step the widest, the narrowest and some between, which learn from the widest."""
 
     keep: Keep = KEEP  # share of the filters of each network
     widths: int = 4  # trained per step: the widest, the narrowest, and so many less two at random
     epochs: int = 6
     learning_rate: float = 0.03
     batch: int = 32
-    calibration: int = 5  # batches that each network's statistics are measured on
+    calibration: int = 5  # batches for each network's statistics
 
     nested = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "widths": (self.widths >= 2, "at least 2"),
             "epochs": (self.epochs >= 0, "at least 0"),
@@ -47,22 +47,24 @@ class UsNet(OfWidths):
         return keep_faults(self.keep) + faults_in(self, ranges)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.family import gather
+        from driftlab.platform.pruning.family import merge_networks
         from driftlab.platform.pruning.surgery import groups
         from driftlab.platform.scaling import slimming
-        from driftlab.platform.scaling.growing import Ground, distinct, judged, widths_of
-        from driftlab.platform.training.schooling import Course, alone
+        from driftlab.platform.scaling.growing import PruningContext, drop_equal_shares, measure_accuracies, widths_of
+        from driftlab.platform.training.schooling import Course, deterministic
 
         assert data is not None
-        with alone(data.seed):
-            ground = Ground(model, groups(model, data.example(model)), data)
+        with deterministic(data.seed):
+            context = PruningContext(model, groups(model, data.example(model)), data)
             course = Course(self.epochs, self.learning_rate, self.batch)
-            whole = slimming.trained(ground, self.keep, self.widths, course)
-            shares = distinct(ground, self.keep[::-1])
-            networks = [slimming.calibrated(ground, whole, share, course, self.calibration) for share in shares]
+            whole = slimming.train_widths(context, self.keep, self.widths, course)
+            shares = drop_equal_shares(context, self.keep[::-1])
+            networks = [slimming.calibrate(context, whole, share, course, self.calibration) for share in shares]
             own = {name for name, _ in model.named_buffers()}
-            family = judged(
-                gather(model, ground.groups, widths_of(ground, shares), networks, own=own), ground, networks
+            family = measure_accuracies(
+                merge_networks(model, context.groups, widths_of(context, shares), networks, own=own), context, networks
             )
-            logger.info("Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.accuracies))
+            logger.info(
+                "Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.val_accuracies)
+            )
             return family

@@ -1,4 +1,4 @@
-"""Families whose networks differ in width only: what their members have in common."""
+"""The common part of members whose networks differ in width only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, checked, most_accurate
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,57 +15,59 @@ if TYPE_CHECKING:
 
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
-FEWEST = 2  # channels that every group keeps, if it has them
+MIN_CHANNELS = 2  # of every group, if it has them
 
 
 class OfWidths(Scaling):
-    """A member builds a family of `models/family.py`, and the other verbs are the same for all."""
+    """Base of members that build a `pruning.family.Family`; the other verbs are the same for all."""
 
     needs_data = True
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
-        """Make the network that was chosen; else the most accurate one that fits into memory."""
-        from driftlab.platform.pruning.family import dense
+        """Return the chosen network; without a choice the most accurate one that fits into memory."""
+        from driftlab.platform.pruning.family import extract
 
-        return dense(family, chosen(family, budget))
+        return extract(family, chosen(family, budget))
 
     def absorb(self, family: Family, variant: nn.Module) -> Family:
-        from driftlab.platform.pruning.family import absorbed
+        from driftlab.platform.pruning.family import absorb
 
-        return absorbed(family, variant)
+        return absorb(family, variant)
 
     def profile(self, family: Family, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import account
-        from driftlab.platform.pruning.family import dense
+        from driftlab.platform.networks.account import count_cost
+        from driftlab.platform.pruning.family import extract
 
-        costs = [account(dense(family, which), *size) for which in range(len(family))]
+        costs = [count_cost(extract(family, which), *size) for which in range(len(family))]
         return tuple(
-            Profile(f"{which + 1}/{len(family)}", known, family.memory_bytes(which), cost, judged)
-            for which, (cost, known, judged) in enumerate(zip(costs, family.accuracies, family.judged, strict=True))
+            Profile(f"{which + 1}/{len(family)}", val, family.memory_bytes(which), cost, test)
+            for which, (cost, val, test) in enumerate(
+                zip(costs, family.val_accuracies, family.test_accuracies, strict=True)
+            )
         )
 
     def store(self, family: Family) -> Weights:
-        from driftlab.platform.pruning.family import stored
+        from driftlab.platform.pruning.family import store
 
-        return stored(family)
+        return store(family)
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Family:
-        from driftlab.platform.pruning.family import restored
+        from driftlab.platform.pruning.family import restore
 
-        return restored(model, arrays, size)
+        return restore(model, arrays, size)
 
 
 def chosen(family: Family, budget: Budget) -> int:
-    """Take the network that the budget names, or the most accurate one that fits into memory."""
+    """Return the network that the budget names, or the most accurate one that fits into memory."""
     if budget.variant is not None:
-        return checked(budget.variant, len(family))
+        return check_index(budget.variant, len(family))
     limit = budget.memory_bytes
     good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
-    return most_accurate(family.accuracies, good)
+    return most_accurate(family.val_accuracies, good)
 
 
 def keep_faults(keep: Keep) -> list[str]:
-    """Say what is wrong with a list of shares."""
+    """List the faults of a list of shares."""
     falls = all(0 < small < large for large, small in itertools.pairwise(keep))
     if keep and keep[0] <= 1 and keep[-1] > 0 and falls:
         return []
@@ -73,5 +75,5 @@ def keep_faults(keep: Keep) -> list[str]:
 
 
 def width_of(size: int, share: float) -> int:
-    """Say how many of a group's channels a share of them is."""
-    return min(size, max(FEWEST, round(share * size)))
+    """Return the number of channels in a share of a group."""
+    return min(size, max(MIN_CHANNELS, round(share * size)))

@@ -1,4 +1,4 @@
-"""Who can run at all, and what is said to those who cannot, or whose goals no network meets."""
+"""Admission: the applications that can run, and the notes for those that wait or whose goals are out of reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Window
 
 
 def admit(window: Window, most: int | None = None) -> tuple[list[int], list[str]]:
-    """Find who can run on its smallest network beside the others; among equals, who came last waits first."""
+    """Return the applications that fit with their smallest networks; among equals, the last to arrive waits first."""
     running: list[int] = []
     notes, free_bytes = [""] * len(window.demands), window.memory_bytes
     for i in sorted(range(len(window.demands)), key=lambda i: -window.demands[i].priority):
@@ -33,15 +33,15 @@ def allocation(
     notes: Sequence[str] = (),
     state: Any = None,
 ) -> Allocation:
-    """Write (demand, network, share) of those who run beside those who wait."""
+    """Return the allocation of the chosen (demand, network, share); all other demands wait."""
     grants = [Grant(0.0, note=note) for note in notes or [""] * len(window.demands)]
     for i, variant, share in chosen:
-        told = "; ".join(filter(None, (grants[i].note, *out_of_reach(window.demands[i]))))
+        told = "; ".join(filter(None, (grants[i].note, *unreachable_goals(window.demands[i]))))
         grants[i] = Grant(share, variant=variant, note=told)
     return Allocation(tuple(grants), state)
 
 
-def out_of_reach(demand: Demand) -> Iterator[str]:
+def unreachable_goals(demand: Demand) -> Iterator[str]:
     """Name the goals that none of an application's networks meets, even alone on the machine."""
     known = [variant.accuracy for variant in demand.variants if variant.accuracy is not None]
     if known and demand.accuracy_goal is not None and max(known) < demand.accuracy_goal:

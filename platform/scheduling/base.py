@@ -1,4 +1,4 @@
-"""Who gets the machine, and which network each application runs on its share."""
+"""The scheduling family: the allocation of the machine, and the network of each application."""
 
 from __future__ import annotations
 
@@ -14,99 +14,99 @@ ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "
 
 @dataclass(frozen=True)
 class Way:
-    """One way to learn, and what it takes."""
+    """A way to learn, and its need."""
 
     name: str
     need: Need
-    accuracy: float | None = None  # expected afterwards, a fraction; None: it was not tried out
+    accuracy: float | None = None  # expected afterwards, a fraction; None: not tried out
 
 
 @dataclass(frozen=True)
 class Learning:
-    """What an application wants to learn, or is learning."""
+    """The training that an application offers or runs."""
 
     state: Literal["offered", "running"]
-    ways: tuple[Way, ...] = ()  # to choose from, as long as it is offered
-    left: Need = field(default_factory=Need)  # of what is running
-    now: float | None = None  # accuracy of the network as it answers, a fraction; None: not known
-    then: float | None = None  # and of the network that has learned
+    ways: tuple[Way, ...] = ()  # to choose from while it is offered
+    left: Need = field(default_factory=Need)  # of the running phase
+    now: float | None = None  # current accuracy of the network, a fraction; None: unknown
+    then: float | None = None  # expected accuracy after training
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one application asks for, and what it could run."""
+    """The requirements of one application, and the networks that it can run."""
 
     app: str
     fps: float
-    variants: tuple[Variant, ...]  # from the smallest on; one where there is no choice
-    running: int | None = None  # which of them is in memory; None: the application has just come
-    accuracy_goal: float | None = None  # at least; None: it asks for none
+    variants: tuple[Variant, ...]  # from the smallest on; one if there is no choice
+    running: int | None = None  # the network in memory; None: the application has just arrived
+    accuracy_goal: float | None = None  # minimum; None: no goal
     latency_goal_s: float | None = None  # per frame, at most
-    priority: float = 1.0  # how many times as much its cost counts
-    nested: bool = False  # a larger variant holds the smaller ones: a switch moves only the difference
-    learning: Learning | None = None  # what it wants to learn beside answering; None: nothing
-    observed: float | None = None  # accuracy of its newest answers, a fraction; None: not observed
+    priority: float = 1.0  # weight of its cost
+    nested: bool = False  # a larger variant contains the smaller ones: a switch moves only the difference
+    learning: Learning | None = None  # training beside inference; None: none
+    observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: Literal["teacher", "confidence", "oracle"] | None = None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the device has sensed of its own load at a time."""
+    """The device's own load at a time, as measured."""
 
     time_s: float
-    cpu: float  # share in use by programs that are not the lab's
+    cpu: float  # share in use by other programs
     memory_bytes: int  # free
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a scheduler may know when it shares a device out."""
+    """The inputs of a scheduler."""
 
     start_s: float
-    window_s: float  # until the next regular window begins
+    window_s: float  # until the next regular window
     memory_bytes: int  # for all applications together
-    demands: tuple[Demand, ...]  # in the order in which the applications came
-    state: Any = None  # what the last allocation on this device handed on
-    reason: Reason = "window"  # what there is to share has changed, or a window begins
-    load: tuple[Reading, ...] = ()  # sensed so far, in order of time
+    demands: tuple[Demand, ...]  # in order of arrival
+    state: Any = None  # returned by the last allocation on this device
+    reason: Reason = "window"  # why the scheduler is called
+    load: tuple[Reading, ...] = ()  # in order of time
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What one application gets until the machine is shared out anew."""
+    """The allocation of one application until the next call."""
 
     answer: Share  # of the device's compute; 0: the application waits
     learn: Share | None = None  # None: a running phase takes half of `answer`
-    way: int | None = 0  # which of the offered ways to learn; None: do not learn now
-    variant: int | None = None  # which network it runs; None: it waits, or scaling chooses
-    beside: str = ""  # name of the group whose works interleave on the machine's parts
-    note: str = ""  # for people: why it waits, which goal cannot be met
+    way: int | None = 0  # index of the chosen way to learn; None: do not learn now
+    variant: int | None = None  # index of the network that it runs; None: it waits, or scaling chooses
+    beside: str = ""  # name of the group whose tasks interleave on the machine's parts
+    note: str = ""  # for people: why it waits, or which goal cannot be met
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What each application gets, in the order of the demands."""
+    """The allocation of each application, in the order of the demands."""
 
     grants: tuple[Grant, ...]
-    state: Any = None  # for the next time
+    state: Any = None  # for the next call
 
 
 @dataclass(frozen=True)
 class Wants:
-    """When a scheduler is asked, and what is found out for it before, which is paid on the machine."""
+    """When a scheduler is called, and the trials that it needs beforehand, which cost machine time."""
 
     reasons: frozenset[Reason] = ALWAYS
-    trials: bool = False  # every offered way to learn is tried out on a part of the samples
+    trials: bool = False  # every offered way to learn is tried on a part of the samples
 
 
-EACH_WINDOW = Wants(frozenset({"window"}))  # as a member that plans from window to window has it
+EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window
 
 
 class Scheduling(ABC):
-    """Base of the family; a member is a frozen dataclass and its verb a pure function."""
+    """Base of the family. A member is a frozen dataclass and its verb a pure function."""
 
     wants: ClassVar[Wants] = Wants()
 
     @abstractmethod
     def allocate(self, window: Window) -> Allocation:
-        """Share the machine among the window's demands."""
+        """Allocate the machine to the window's demands."""

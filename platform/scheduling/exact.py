@@ -1,4 +1,4 @@
-"""Exact: the schedule of least cost on the grid of units, as the bound that every heuristic is measured against."""
+"""Exact: the schedule of least cost on the grid of units, the bound for every heuristic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.platform.scheduling.programming import Objective
 
 @dataclass(frozen=True)
 class Exact(Scheduling):
-    """Solve NestDNN's problem to the end: by dynamic programming, or the total as a MILP where memory binds."""
+    """Solve NestDNN's problem exactly: by dynamic programming, or the total as a MILP where memory binds."""
 
     objective: Objective = "total"
     alpha: float = 0.1
@@ -24,17 +24,17 @@ class Exact(Scheduling):
     wants = EACH_WINDOW
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {"alpha": (0 <= self.alpha <= 1, "in [0, 1]"), "units": (self.units >= 1, "at least 1")}
         return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
-        who, notes = admit(window, self.units)
-        if not who:
+        admitted, notes = admit(window, self.units)
+        if not admitted:
             return allocation(window, [], notes)
-        choices = tabulate([window.demands[i] for i in who], window.memory_bytes, self.alpha, self.units)
+        choices = tabulate([window.demands[i] for i in admitted], window.memory_bytes, self.alpha, self.units)
         walk = Walk(choices, spread(choices, solve(choices, self.objective)))
-        walk.choose()  # the lowest highest cost leaves it open what all others run
+        walk.choose()  # the minimal highest cost leaves the other applications' networks open
         plan = walk.plan
         shares = (plan.units / self.units).tolist()
-        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes)
+        return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes)

@@ -1,7 +1,7 @@
 """MCDNN's choice among independent networks: the best accuracy per compute, within all budgets of the window.
 
-Differs from the paper: written from its idea; everything runs on the device; nothing limits the energy of a window; an
-application that stops frees its memory at once, so nothing is left to evict.
+Differs from the paper: written from its idea; everything runs on the device; the energy of a window is unlimited; an
+application that stops frees its memory at once, so there is nothing to evict.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, S
 
 @dataclass(frozen=True)
 class Mcdnn(Scheduling):
-    """Start from the smallest networks, upgrade where accuracy per compute is best while all budgets hold."""
+    """Start from the smallest networks; upgrade where accuracy per compute is best while all budgets hold."""
 
     wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
-        """Give each application what its network needs to keep up, and what is left over in proportion.
+        """Give each application the share that its network needs, and divide the rest in proportion.
 
-        Nobody needs more than the machine: a goal that is out of reach, such as 0 s, leaves something for the others.
+        A need is at most the full machine: an unreachable goal, such as 0 s, leaves something for the others.
         """
-        who, notes = admit(window)
-        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in who}
+        admitted, notes = admit(window)
+        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in admitted}
         while upgrade := _best_upgrade(window, chosen):
             chosen |= [upgrade]
         needs = {i: min(1.0, need(window.demands[i], network)) for i, network in chosen.items()}
@@ -34,13 +34,13 @@ class Mcdnn(Scheduling):
 
 
 def need(demand: Demand, network: int) -> float:
-    """Tell the share on which a network answers within the latency goal, or else sees every frame."""
+    """Return the share on which a network meets the latency goal, or without one processes every frame."""
     period_s = 1 / demand.fps if demand.latency_goal_s is None else demand.latency_goal_s
     return demand.variants[network].latency_s / max(period_s, 1e-9)
 
 
 def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | None:
-    """Find the upgrade with the most accuracy per added compute, weighed by priority, that the budgets allow."""
+    """Return the feasible upgrade with the most accuracy per added compute, weighted by priority."""
     best, most = None, 0.0
     for i, network in _upgrades(window, chosen):
         demand, now = window.demands[i], chosen[i]

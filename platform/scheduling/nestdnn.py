@@ -1,9 +1,9 @@
 """NestDNN: the network and the share of every application by a greedy walk over units of the machine.
 
 Differs from the paper: the cost falls steepest where the text says that it rises least (`literal` follows the words);
-blocks of units are compared by default (`lookahead`); a programme may be solved instead (`priced`); networks must fit
-into memory at every step, and the highest cost is then bisected; what lowers no cost raises frame rates; priorities
-weigh costs; decisions are made when windows start.
+blocks of units are compared by default (`lookahead`); a program may be solved instead (`priced`); networks must fit
+into memory at every step, and the highest cost is then bisected; units that lower no cost raise frame rates;
+priorities weight costs; decisions are made when windows start.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
-from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
+from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
 from driftlab.platform.scheduling.programming import levelled, priced
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An unfinished plan, and what it is good for."""
+class CachedPlan:
+    """An unfinished plan, and the conditions in which it is valid."""
 
-    apps: tuple[tuple[str, int], ...]  # names, and how many networks each had
+    apps: tuple[tuple[str, int], ...]  # names, and numbers of networks
     memory_bytes: int
     alpha: float
     networks: tuple[int, ...]
     units: tuple[int, ...]
-    times: int  # how often it was taken up
+    times: int  # how often it was resumed
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class NestDnn(Scheduling):
     """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
 
     objective: Literal["total", "max"] = "total"
-    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one way
-    alpha: float = 0.1  # how much a second of lateness weighs against all of the accuracy
+    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one
+    alpha: float = 0.1  # the weight of a second of lateness against an accuracy of 1
     units: int = 100
     cached: bool = True
-    kept: float = 0.7  # share of the units that a cached plan has handed out
-    renew: int = 10  # times that a plan serves before one is made from scratch
+    kept: float = 0.7  # share of the units that a cached plan has allocated
+    renew: int = 10  # times that a plan is used before a new one is made
 
     wants = EACH_WINDOW
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "alpha": (0 <= self.alpha <= 1, "in [0, 1]"),
             "kept": (0 <= self.kept <= 1, "in [0, 1]"),
@@ -59,27 +59,27 @@ class NestDnn(Scheduling):
         return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
-        """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next window."""
-        who, notes = admit(window, self.units)
-        if not who:
+        """Resume the cached plan, allocate the rest of the machine, and cache the plan for the next window."""
+        admitted, notes = admit(window, self.units)
+        if not admitted:
             return allocation(window, [], notes)
-        demands = [window.demands[i] for i in who]
+        demands = [window.demands[i] for i in admitted]
         choices = tabulate(demands, window.memory_bytes, self.alpha, self.units)
         if (self.objective, self.method) == ("total", "priced"):
             plan, state = spread(choices, priced(choices)), None
         else:
             plan, state = self._walked(window, demands, choices)
         shares = (plan.units / self.units).tolist()
-        return allocation(window, list(zip(who, plan.networks.tolist(), shares, strict=True)), notes, state)
+        return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes, state)
 
-    def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[Plan, Any]:
-        """Take a plan up where it was left, or begin anew, and keep it unfinished."""
+    def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[UnitPlan, Any]:
+        """Resume the cached plan or start a new one, and cache it unfinished."""
         kept = self._kept(window, demands, choices)
         plan, unfinished = self._hand_out(choices, smallest(choices) if kept is None else _plan(kept))
         return plan, self._keep(window, demands, unfinished, 0 if kept is None else kept.times)
 
-    def _hand_out(self, choices: Choices, start: Plan) -> tuple[Plan, Plan]:
-        """Hand out all units; give the finished plan and the last one before too much of the machine was given away."""
+    def _hand_out(self, choices: Choices, start: UnitPlan) -> tuple[UnitPlan, UnitPlan]:
+        """Allocate all units; return the finished plan and the last one within the `kept` share of the units."""
         unfinished = start
         for walk in grow(choices, "highest" if self.objective == "max" else self.method, start):
             if self.units - walk.left <= self.kept * self.units:
@@ -91,10 +91,10 @@ class NestDnn(Scheduling):
             plan = exchange(choices, plan)
         return spread(choices, plan), unfinished
 
-    def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> Kept | None:
-        """Give the plan that was kept if it is still one for these applications on this machine."""
+    def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> CachedPlan | None:
+        """Return the cached plan if it is valid for these applications on this machine."""
         kept = window.state
-        if not self.cached or not isinstance(kept, Kept) or kept.times >= self.renew:
+        if not self.cached or not isinstance(kept, CachedPlan) or kept.times >= self.renew:
             return None
         same = (kept.apps, kept.memory_bytes, kept.alpha) == (_apps(demands), window.memory_bytes, self.alpha)
         if not same or sum(kept.units) > self.units:
@@ -102,15 +102,15 @@ class NestDnn(Scheduling):
         held = choices.memory_bytes[np.arange(len(kept.networks)), list(kept.networks)].sum()
         return kept if held <= choices.limit_bytes else None
 
-    def _keep(self, window: Window, demands: Sequence[Demand], plan: Plan, times: int) -> Any:
+    def _keep(self, window: Window, demands: Sequence[Demand], plan: UnitPlan, times: int) -> Any:
         if not self.cached:
             return None
         networks, units = tuple(plan.networks.tolist()), tuple(plan.units.tolist())
-        return Kept(_apps(demands), window.memory_bytes, self.alpha, networks, units, times + 1)
+        return CachedPlan(_apps(demands), window.memory_bytes, self.alpha, networks, units, times + 1)
 
 
-def _plan(kept: Kept) -> Plan:
-    return Plan(np.array(kept.networks, np.int64), np.array(kept.units, np.int64))
+def _plan(kept: CachedPlan) -> UnitPlan:
+    return UnitPlan(np.array(kept.networks, np.int64), np.array(kept.units, np.int64))
 
 
 def _apps(demands: Sequence[Demand]) -> tuple[tuple[str, int], ...]:

@@ -1,18 +1,18 @@
-"""The least cost there is on the grid of units, total or highest: by dynamic programming, or as a MILP for HiGHS."""
+"""The least cost on the grid of units, total or highest: by dynamic programming, or as a MILP for HiGHS."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from driftlab.errors import RunError
-from driftlab.platform.scheduling.costs import Choices, Ints, Plan, costs_of
+from driftlab.platform.scheduling.costs import Choices, Ints, UnitPlan, costs_of
 from driftlab.platform.scheduling.programming import Objective, by_programming, fits, least_highest, priced
 
 TOLERANCE = 1e-6  # of the relaxation
 
 
-def solve(choices: Choices, objective: Objective) -> Plan:
-    """Take the way that is quick: only for the total within memory it is an integer programme."""
+def solve(choices: Choices, objective: Objective) -> UnitPlan:
+    """Use the fast method: only the total under a binding memory limit is an integer program."""
     plan = by_programming(choices, objective)
     if fits(choices, plan):
         return plan
@@ -23,11 +23,11 @@ def solve(choices: Choices, objective: Objective) -> Plan:
     return least
 
 
-def by_milp(choices: Choices) -> Plan:
+def by_milp(choices: Choices) -> UnitPlan:
     """Choose one (network, units) for each application within both limits, of the lowest total.
 
-    The relaxation and a greedy plan come first: an option is left out where its reduced cost shows that with it nothing
-    can be better than that plan.
+    A relaxation and a greedy plan come first: an option is left out where its reduced cost proves that no plan with it
+    is better than the greedy one.
     """
     from scipy.optimize import LinearConstraint, linprog, milp
     from scipy.sparse import coo_array
@@ -36,7 +36,7 @@ def by_milp(choices: Choices) -> Plan:
     cost, apps = choices.cost[app, network, units], len(choices.cost)
     one_each = coo_array((np.ones(len(app)), (app, np.arange(len(app)))), shape=(apps, len(app))).tocsr()
     resources = np.stack([units / choices.units, choices.memory_bytes[app, network] / choices.limit_bytes])
-    relaxed = linprog(cost, resources, np.ones(2), one_each, np.ones(apps), (0, 1))  # limits of 1, as tolerances expect
+    relaxed = linprog(cost, resources, np.ones(2), one_each, np.ones(apps), (0, 1))  # limits of 1 suit the tolerances
     if relaxed.x is None:
         raise RunError(f"HiGHS found no schedule for {apps} applications: {relaxed.message}")
     greedy = float(costs_of(choices, priced(choices)).sum())
@@ -48,15 +48,15 @@ def by_milp(choices: Choices) -> Plan:
         if found.x is None:
             raise RunError(f"HiGHS found no schedule for {apps} applications: {found.message}")
         chosen = np.flatnonzero(found.x > 0.5)
-        plan = Plan(network[chosen], units[chosen])
+        plan = UnitPlan(network[chosen], units[chosen])
         if fits(choices, plan):
             return plan
-        together = network == plan.networks[app]  # too much, by less than the solver's tolerance
+        together = network == plan.networks[app]  # may exceed the limit by less than the solver's tolerance
         rules.append(LinearConstraint(together.astype(float), -np.inf, apps - 1))
 
 
 def options(choices: Choices) -> tuple[Ints, Ints, Ints]:
-    """List (application, network, units) where no other option has as low a cost with as few units and bytes."""
+    """List (application, network, units) that no other option dominates in cost, units and bytes."""
     order, lowest = choices.by_size
     cost = np.take_along_axis(choices.cost, order[:, :, None], axis=1)
     fewer_units = np.pad(cost, ((0, 0), (0, 0), (1, 0)), constant_values=np.inf)[:, :, :-1]

@@ -1,7 +1,7 @@
-"""Sharing by dynamic programming over the units: exact where memory is no limit, and for the highest cost where it is.
+"""Dynamic programming over the units: exact where memory is no limit, and for the highest cost also where it is.
 
-For the total within memory, a price per byte stands for the limit: what is best at a price is best among all plans that
-hold as little, and the price is found at which that is just within the limit.
+For the total within memory, a price per byte replaces the limit: the best plan at a price is the best of all plans that
+need no more memory, and the price is searched at which that plan just fits.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Literal
 
 import numpy as np
 
-from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Plan, costs_of, memory_of
-from driftlab.platform.scheduling.greedy import LEAST_GAIN, exchange, grow, smallest
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, UnitPlan, costs_of, memory_of
+from driftlab.platform.scheduling.greedy import MIN_GAIN, exchange, grow, smallest
 
 Objective = Literal["total", "max"]
 JOIN: Mapping[Objective, np.ufunc] = {"total": np.add, "max": np.maximum}
-DECADES = (-6.0, 12.0)  # of the price of all memory, in accuracy: its powers of ten
-PRICES = 16  # that are tried
-DEARER = 0.01  # of the price
+DECADES = (-6.0, 12.0)  # range of the price of all memory, in accuracy: powers of ten
+PRICES = 16  # prices to try
+DEARER = 0.01  # increase of the price from one application to the next, as a share of it
 
 
-def by_programming(choices: Choices, objective: Objective) -> Plan:
-    """Find the lowest total or the lowest highest cost where memory is no limit."""
+def by_programming(choices: Choices, objective: Objective) -> UnitPlan:
+    """Find the lowest total or the lowest maximum where memory is no limit."""
     return _on(choices.cost, divide(choices.cost.min(axis=1), JOIN[objective])[0])
 
 
-def least_highest(choices: Choices, below: float = np.inf) -> Plan | None:
-    """Find the lowest highest cost within units and memory, on the smallest networks that meet it.
+def least_highest(choices: Choices, below: float = np.inf) -> UnitPlan | None:
+    """Minimise the highest cost within units and memory, on the smallest networks that achieve it.
 
-    It is one of the costs that there are: bisect them. None where no highest cost is below the bound.
+    The optimum is one of the occurring costs: bisect them. None where no highest cost is below the bound.
     """
     cost = choices.cost
     bounds = np.unique(cost[(cost >= cost.min(axis=(1, 2)).max()) & (cost < below)])
@@ -44,8 +44,8 @@ def least_highest(choices: Choices, below: float = np.inf) -> Plan | None:
     return best
 
 
-def priced(choices: Choices) -> Plan:
-    """Find a low total within units and memory: exact where memory is slack, else no higher than by looking ahead."""
+def priced(choices: Choices) -> UnitPlan:
+    """Find a low total within units and memory: exact where memory is slack, else at most that of `lookahead`."""
     plan = by_programming(choices, "total")
     if fits(choices, plan):
         return plan
@@ -62,26 +62,26 @@ def priced(choices: Choices) -> Plan:
     return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
 
 
-def levelled(choices: Choices, plan: Plan) -> Plan:
-    """Begin again from the lowest highest cost where a walk ended above it, as it may only where memory binds."""
+def levelled(choices: Choices, plan: UnitPlan) -> UnitPlan:
+    """Restart from the lowest maximum where a walk ended above it, which happens only where memory binds."""
     if fits(choices, replace(plan, networks=_largest(choices))):
         return plan
-    best = least_highest(choices, float(costs_of(choices, plan).max()) - LEAST_GAIN)
+    best = least_highest(choices, float(costs_of(choices, plan).max()) - MIN_GAIN)
     if best is None:
         return plan
     *_, better = grow(choices, "highest", best)
     return better.plan
 
 
-def fits(choices: Choices, plan: Plan) -> bool:
+def fits(choices: Choices, plan: UnitPlan) -> bool:
     """Tell whether a plan keeps within memory."""
     return bool(memory_of(choices, plan).sum() <= choices.limit_bytes)
 
 
 def divide(lowest: Floats, join: np.ufunc) -> tuple[Ints, float]:
-    """Share the units: f_v(k) is the least of f_{v-1}(k - j) and B_v(j), joined, over all j."""
+    """Divide the units: f_v(k) is the least of f_{v-1}(k - j) and B_v(j), joined, over all j."""
     size = lowest.shape[1]
-    rest = np.subtract.outer(np.arange(size), np.arange(size))  # [k, j]: what others keep when j of k units go to v
+    rest = np.subtract.outer(np.arange(size), np.arange(size))  # [k, j]: left for the others when j of k go to v
     beyond = rest < 0
     best = np.where(np.arange(size) == 0, 0.0 if join is np.add else -np.inf, np.inf)
     taken: list[Ints] = []
@@ -97,8 +97,8 @@ def divide(lowest: Floats, join: np.ufunc) -> tuple[Ints, float]:
     return np.array(units[::-1], np.int64), least
 
 
-def _within(choices: Choices, bound: float) -> Plan | None:
-    """Hold as little as can be with no cost above a bound; None where that is too much."""
+def _within(choices: Choices, bound: float) -> UnitPlan | None:
+    """Return the plan of least memory with no cost above a bound; None where it does not fit."""
     held = np.where(choices.cost <= bound, choices.memory_bytes[:, :, None], np.inf)
     least = held.min(axis=1)
     if least.min(axis=1).sum() > choices.limit_bytes:
@@ -107,19 +107,19 @@ def _within(choices: Choices, bound: float) -> Plan | None:
     return _on(held, units) if held_bytes <= choices.limit_bytes else None
 
 
-def _at(choices: Choices, price: float) -> Plan:
-    """Find the lowest total where all of the memory costs a price, a little more for each next application.
+def _at(choices: Choices, price: float) -> UnitPlan:
+    """Find the lowest total at a price per byte, slightly higher for each next application.
 
-    At one price for all, equal applications would change their networks all at once.
+    At one price for all, equal applications would change their networks at the same price.
     """
     prices = price * (1 + DEARER * np.arange(len(choices.cost))) / choices.limit_bytes
     cost = choices.cost + (prices[:, None] * choices.memory_bytes)[:, :, None]
     return _on(cost, divide(cost.min(axis=1), np.add)[0])
 
 
-def _on(values: Floats, units: Ints) -> Plan:
+def _on(values: Floats, units: Ints) -> UnitPlan:
     """Choose the network of least value on the units that each application has."""
-    return Plan(values[np.arange(len(units)), :, units].argmin(axis=1), units)
+    return UnitPlan(values[np.arange(len(units)), :, units].argmin(axis=1), units)
 
 
 def _largest(choices: Choices) -> Ints:

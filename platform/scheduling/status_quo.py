@@ -1,4 +1,4 @@
-"""The status quo that NestDNN compares with: one network for good, whatever else runs."""
+"""The status quo of NestDNN's comparison: one fixed network per application."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from driftlab.platform.world.variants import knee
 
 @dataclass(frozen=True)
 class StatusQuo(Scheduling):
-    """Run each application's network at the knee of accuracy over size, on equal shares, blind to memory."""
+    """Run each application's network at the knee of accuracy over size, on equal shares, regardless of memory."""
 
     wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
-        """Leave nobody out: where the networks need more memory than there is, a note says so."""
-        who = [i for i, demand in enumerate(window.demands) if demand.variants]
-        chosen = [(i, knee(window.demands[i].variants), 1 / len(who)) for i in who]
+        """Admit every application; a note says where the networks need more memory than there is."""
+        admitted = [i for i, demand in enumerate(window.demands) if demand.variants]
+        chosen = [(i, knee(window.demands[i].variants), 1 / len(admitted)) for i in admitted]
         held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
         short = f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}"
         runs = short if held_bytes > window.memory_bytes else ""

@@ -9,7 +9,7 @@ from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Win
 
 @dataclass(frozen=True)
 class Uniform(Scheduling):
-    """Divide the machine evenly among those who ask."""
+    """Divide the machine evenly among the applications."""
 
     def allocate(self, window: Window) -> Allocation:
         return Allocation(tuple(Grant(1.0 / len(window.demands)) for _ in window.demands))

@@ -1,4 +1,4 @@
-"""What crosses the link, and when."""
+"""The streaming family: what is sent over the link, and when."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
 
-Stamp = Literal["capture", "receipt"]  # the time by which the server files a sample
+Stamp = Literal["capture", "receipt"]  # the time of a sample for the server
 
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """What a streaming member may know of the session it plans for."""
+    """The properties of a session that a streaming member may use."""
 
     fps: float
     duration_s: float
@@ -22,71 +22,71 @@ class StreamFacts:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a device has noticed since the last plan; None where it does not look, or cannot tell."""
+    """A device's observations since the last plan; None where it does not observe, or cannot tell."""
 
-    frames: int = 0  # that the application answered
-    entropy: float | None = None  # of these answers at the mean, as a share of the largest there can be
-    distance: float | None = None  # of their features from those of the frames after the network last learned
+    frames: int = 0  # predicted frames
+    entropy: float | None = None  # mean entropy of these predictions, as a share of the maximum
+    distance: float | None = None  # distance of their features from those after the last training of the network
     domain: int | None = None  # of the newest frame, where the experiment tells domains
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which frames to send next, and when the buffer leaves the device."""
+    """The frames to sample next, and the time at which the buffer is sent."""
 
     times_s: tuple[float, ...]
     send_s: float
-    next_s: float | None = None  # when to plan again; None means as soon as this buffer has left
+    next_s: float | None = None  # time of the next plan; None means as soon as this buffer is sent
     codec: str = "jpeg"  # a name of streaming/codec.py
-    rate_fps: float | None = None  # how often frames are sampled, where the member has such a rate
-    scale: int = 1  # how many times larger than the student's input they are sent, in both directions
+    rate_fps: float | None = None  # sampling rate, where the member has one
+    scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How an update is written (models/delta.py)."""
+    """The encoding of an update (wire/delta.py)."""
 
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
     mask: Literal["raw", "gzip", "gaps", "rice"] = "rice"
-    feedback: bool = False  # whether what the values lost goes along with the next update
+    feedback: bool = False  # whether rounding errors are added to the next update
 
 
 @dataclass(frozen=True)
 class DownlinkPlan:
-    """What the server does with an upload; no phase means that it only stores it."""
+    """The server's actions on an upload; without a phase it only stores the samples."""
 
     state: Any
     phase: Phase | None
-    oldest_s: float = float("-inf")  # samples captured before this leave the learner's buffer
-    dense: bool = False  # send every weight rather than those that changed
+    oldest_s: float = float("-inf")  # older samples leave the learner's buffer
+    dense: bool = False  # send every weight rather than the changed ones
     wire: Wire = Wire()
-    rate_fps: float | None = None  # what the device is told, where the member sets it: how often to sample
-    interval_s: float | None = None  # and how often to send
+    rate_fps: float | None = None  # sampling rate sent to the device, where the member sets it
+    interval_s: float | None = None  # the same for the interval of uploads
 
 
-PLAN_BYTES = 16  # the message that brings a new plan where no update goes along
-RESYNC_BYTES = 16  # and the one by which a device asks for every weight
+PLAN_BYTES = 16  # a new plan without an update
+RESYNC_BYTES = 16  # a device's request for every weight
 
 
 class Streaming(ABC):
-    """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
+    """Base of the family: two plans, pure functions of (state, facts). A member is a frozen dataclass."""
 
-    feeds_learner: ClassVar[bool]  # whether its samples ever reach a learner
-    place: ClassVar[Literal["server", "device"]] = "server"  # where that learner stands; on a device nothing crosses
-    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what comes back
+    feeds_learner: ClassVar[bool]  # whether its samples are trained on
+    place: ClassVar[Literal["server", "device"]] = "server"  # location of the learner; on the device the link is unused
+    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the downlink carries
     needs_labels: ClassVar[bool] = False  # whether its plans compare the student with a teacher
     free: ClassVar[bool] = False  # a bound: links and servers take no time
-    learns: Literal["instead", "beside"] = "beside"  # a phase on the device: of answering, or on a share beside it
+    learns: Literal["instead", "beside"] = "beside"  # on the device: instead of inference, or on a share beside it
 
     @property
     def notices(self) -> bool:
-        """Whether its plans depend on what the device has noticed, which then is found out."""
+        """Tell whether its plans use the device's observations."""
         return False
 
     @property
     def chained(self) -> bool:
-        """Whether a device carries labels along frame by frame; else straight from the frame that was labelled."""
+        """Tell whether a device warps labels from frame to frame, rather than directly from the labelled frame."""
         return True
 
     @abstractmethod
@@ -95,12 +95,12 @@ class Streaming(ABC):
 
     @abstractmethod
     def plan_uplink(self, state: Any, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Choose what to sample and send next; None ends the uplink for good."""
+        """Choose the next frames to sample and send; None ends the uplink for good."""
 
     @abstractmethod
     def plan_downlink(self, state: Any, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Choose what to do with an upload that the teacher has labelled, and what to send back."""
+        """Choose what to do with a labelled upload, and what to send back."""
 
     def learn(self, state: Any, trained: Trained) -> Any:
-        """Take what a training phase found into the state; most members have no use for it."""
+        """Update the state by the result of a training phase; by default unchanged."""
         return state

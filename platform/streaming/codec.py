@@ -1,6 +1,6 @@
-"""How sampled frames are packed for the uplink; the server learns from what the packing leaves of them.
+"""Encodings of sampled frames for the uplink; the server trains on the decoded frames.
 
-A codec is named, with a number where the default does not suit: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
+A codec is a name, with a number where the default does not fit: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 LENGTH = struct.Struct("<I")
 
 
-class Codec(Protocol):
-    """Both directions of one way to pack frames."""
+class FrameCodec(Protocol):
+    """An encoding of frames in both directions."""
 
     def encode(self, images: Images) -> tuple[bytes, int]:
-        """Return what is sent, and how many bytes the encoder made before anything was left out."""
+        """Return the sent bytes, and the length of the encoder's output before anything was removed."""
         ...
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
-        """Return the frames, or refuse bytes that do not hold frames of this shape."""
+        """Decode the frames; refuse bytes that do not hold frames of this shape."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
-    """Frames on the link."""
+class EncodedFrames:
+    """Encoded frames."""
 
     payload: bytes
-    gross_bytes: int  # with what the encoder says about itself, which is not sent
+    gross_bytes: int  # including the encoder's description of itself, which is not sent
 
     @property
     def net_bytes(self) -> int:
@@ -48,7 +48,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Still:
-    """Every frame as a picture of its own: its length, then the picture."""
+    """Every frame as a still picture: its length, then its bytes."""
 
     extension: str
     parameter: str
@@ -83,7 +83,7 @@ class Still:
         return frames
 
 
-CODECS: Mapping[str, Codec] = {
+CODECS: Mapping[str, FrameCodec] = {
     "jpeg": Still(".jpg", "IMWRITE_JPEG_QUALITY", 75),
     "png": Still(".png", "IMWRITE_PNG_COMPRESSION", 6),
     "h264": H264(),
@@ -91,18 +91,18 @@ CODECS: Mapping[str, Codec] = {
 }
 
 
-# What packing a pixel takes, as multiply-accumulates: processor seconds of libjpeg, zlib and libx264 on an x86 core
-# that does 20 GMAC/s, the median of five runs over street frames (`python benchmarks/codecs.py` measures them again).
+# The work of encoding a pixel in multiply-accumulates: processor seconds of libjpeg, zlib and libx264 on an x86 core
+# with 20 GMAC/s, the median of five runs over street frames (`python benchmarks/codecs.py` measures them again).
 CODING_MACS: Mapping[str, float] = {"jpeg": 250, "png": 4000, "h264": 6300, "h264_fit": 23_000}
 
 
 def coding_macs(text: str) -> float:
-    """Tell what a codec computes for a pixel."""
+    """Return the work of encoding a pixel."""
     return CODING_MACS[text.partition(":")[0]]
 
 
-def codec_of(text: str) -> Codec:
-    """Find a codec by its name and number."""
+def codec_of(text: str) -> FrameCodec:
+    """Look up a codec by its name and number."""
     name, colon, number = text.partition(":")
     if name not in CODECS:
         raise unknown_name("uplink codec", name, CODECS)
@@ -121,7 +121,7 @@ def codec_of(text: str) -> Codec:
 
 
 def codec_faults(text: str) -> list[str]:
-    """Say what is wrong with the name of a codec."""
+    """Return the faults of a codec's name."""
     try:
         codec_of(text)
     except RequestError as error:
@@ -129,19 +129,19 @@ def codec_faults(text: str) -> list[str]:
     return []
 
 
-def pack(images: Images, codec: str = "jpeg") -> Packed:
-    """Pack frames; the same frames give the same bytes."""
+def pack(images: Images, codec: str = "jpeg") -> EncodedFrames:
+    """Encode frames; the same frames give the same bytes."""
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
         raise RequestError(f"Frames are uint8 [n, height, width, 3], given {images.dtype} {list(images.shape)}.")
     if not len(images):
         codec_of(codec)
-        return Packed(b"", 0)
+        return EncodedFrames(b"", 0)
     body, gross = codec_of(codec).encode(images)
-    return Packed(seal(body), gross + CHECKSUM.size)
+    return EncodedFrames(seal(body), gross + CHECKSUM.size)
 
 
 def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Images:
-    """Decode frames of a shape; refuse a payload that is torn."""
+    """Decode frames of a shape; refuse damaged bytes."""
     if not shape[0] and not payload:
         return np.empty(shape, dtype=np.uint8)
     return codec_of(codec).decode(unseal(payload), shape)

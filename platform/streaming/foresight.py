@@ -1,7 +1,7 @@
-"""Foresight: the bounds that no real system can have, labels of frames before they are seen.
+"""Foresight: bounds that train on frames before they are shown.
 
-`span="stream"` trains once on frames of the whole stream: the best static choice. `span="window"` trains before each
-window on that window alone: the per-window oracle. Both over links and servers that take no time.
+`span="stream"` trains once on frames of the complete stream: the best static choice. `span="window"` trains before
+each window on that window alone: the per-window oracle. In both, links and servers take no time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Literal
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
 class Foresight(Streaming):
-    """Train on what is to come, before it comes."""
+    """Train on future frames."""
 
     span: Literal["stream", "window"] = "window"
     window_s: float = 10.0
@@ -35,13 +35,13 @@ class Foresight(Streaming):
         return None
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Look at frames from now on; the next plan is asked for when this one's frames have been shown."""
+        """Sample the frames from now on; the next plan follows when they have been shown."""
         if self.span == "stream" and now_s > 0:
             return None
         stop_s = session.duration_s if self.span == "stream" else min(now_s + self.window_s, session.duration_s)
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png", rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train on this upload alone: an oracle of a window knows that window only."""
+        """Train on this upload alone: the oracle of a window uses that window only."""
         return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s, dense=True)

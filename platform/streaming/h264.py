@@ -1,10 +1,10 @@
 """H.264 as AMS sends it: a buffer of sampled frames as one short clip, encoded in two passes by libx264.
 
-Differs from the paper: the budget is bits per pixel, so that it means the same at every size (200 kbit for a frame of
+Differs from the paper: the budget is bits per pixel, so that it applies to every size (200 kbit for a frame of
 1024 × 512 is 0.38); x264's description of itself (an SEI unit of some 700 bytes) is not sent. Two passes use
-too little of the budget of small frames and short clips, at worst a sixth; what counts is what was sent. `fit` looks
-for the best constant quality that stays within the budget instead, as is done for clips too short for two passes.
-Macroblock trees are off, because with them libx264 reads memory that it never wrote: the same frames gave other bytes.
+too little of the budget of small frames and short clips, at worst a sixth; the bytes sent are counted. `fit` searches
+the best constant quality within the budget instead, which is usual for clips too short for two passes.
+Macroblock trees are off, because with them libx264 reads uninitialised memory: equal frames gave different bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Images = npt.NDArray[np.uint8]
 START = re.compile(rb"\x00\x00\x00?\x01")
 SEI = 6
 LOWEST_QUALITY = 51
-SAME_BYTES = "threads=1:mbtree=0"  # what makes the same bytes of the same frames
+SAME_BYTES = "threads=1:mbtree=0"  # equal frames give equal bytes
 
 
 @dataclass(frozen=True)
 class H264:
-    """libx264 in two passes, or at the best constant quality that fits."""
+    """libx264 in two passes, or at the best constant quality within the budget."""
 
     bits_per_pixel: float = 0.38
     fit: bool = False
     preset: str = "medium"
-    fps: int = 10  # as the clip declares; time itself travels beside it
+    fps: int = 10  # the declared rate; capture times are sent beside the clip
 
     def encode(self, images: Images) -> tuple[bytes, int]:
         """Encode to an Annex B stream without SEI; also return the length with it."""
@@ -62,7 +62,7 @@ class H264:
         return np.stack([frame[:height, :width] for frame in frames])
 
     def _two_passes(self, images: Images) -> bytes:
-        """Let libx264 carry what the first pass learned to the second, in a folder of its own."""
+        """Encode in two passes; libx264 keeps the first pass's statistics in a temporary folder."""
         import av
 
         with tempfile.TemporaryDirectory(prefix="driftlab-") as folder:
@@ -70,11 +70,11 @@ class H264:
             self._run(images, first)
             try:
                 return self._run(images, second)
-            except av.error.ExternalError:  # a clip too short for its budget: x264 has no plan for it
+            except av.error.ExternalError:  # x264 has no plan for a clip too short for its budget
                 return self._fitting(images)
 
     def _fitting(self, images: Images) -> bytes:
-        """Bisect the quality; the lowest is sent even where it does not fit."""
+        """Bisect the quality; the lowest is sent even if it exceeds the budget."""
         budget_bytes = self.bits_per_pixel * images[..., 0].size / 8
         fitting = bisect.bisect_left(
             range(LOWEST_QUALITY),
@@ -102,7 +102,7 @@ class H264:
 
 
 def units(stream: bytes) -> Iterator[tuple[int, bytes]]:
-    """Cut an Annex B stream into its units, each with its type and with the start code before it."""
+    """Split an Annex B stream into its units, each with its type and including its start code."""
     marks = list(START.finditer(stream))
     stops = [*(mark.start() for mark in marks[1:]), len(stream)]
     for mark, stop in zip(marks, stops, strict=True):
@@ -110,7 +110,7 @@ def units(stream: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def without_sei(stream: bytes) -> bytes:
-    """Drop what the encoder says about itself; the pictures stay the same."""
+    """Remove the encoder's description of itself (SEI); the pictures stay the same."""
     return b"".join(unit for kind, unit in units(stream) if kind != SEI)
 
 

@@ -1,4 +1,4 @@
-"""Local: nothing crosses the link (the null member)."""
+"""Local: no message is sent (the null member)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Strea
 
 @dataclass(frozen=True)
 class Local(Streaming):
-    """Keep the device alone with its model."""
+    """Keep the device and its model without a server."""
 
     feeds_learner = False
 

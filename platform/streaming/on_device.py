@@ -1,4 +1,4 @@
-"""On-device: collect samples while the stream runs, then learn from them where they are; nothing crosses the link."""
+"""On-device: collect samples from the stream, then train on the device; no message is sent."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What the last phase was for."""
+    """The state: the domain of the last phase."""
 
     domain: int | None = None
 
 
 @dataclass(frozen=True)
 class OnDevice(Streaming):
-    """Look every `period_s` seconds whether to learn; if so, sample for one period and learn from the samples."""
+    """Check every `period_s` seconds whether to train; if so, sample for one period and train on the samples."""
 
     period_s: float = 10.0
     rate_fps: float = 2.0
-    horizon_s: float | None = None  # how long samples are kept; none: for the phase they were taken for
-    trigger: Literal["period", "entropy", "distance", "domain"] = "period"  # what makes the device learn
-    threshold: float = 0.3  # of entropy as a share of the largest, or of distance
-    iterations: int | None = None  # none: as many as the adaptation has
+    horizon_s: float | None = None  # how long samples are kept; none: for one phase
+    trigger: Literal["period", "entropy", "distance", "domain"] = "period"  # the condition for training
+    threshold: float = 0.3  # of entropy as a share of the maximum, or of distance
+    iterations: int | None = None  # none: the adaptation's own number
     learns: Literal["instead", "beside"] = "beside"
 
     feeds_learner = True
     place = "device"
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
+        """List every parameter outside its range."""
         ranges = {
             "period_s": (self.period_s > 0, "above 0"),
             "rate_fps": (self.rate_fps > 0, "above 0"),
@@ -53,18 +53,20 @@ class OnDevice(Streaming):
         return Learned()
 
     def plan_uplink(self, state: Learned, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample from now on for one period where the trigger asks for it; look again after the period."""
+        """Sample for one period from now where the trigger fires; check again after the period."""
         stop_s = now_s + self.period_s
-        times_s = spread(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
+        times_s = (
+            choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
+        )
         return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: Learned, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Learn from the samples of this period, or of the horizon."""
+        """Train on the samples of this period, or of the horizon."""
         kept_s = self.period_s if self.horizon_s is None else self.horizon_s
         return DownlinkPlan(Learned(stored.domain), Phase(self.iterations), oldest_s=stored.newest_s - kept_s)
 
     def _asked(self, state: Learned, seen: Seen) -> bool:
-        """Tell whether what the device has noticed asks for a phase."""
+        """Tell whether the device's observations fire the trigger."""
         if self.trigger == "period":
             return True
         if self.trigger == "domain":

@@ -9,7 +9,7 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
-from driftlab.platform.streaming.sampling import spread
+from driftlab.platform.streaming.sampling import choose_times
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class OneTime(Streaming):
         return False
 
     def plan_uplink(self, state: bool, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Plan the only upload at the start; it leaves when its last frame has been seen."""
+        """Plan the only upload at the start; it is sent after its last frame."""
         if now_s > 0:
             return None
         stop_s = min(self.sample_s, session.duration_s)
-        times_s = spread(0.0, stop_s, fps=session.fps, rate_fps=self.rate_fps)
+        times_s = choose_times(0.0, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s, codec=self.codec, rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: bool, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

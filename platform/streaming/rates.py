@@ -27,9 +27,9 @@ class SamplingControl:
     """Parameters of ASR."""
 
     mode: Mode = "tanh"
-    target: float = 0.4  # the φ-score at which the rate is right
+    target: float = 0.4  # the φ-score at which the rate stays
     gain_fps: float = 4.0  # change of the rate per unit of φ, for small differences (`scaled`: per frame/s of rate)
-    most_fps: float = 0.2  # `tanh`: change of the rate in one update at most
+    most_fps: float = 0.2  # `tanh`: the largest change of the rate in one update
     low_fps: float = 0.1
     high_fps: float = 1.0
 
@@ -43,22 +43,22 @@ class TrainingControl:
     step_s: float = 2.0
     slow_below: float = 0.25
     fast_above: float = 0.35
-    window: int = 5  # rates to average; the released code meant five and used none
-    every_s: float | None = None  # time between two steps, as in the paper; none: one whenever the rate is set
+    window: int = 5  # rates to average; the released code intended five and used none
+    every_s: float | None = None  # time between two steps, as in the paper; none: a step whenever the rate is set
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Where both controllers stand."""
+    """The state of both controllers."""
 
     fps: float
     interval_s: float
     slow: bool = False
     recent_fps: tuple[float, ...] = ()
-    stepped_s: float = 0.0  # when ATR made its last step by its own clock
+    stepped_s: float = 0.0  # time of ATR's last step, where it has a clock of its own
 
 
-def advance(
+def update_rates(
     rates: Rates,
     phis: Sequence[float],
     sampling: SamplingControl,
@@ -67,17 +67,17 @@ def advance(
     relief: float = 1.0,
     now_s: float = 0.0,
 ) -> Rates:
-    """Update both controllers with the φ-scores since the last update; without any, nothing is known and both stay.
+    """Update both controllers with the φ-scores since the last update; without scores both stay.
 
-    A server that falls behind is given relief: whatever the scores ask for, the rate is multiplied by it.
+    The new rate is multiplied by `relief`, which is below 1 when the server falls behind.
     """
     if not phis:
         return rates
-    fps = max(sampling.low_fps, relief * sampled_at(rates.fps, sum(phis) / len(phis), sampling))
-    return trained_every(replace(rates, fps=fps), training, sampling.high_fps, now_s)
+    fps = max(sampling.low_fps, relief * next_sampling_fps(rates.fps, sum(phis) / len(phis), sampling))
+    return next_training_interval(replace(rates, fps=fps), training, sampling.high_fps, now_s)
 
 
-def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
+def next_sampling_fps(fps: float, phi: float, sampling: SamplingControl) -> float:
     """Return the next sampling rate (ASR, equation 1)."""
     error = phi - sampling.target
     if sampling.mode == "tanh":
@@ -87,7 +87,7 @@ def sampled_at(fps: float, phi: float, sampling: SamplingControl) -> float:
     return min(sampling.high_fps, max(sampling.low_fps, fps + change))
 
 
-def trained_every(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
+def next_training_interval(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
     """Return the next training interval (ATR, equation 2) for the rate that has just been set."""
     recent = (*rates.recent_fps, rates.fps)[-training.window :]
     mean = sum(recent) / len(recent)
@@ -100,9 +100,9 @@ def trained_every(rates: Rates, training: TrainingControl, high_fps: float, now_
 
 
 def _steps(rates: Rates, training: TrainingControl, slow: bool, now_s: float) -> tuple[int, float]:
-    """Count the steps that lengthen the interval since the rate was set last, and tell when the last step was.
+    """Count the steps that lengthen the interval since the rate was last set; return the time of the last step too.
 
-    Until now the scene was as slow as the rate before said; a step that falls on now goes by the new one.
+    Until now the scene counts as slow or fast by the previous rate; a step that is due now uses the new one.
     """
     if training.every_s is None:
         return 1, rates.stepped_s

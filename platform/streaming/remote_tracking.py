@@ -1,7 +1,7 @@
-"""Remote+Tracking: the server labels a frame now and then, the device carries the labels along with the motion.
+"""Remote+Tracking: the server labels a frame now and then, and the device warps the labels along optical flow.
 
-Differs from the paper: flow is computed at the student's size, and until the first labels arrive the device shows what
-its generic model sees.
+Differs from the paper: flow is computed at the student's size, and until the first labels arrive the device uses
+the predictions of its generic model.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from driftlab.platform.core.ranges import faults_in
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
-from driftlab.platform.streaming.sampling import newest
+from driftlab.platform.streaming.sampling import newest_s
 
 
 @dataclass(frozen=True)
 class RemoteTracking(Streaming):
-    """Send a frame at high quality every `every_s` seconds, get its labels back."""
+    """Send a frame at high quality every `every_s` seconds, and receive its labels."""
 
     every_s: float = 1.0
-    chained: bool = True  # else one flow from the frame that was labelled straight to the one shown
+    chained: bool = True  # warp frame by frame; else by one flow from the labelled frame to the current one
     codec: str = "jpeg:95"
 
     feeds_learner = False
@@ -34,7 +34,7 @@ class RemoteTracking(Streaming):
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame now."""
-        return Sampling((newest(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
+        return Sampling((newest_s(now_s, session),), send_s=now_s, next_s=now_s + self.every_s, codec=self.codec)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         return DownlinkPlan(state, phase=None)

@@ -1,4 +1,4 @@
-"""Which frames of an interval to send: evenly spaced, the newest included."""
+"""The choice of frames from an interval: evenly spaced, the newest included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from driftlab.platform.streaming.base import StreamFacts
 
 
-def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
+def choose_times(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
     """Choose about rate x interval of the frames shown in [start, stop), ending with the newest."""
     first = math.ceil(start_s * fps - 1e-9)
     count = math.ceil(stop_s * fps - 1e-9) - first
@@ -20,7 +20,7 @@ def spread(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tup
     return tuple(float((first + i) / fps) for i in index)
 
 
-def newest(now_s: float, session: StreamFacts) -> float:
-    """Tell when the frame that is shown now began; a time that rounding brought to the end shows the last one."""
+def newest_s(now_s: float, session: StreamFacts) -> float:
+    """Return the start of the frame at a time; a time that rounding moved to the stream's end gives the last frame."""
     last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
     return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

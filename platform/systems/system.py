@@ -12,7 +12,7 @@ Bound = Literal["do_nothing", "null_link", "best_static", "oracle"]
 
 @dataclass(frozen=True)
 class System:
-    """One row of the table of systems."""
+    """A row of the table of systems."""
 
     name: str
     summary: str
@@ -20,7 +20,7 @@ class System:
     adaptation: Member = Member("adaptation", "frozen")
     scaling: Member = Member("scaling", "fixed")
     scheduling: Member = Member("scheduling", "uniform")
-    bound: Bound | None = None  # the bound that this row stands for in a report
+    bound: Bound | None = None  # the bound that this row is in a report
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -28,13 +28,13 @@ class System:
 
     @property
     def uses_teacher(self) -> bool:
-        """Whether a teacher is ever asked, by a learner or for the device."""
+        """Tell whether a learner or the device uses a teacher."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation = member_class("adaptation", self.adaptation.name)
         return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
 
     def faults(self) -> list[str]:
-        """Say why this combination makes no sense; empty when it does."""
+        """List the reasons why this combination makes no sense; empty when it does."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
         if streaming.feeds_learner:

@@ -1,4 +1,4 @@
-"""The table of contents: every system as one row of four slots; a slot not named is its family's null member."""
+"""The table of systems: one row of four slots each; a slot that is not named is its family's null member."""
 
 from __future__ import annotations
 

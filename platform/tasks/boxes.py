@@ -1,8 +1,8 @@
-"""Boxes: read from a map of centre points, learned as one, moved and drawn.
+"""Boxes: read from a map of centre points, trained against one, moved and drawn.
 
-An output has, at half the resolution of the frame, one channel per class that says how likely a thing of that class has
-its middle here, and four that say how far its sides are (CenterNet, with distances as logarithms, so that an error
-counts in shares of the size).
+An output has, at half the resolution of the frame, one channel per class with the probability that an object of that
+class has its centre here, and four with the distances of its sides (CenterNet; logarithms of distances, so that an
+error is relative to the size).
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ Floats = npt.NDArray[np.float32]
 STRIDE = 2  # pixels of the frame per cell of the map
 SIDES = 4  # channels: left, top, right, bottom
 UNIT_PX = 4.0  # the distance whose logarithm is 0
-SURE = 0.3  # less likely middles are not reported
-NEAR = 0.3  # the sides are learned where the bump around a middle is higher than this
-MOST = 64  # boxes reported per frame
+MIN_CONFIDENCE = 0.3  # less likely centres are not reported
+MIN_TARGET = 0.3  # the sides are trained where the target around a centre is higher than this
+MAX_BOXES = 64  # boxes reported per frame
 FIELDS = 5  # numbers per box on the link: class, left, top, right, bottom
-SMALLEST_PX = 4.0  # things with a shorter side count for nothing: an error of one pixel would decide over them
+MIN_SIDE_PX = 4.0  # boxes with a shorter side are not scored: an error of one pixel would decide over them
 _INK_PX = 1
 
 
-def stacked(found: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Put the boxes of several frames into one array; NumPy would merge those of equal number."""
+def stack(found: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Put the boxes of several frames into one object array; NumPy would merge frames with equal numbers of boxes."""
     stack = np.empty(len(found), dtype=object)
     for row, boxes in enumerate(found):
         stack[row] = boxes
     return stack
 
 
-def large(boxes: Boxes) -> Boxes:
-    """Leave out what is too small to count."""
-    kept: Boxes = boxes[np.minimum(boxes[:, 3] - boxes[:, 1], boxes[:, 4] - boxes[:, 2]) >= SMALLEST_PX]
+def drop_small(boxes: Boxes) -> Boxes:
+    """Drop boxes that are too small to be scored."""
+    kept: Boxes = boxes[np.minimum(boxes[:, 3] - boxes[:, 1], boxes[:, 4] - boxes[:, 2]) >= MIN_SIDE_PX]
     return kept
 
 
-def read(output: torch.Tensor, height: int, width: int) -> list[Boxes]:
-    """Report the peaks of the map, the surest first."""
+def decode(output: torch.Tensor, height: int, width: int) -> list[Boxes]:
+    """Report the peaks of the map, the most likely first."""
     from torch.nn import functional as F
 
     likely = output[:, :-SIDES].sigmoid()
-    peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > SURE)
+    peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > MIN_CONFIDENCE)
     maps = likely.cpu().numpy(), peak.cpu().numpy(), output[:, -SIDES:].exp().cpu().numpy() * UNIT_PX
     return [_read(*one, height, width) for one in zip(*maps, strict=True)]
 
 
 def _read(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, height: int, width: int) -> Boxes:
     kind, row, column = np.nonzero(peak)
-    surest = np.argsort(-likely[kind, row, column], kind="stable")[:MOST]
+    surest = np.argsort(-likely[kind, row, column], kind="stable")[:MAX_BOXES]
     kind, row, column = kind[surest], row[surest], column[surest]
     x, y = (column + 0.5) * STRIDE, (row + 0.5) * STRIDE
     left, top, right, bottom = sides[:, row, column]
@@ -72,7 +72,7 @@ def _read(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, height: in
 
 
 def loss(output: torch.Tensor, answers: npt.NDArray[np.object_]) -> torch.Tensor | None:
-    """Add the focal loss of the middles, per box, and the error of the sides around them."""
+    """Add the focal loss of the centres, per box, and the error of the sides around them."""
     import torch
     from torch.nn import functional as F
 
@@ -92,7 +92,7 @@ def loss(output: torch.Tensor, answers: npt.NDArray[np.object_]) -> torch.Tensor
 
 
 def _targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Floats, Floats, Floats]:
-    """Draw a bump around each middle; where bumps overlap, the higher one's box tells the sides."""
+    """Draw a Gaussian around each centre; where Gaussians overlap, the higher one gives the sides."""
     heat = np.zeros((classes, height, width), np.float32)
     if not len(boxes):
         return heat, np.zeros((SIDES, height, width), np.float32), np.zeros((height, width), np.float32)
@@ -101,29 +101,29 @@ def _targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Float
     bumps = _bump(y, y0, y1)[:, :, None] * _bump(x, x0, x1)[:, None, :]
     np.maximum.at(heat, boxes[:, 0].astype(np.intp), bumps)
     nearest = bumps.argmax(axis=0)
-    weight = np.where(bumps.max(axis=0) > NEAR, bumps.max(axis=0), np.float32(0))
+    weight = np.where(bumps.max(axis=0) > MIN_TARGET, bumps.max(axis=0), np.float32(0))
     far = np.stack([x - x0[nearest, 0], y[:, None] - y0[nearest, 0], x1[nearest, 0] - x, y1[nearest, 0] - y[:, None]])
     sides = np.log(np.maximum(far, 0.5) / UNIT_PX).astype(np.float32)
     return heat, sides, weight
 
 
 def _bump(places: Floats, low: Floats, high: Floats) -> Floats:
-    """Rise to 1 at the cell closest to each middle: [boxes, cells]."""
+    """Return a Gaussian that is 1 at the cell closest to each centre: [boxes, cells]."""
     middle, reach = (low + high) / 2, np.maximum(0.15 * (high - low), 0.4 * STRIDE)
     bump: Floats = np.exp(-0.5 * ((places - middle) / reach) ** 2).astype(np.float32)
     bump[np.arange(len(bump)), np.abs(places - middle).argmin(axis=1)] = 1
     return bump
 
 
-def mirrored(boxes: Boxes, width: int) -> Boxes:
-    """Tell where the boxes are in the frame seen the other way round."""
+def mirror(boxes: Boxes, width: int) -> Boxes:
+    """Mirror the boxes of a frame horizontally."""
     turned: Boxes = boxes.copy()
     turned[:, 1], turned[:, 3] = width - boxes[:, 3], width - boxes[:, 1]
     return turned
 
 
-def carried(boxes: Boxes, source: Floats) -> Boxes:
-    """Move each box to where the pixels are that come from inside it; one that none comes from has left the frame."""
+def warp(boxes: Boxes, source: Floats) -> Boxes:
+    """Move each box to the pixels that come from inside it; a box without such pixels has left the frame."""
     from_x, from_y = source[..., 0], source[..., 1]
     moved = []
     for box in boxes:
@@ -135,12 +135,12 @@ def carried(boxes: Boxes, source: Floats) -> Boxes:
 
 
 def pack(boxes: Boxes) -> bytes:
-    """Write boxes for the link, without how sure the network is."""
+    """Encode boxes for the link, without their confidence."""
     return wire.pack(np.ascontiguousarray(boxes[:, :FIELDS], dtype="<f4").tobytes())
 
 
 def unpack(packed: bytes, height: int, width: int) -> Boxes:
-    """Read boxes of a frame; refuse what is torn, and more boxes than the frame has pixels."""
+    """Decode boxes of a frame; refuse damaged bytes, and more boxes than the frame has pixels."""
     box_bytes = FIELDS * np.dtype("<f4").itemsize
     body = wire.unpack(packed, height * width * box_bytes)
     if len(body) % box_bytes:
@@ -151,14 +151,14 @@ def unpack(packed: bytes, height: int, width: int) -> Boxes:
     return boxes
 
 
-def drawn(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Frame every box in its class's colour on a pale copy of the picture."""
+def draw(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Draw the outline of every box in its class's colour on a pale copy of the picture."""
     import cv2
 
     from driftlab.datasets.sheet import colour_of
 
     canvas = np.ascontiguousarray(image // 2 + 127)
-    for kind, *corners in boxes[::-1, :5]:  # the surest last, on top
+    for kind, *corners in boxes[::-1, :5]:  # the most likely last, on top
         left, top, right, bottom = (round(float(corner)) for corner in corners)
         colour = tuple(int(part) for part in colour_of(int(kind)))
         cv2.rectangle(canvas, (left, top), (right - 1, bottom - 1), colour, _INK_PX)

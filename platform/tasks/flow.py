@@ -1,4 +1,4 @@
-"""Optical flow between frames, and labels carried along it."""
+"""Optical flow between frames, and label maps warped along it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 Gray = npt.NDArray[np.uint8]
-Map = npt.NDArray[np.float32]  # [height, width, 2]: where each pixel comes from, x then y
+Map = npt.NDArray[np.float32]  # [height, width, 2]: the source position of each pixel, x then y
 
 
 def gray(image: npt.NDArray[np.uint8]) -> Gray:
-    """Reduce an RGB frame to what the flow is computed on."""
+    """Convert an RGB frame to the grey image that flow is computed on."""
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
 
 
 def flow(now: Gray, before: Gray) -> Map:
-    """Return for each pixel of `now` the offset to where it was in `before`; 0 where nothing around it changed."""
-    window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; a window has a middle
+    """Return for each pixel of `now` its offset in `before`; 0 where the neighbourhood did not change."""
+    window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; the window's size must be odd
     unfilled, flags = np.zeros((*now.shape, 2), dtype=np.float32), cv2.OPTFLOW_FARNEBACK_GAUSSIAN
     found = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
     still = cv2.erode((now == before).astype(np.uint8), np.ones((window, window), np.uint8))
@@ -26,18 +26,18 @@ def flow(now: Gray, before: Gray) -> Map:
 
 
 def identity(height: int, width: int) -> Map:
-    """Return the map that leaves every pixel where it is."""
+    """Return the map that leaves every pixel in place."""
     y, x = np.mgrid[0:height, 0:width]
     return np.stack([x, y], axis=-1).astype(np.float32)
 
 
-def follow(offsets: Map, before: Map) -> Map:
-    """Chain a step of flow to the map of the frame before: where each pixel of the new frame comes from."""
+def compose(offsets: Map, before: Map) -> Map:
+    """Compose one step of flow with the map of the previous frame."""
     here = identity(*offsets.shape[:2]) + offsets
     return np.asarray(cv2.remap(before, here[..., 0], here[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
 
 def warp(labels: Gray, source: Map) -> Gray:
-    """Take each pixel's label from where the map says it comes from; labels are never mixed."""
+    """Warp labels along a map by nearest neighbour; labels are never mixed."""
     warped = cv2.remap(labels, source[..., 0], source[..., 1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(warped, dtype=np.uint8)

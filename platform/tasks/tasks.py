@@ -1,8 +1,8 @@
-"""What depends on the task: what is true of a frame, what an output says, how both compare, and what is learned from.
+"""The operations that depend on the task: truth, decoding of outputs, loss, scores and encoding of answers.
 
 Answers are arrays with one entry per frame: label maps [n, height, width], classes [n], or boxes, an object array [n]
-of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, where they are predicted, how sure the network is. Everything else
-in the lab passes answers on without asking what they are. Torch is imported where it computes: the driver needs none.
+of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in predictions, a confidence. All other code passes answers on
+without looking inside. Torch is imported where it computes: the driver needs none.
 """
 
 from __future__ import annotations
@@ -27,85 +27,85 @@ Answers = npt.NDArray[Any]
 Answer = Any  # one entry of answers
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Source = npt.NDArray[np.float32]  # [height, width, 2] where each pixel was before (models/flow.py)
+Source = npt.NDArray[np.float32]  # [height, width, 2] source position of each pixel (tasks/flow.py)
 
 
 class Task(ABC):
-    """One task; the three of them are stateless and stand in TASKS."""
+    """A task; the three tasks are stateless and listed in TASKS."""
 
     name: ClassVar[str]
-    measure: ClassVar[str]  # what its scores are
+    measure: ClassVar[str]  # name of its score
 
     @abstractmethod
     def truth(self, frames: Frames) -> Answers | None:
-        """Take what a stream knows to be true; None where it does not know."""
+        """Return the truth of the frames; None where the stream has none."""
 
     @abstractmethod
     def blank(self, count: int, height: int, width: int) -> Answers:
-        """Make room for answers about so many frames."""
+        """Return an empty array of answers for so many frames."""
 
     @abstractmethod
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        """Read what a network's output says about frames of this size."""
+        """Decode a network's output into answers about frames of this size."""
 
     @abstractmethod
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        """Say of which frames something can be learned."""
+        """Mark the frames whose answers can be trained on."""
 
     @abstractmethod
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
-        """Say how far an output is from the answers, averaged over what counts; None where nothing does."""
+        """Return the loss of an output, averaged over the usable answers; None where no answer is usable."""
 
     @abstractmethod
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count per frame; the counts of several frames may be added before they are scored."""
+        """Count per frame; counts of several frames may be added before they are scored."""
 
     @abstractmethod
     def score(self, counts: Counts) -> Floats:
-        """Score counts, 0 to 1, NaN where there was nothing to score."""
+        """Score counts, 0 to 1, NaN where nothing was counted."""
 
     def pixel_accuracy(self, counts: Counts) -> Floats | None:
-        """Return the share of pixels that are right, where answers are about pixels."""
+        """Return the share of correct pixels; None unless answers are about pixels."""
         return None
 
     @abstractmethod
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        """Say how much an answer changed, 0 to 1."""
+        """Return how much an answer changed, 0 to 1."""
 
     @abstractmethod
-    def mirrored(self, answers: Answers, width: int) -> Answers:
-        """Tell what is true of the frames seen the other way round."""
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        """Mirror the truth of frames horizontally."""
 
     @abstractmethod
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        """Move an answer along with the motion; where it does not reach, the other one holds."""
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Move an answer along the motion; the other answer fills the places that motion does not reach."""
 
     @abstractmethod
     def pack(self, answer: Answer) -> bytes:
-        """Write one answer for the link, with a checksum."""
+        """Encode one answer for the link, with a checksum."""
 
     @abstractmethod
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        """Read it again; refuse bytes that are torn or hold no answer about a frame of this size."""
+        """Decode one answer; refuse damaged bytes and bytes of another frame size."""
 
     @abstractmethod
-    def unknown(self, answers: Answers, classes: int) -> int:
-        """Count labels that are outside the class list."""
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        """Count labels outside the class list."""
 
     @abstractmethod
-    def known(self, answer: Answer, classes: int) -> Answer:
-        """Leave out what is outside the class list, which nobody can score."""
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
+        """Remove labels outside the class list, which cannot be scored."""
 
     @abstractmethod
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Draw an answer about a frame in the lab's colours."""
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Draw an answer about a frame in the colours of the reports."""
 
 
 class _OfClasses(Task):
-    """What naming a pixel and naming a frame have in common."""
+    """The common part of segmentation and classification."""
 
     label: ClassVar[type[np.integer[Any]]]  # holds one label
-    ignored: ClassVar[int]  # the label of what is not known
+    ignored: ClassVar[int]  # the label of an unknown class
 
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
         return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
@@ -123,10 +123,10 @@ class _OfClasses(Task):
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
         return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
 
-    def unknown(self, answers: Answers, classes: int) -> int:
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
         return int(np.count_nonzero(~_listed(answers, classes)))
 
-    def known(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
         return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
 
 
@@ -135,7 +135,7 @@ def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
 
 
 class Segmentation(_OfClasses):
-    """Name every pixel."""
+    """Semantic segmentation: one class per pixel."""
 
     name, measure = "segmentation", "mIoU"
     label, ignored = np.uint8, IGNORE
@@ -147,8 +147,8 @@ class Segmentation(_OfClasses):
         return np.empty((count, height, width), dtype=np.uint8)
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Compare what is known: labels outside the class list count for nothing, as in the loss."""
-        return confusions(predicted, self.known(truth, classes), classes)
+        """Count the known pixels: labels outside the class list are ignored, as in the loss."""
+        return confusions(predicted, self.drop_unlisted(truth, classes), classes)
 
     def score(self, counts: Counts) -> Floats:
         return miou(counts)
@@ -159,10 +159,10 @@ class Segmentation(_OfClasses):
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.segmentation(now, before, classes)
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, answers: Answers, width: int) -> Answers:
         return np.ascontiguousarray(answers[..., ::-1])
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         from driftlab.platform.tasks import flow
 
         moved = flow.warp(answer, source)
@@ -177,14 +177,14 @@ class Segmentation(_OfClasses):
             raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
         return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         from driftlab.datasets.sheet import PALETTE
 
         return PALETTE[answer]
 
 
 class Classification(_OfClasses):
-    """Name the whole frame."""
+    """Classification: one class per frame."""
 
     name, measure = "classification", "accuracy"
     label, ignored = np.int64, NO_CLASS
@@ -196,7 +196,7 @@ class Classification(_OfClasses):
         return np.empty(count, dtype=np.int64)
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count what was right and what is known; a matrix of all classes would grow with their square."""
+        """Count correct and known frames; a confusion matrix would grow with the square of the classes."""
         known = _listed(truth, classes)
         return np.stack([known & (predicted == truth), known], axis=1).astype(np.int64)
 
@@ -206,15 +206,15 @@ class Classification(_OfClasses):
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.classification(now, before, classes)
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, answers: Answers, width: int) -> Answers:
         return answers
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        """Hold on to the class: motion says nothing about it."""
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Return the same class: motion does not change it."""
         return otherwise if answer == NO_CLASS else answer
 
     def pack(self, answer: Answer) -> bytes:
-        """Take a byte for a class below 256, four for any other."""
+        """Encode a class below 256 in one byte, any other in four."""
         small = 0 <= int(answer) < 256
         return wire.pack(np.array(answer, dtype="<u1" if small else "<i4").tobytes())
 
@@ -224,7 +224,7 @@ class Classification(_OfClasses):
             raise WireError(f"torn: {len(body)} bytes are no class")
         return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Fill the picture with the class's colour."""
         from driftlab.datasets.sheet import colour_of
 
@@ -232,52 +232,52 @@ class Classification(_OfClasses):
 
 
 class Detection(Task):
-    """Find every person and every car."""
+    """Object detection: boxes of persons and cars."""
 
     name, measure = "detection", "F1"
 
     def truth(self, frames: Frames) -> Answers | None:
-        return None if frames.boxes is None else boxes.stacked([boxes.large(found) for found in frames.boxes])
+        return None if frames.boxes is None else boxes.stack([boxes.drop_small(found) for found in frames.boxes])
 
     def blank(self, count: int, height: int, width: int) -> Answers:
         return np.empty(count, dtype=object)
 
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        """Learn from every frame: that there is nothing in it is a lesson too."""
+        """Return True for every frame: an empty frame is a training sample too."""
         return np.ones(len(answers), dtype=bool)
 
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        return boxes.stacked([boxes.large(found) for found in boxes.read(output, height, width)])
+        return boxes.stack([boxes.drop_small(found) for found in boxes.decode(output, height, width)])
 
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
         classes = output.shape[1] - boxes.SIDES
-        return boxes.loss(output, boxes.stacked([self.known(answer, classes) for answer in answers]))
+        return boxes.loss(output, boxes.stack([self.drop_unlisted(answer, classes) for answer in answers]))
 
-    def unknown(self, answers: Answers, classes: int) -> int:
-        return sum(len(answer) - len(self.known(answer, classes)) for answer in answers)
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        return sum(len(answer) - len(self.drop_unlisted(answer, classes)) for answer in answers)
 
-    def known(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
         return answer[answer[:, 0] < classes]
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count what was found, what was predicted and what there was."""
-        known = [self.known(true, classes) for true in truth]
+        """Count matched boxes, predicted boxes and true boxes."""
+        known = [self.drop_unlisted(true, classes) for true in truth]
         rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
         return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
     def score(self, counts: Counts) -> Floats:
-        """Return F1; nothing to find and nothing found is 1."""
+        """Return F1; 1 for a frame without boxes in truth and prediction."""
         found, sides = counts[..., 0], counts[..., 1] + counts[..., 2]
         return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.detection(self.known(now, classes), self.known(before, classes))
+        return phi.detection(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
 
-    def mirrored(self, answers: Answers, width: int) -> Answers:
-        return boxes.stacked([boxes.mirrored(found, width) for found in answers])
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        return boxes.stack([boxes.mirror(found, width) for found in answers])
 
-    def carried(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        return boxes.carried(answer, source)
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        return boxes.warp(answer, source)
 
     def pack(self, answer: Answer) -> bytes:
         return boxes.pack(answer)
@@ -285,8 +285,8 @@ class Detection(Task):
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
         return boxes.unpack(packed, height, width)
 
-    def drawn(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        return boxes.drawn(answer, image)
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.draw(answer, image)
 
 
 SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()
@@ -294,7 +294,7 @@ TASKS: Mapping[str, Task] = {task.name: task for task in (SEGMENTATION, CLASSIFI
 
 
 def find(name: str) -> Task:
-    """Look a task up by its name."""
+    """Look up a task by its name."""
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
     return TASKS[name]

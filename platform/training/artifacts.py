@@ -1,4 +1,4 @@
-"""Built networks, kept on disk under the hash of what built them. Plain arrays only: importing this costs no torch."""
+"""A cache of built networks on disk, by a hash of their recipe. Plain arrays only: importing this imports no torch."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ from typing import Any
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.ranges import BEFORE
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
 
-Origin = Mapping[str, Any]  # everything that decides what comes out, as JSON has it
+Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
 FOLDER_VARIABLE = "DRIFTLAB_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything that decides which weights come out; two equal recipes mean the same bits on one machine."""
+    """The inputs that determine pre-trained weights; equal recipes give equal bits on one machine."""
 
     network: str
     classes: int = 8
     height: int = 64
     width: int = 96
-    workloads: str = "streets"  # the family whose scenes are the lessons
+    workloads: str = "streets"  # the family of workloads whose frames are the training data
     seed: int = 0
     steps: int = 2500
     batch: int = 4
     lr: float = 6e-3
-    version: int = 1  # raise it when a network, the lessons or the training change what comes out
-    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # the lessons have other classes
-    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # what lies in the folder of a labelled set
+    version: int = 1  # raise it when a change of a network, the data or the training changes the result
+    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # other classes than the lessons'
+    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the folder of a labelled set
 
     def key(self) -> str:
-        """Hash the recipe together with the version of torch, which decides the last bits."""
+        """Hash the recipe and the version of torch, which changes the last bits."""
         return _key(_origin(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class FamilyRecipe:
-    """A network and the scaling member that makes a family of it."""
+    """A pre-trained network and the scaling member that builds a family from it."""
 
     network: Recipe
     scaling: Member
-    version: int = 4  # raise it when a member, the data or the training change what comes out
+    version: int = 4  # raise it when a change of a member, the data or the training changes the result
 
     def key(self) -> str:
-        """Hash the recipe with every parameter of the member; of one that lies in a user's file, the file too."""
+        """Hash the recipe with every parameter of the member and, for a user's member, its file."""
         return _key(_family_origin(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class PackRecipe:
-    """A family of networks and the adaptation member that looks at what it was built on."""
+    """A family of networks and the adaptation member that summarises the data on which it was built."""
 
     family: FamilyRecipe
     adaptation: Member
-    version: int = 1  # raise it when the member or the data change what comes out
+    version: int = 1  # raise it when a change of the member or the data changes the result
 
     def key(self) -> str:
-        """Hash the family's recipe with every parameter of the member and, in a user's file, its code."""
+        """Hash the family's recipe with every parameter of the member and, for a user's member, its file."""
         return _key(_pack_origin(self))
 
 
 def obtain(recipe: Recipe) -> Weights:
-    """Return a recipe's weights: from the cache, or built now and kept; processes that ask together build once."""
+    """Return a recipe's weights from the cache, or build and store them; concurrent processes build once."""
 
     def build() -> Weights:
         from driftlab.platform.training.pretrain import pretrain
@@ -90,12 +90,12 @@ def obtain(recipe: Recipe) -> Weights:
 
 
 def obtain_family(recipe: FamilyRecipe) -> Weights:
-    """Return a family as its member stores it; one that needs no data is made anew, others are kept as weights are."""
+    """Return a family as its member stores it; a family that needs no data is always rebuilt, others are cached."""
 
     def build() -> Weights:
-        from driftlab.platform.training.pretrain import grow
+        from driftlab.platform.training.pretrain import build_family
 
-        return grow(recipe, obtain(recipe.network))
+        return build_family(recipe, obtain(recipe.network))
 
     if not recipe.scaling.make().needs_data:
         return build()
@@ -105,12 +105,12 @@ def obtain_family(recipe: FamilyRecipe) -> Weights:
 
 
 def obtain_pack(recipe: PackRecipe) -> Weights:
-    """Return what an adaptation member knows of the source, kept as weights are; empty for one that asks nothing."""
+    """Return an adaptation member's summary of the source data, cached like weights; empty for a member without one."""
 
     def build() -> Weights:
-        from driftlab.platform.training.pretrain import pack
+        from driftlab.platform.training.pretrain import build_pack
 
-        return pack(recipe, obtain_family(recipe.family))
+        return build_pack(recipe, obtain_family(recipe.family))
 
     if not recipe.adaptation.make().packs:
         return {}
@@ -122,7 +122,7 @@ def obtain_pack(recipe: PackRecipe) -> Weights:
 
 
 def cache_folder() -> Path:
-    """Tell where built networks are kept."""
+    """Return the folder of built networks."""
     import platformdirs
 
     given = os.environ.get(FOLDER_VARIABLE)
@@ -159,18 +159,18 @@ def _pack_origin(recipe: PackRecipe) -> Origin:
 
 def _member_origin(member: Member) -> Origin:
     return {
-        "name": plugins.short(member.name),
+        "name": plugins.drop_folder(member.name),
         "code": plugins.code_digest(member.name),
         **_decisive(member.make()),
     }
 
 
 def _file_name(member: Member) -> str:
-    return plugins.short(member.name).replace(":", "-")
+    return plugins.drop_folder(member.name).replace(":", "-")
 
 
 def _decisive(recipe: Any) -> Origin:
-    """List a recipe's or a member's fields, but none that came later and changes nothing: what was built is found."""
+    """Return the fields of a recipe or a member, without later fields at their `BEFORE` value: old keys stay valid."""
     before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(recipe)}
     return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
 
@@ -192,7 +192,7 @@ def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) 
 
 
 def _read(path: Path, origin: Origin) -> Weights | None:
-    """Load what is kept, or nothing; what is damaged or of another recipe counts as nothing and says so."""
+    """Load cached weights; None, with a warning, for a damaged file or one of another recipe."""
     from safetensors import SafetensorError, safe_open
 
     from driftlab.platform.networks.digest import digest
@@ -217,7 +217,7 @@ def _read(path: Path, origin: Origin) -> Weights | None:
 
 
 def _told_beside(path: Path) -> object:
-    """Read how a network was built that was kept before its own file said so; nothing if that is not known."""
+    """Read the recipe of a network cached before its file recorded it; None if unknown."""
     try:
         return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -225,25 +225,25 @@ def _told_beside(path: Path) -> object:
 
 
 def _told(origin: Origin, seal: str) -> object:
-    """Say how a network was built as JSON gives it back."""
+    """Return a recipe as JSON gives it back."""
     return json.loads(json.dumps({**origin, "digest": seal}))
 
 
 def _write(path: Path, weights: Weights, origin: Origin) -> None:
-    """Keep weights with their digest and their recipe's hash; the recipe itself is beside them, for people."""
+    """Store weights with their digest and their recipe's hash; the recipe itself is written beside them, for people."""
     from safetensors.numpy import save
 
     from driftlab.platform.networks.digest import digest
 
     seal = digest(weights)
     with _explained(path):
-        write_whole(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
-        write_whole(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
+        write_atomically(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
+        write_atomically(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel releases when its holder ends, however it ends."""
+    """Hold a lock that the kernel releases when its process ends, even by a kill."""
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
@@ -254,7 +254,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn a refused write into a request that can be mended."""
+    """Turn a refused write into an error that says how to fix it."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """Optimisers on flat vectors: an Adam and a momentum rule that can write a chosen part of the weights only.
 
-Moments follow every coordinate; only the write to the weights is restricted. With nothing restricted the arithmetic is
+Moments follow every coordinate; only the write to the weights is restricted. Without a restriction the arithmetic is
 that of `torch.optim.Adam` and `torch.optim.SGD`, operation for operation, so that the weights agree bit for bit.
 """
 
@@ -19,26 +19,28 @@ from driftlab.errors import RequestError
 
 Vector = npt.NDArray[np.float32]
 Moments = tuple[Tensor, ...]
-CACHED = 1 << 16  # elements that go through all operations of a step before the next ones are fetched from memory
+CHUNK_ELEMENTS = (
+    1 << 16
+)  # elements that pass all operations of a step at a time, so that they stay in the processor's cache
 EpsilonMode = Literal["torch", "tf", "paper"]
 
 
 class Rule(Protocol):
-    """How gradients become updates; `step` counts from 1."""
+    """An update rule; `step` counts from 1."""
 
     @property
     def moments(self) -> int: ...
 
     def observe(self, moments: Moments, gradient: Tensor) -> None:
-        """Take a gradient into the moments, in place."""
+        """Update the moments by a gradient, in place."""
         ...
 
     def descend(self, weights: Tensor, moments: Moments, step: int) -> None:
-        """Change the weights in place."""
+        """Update the weights in place."""
         ...
 
     def update(self, moments: Moments, step: int) -> Tensor:
-        """Return what `descend` subtracts."""
+        """Return the vector that `descend` subtracts."""
         ...
 
 
@@ -97,25 +99,25 @@ class Momentum:
 
 
 class Descent:
-    """A walk of a weight vector, restricted to chosen coordinates; nothing else of the vector changes by a bit."""
+    """Optimisation of a weight vector on chosen coordinates; no other coordinate changes by a bit."""
 
     def __init__(self, rule: Rule, weights: Tensor, moments: tuple[Vector, ...], steps: int) -> None:
         if any(moment.shape != weights.shape for moment in moments):
             raise RequestError(f"the state is of another model: {len(moments[0])} weights, this one has {len(weights)}")
         self.weights = weights
         self.steps = steps
-        self.rule = rule  # may change from step to step, as long as it keeps its number of moments
+        self.rule = rule  # may change between steps, as long as it keeps its number of moments
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
-        self._block = CACHED if weights.device.type == "cpu" else max(1, len(weights))
+        self._block = CHUNK_ELEMENTS if weights.device.type == "cpu" else max(1, len(weights))
         self._blocks = [torch.split(vector, self._block) for vector in (weights, *self._moments)]
 
     def restrict(self, mask: npt.NDArray[np.bool_]) -> None:
-        """Change only these coordinates from now on."""
+        """Restrict further steps to these coordinates."""
         self._chosen = None if mask.all() else torch.from_numpy(np.flatnonzero(mask)).to(self.weights.device)
 
     def step(self, gradient: Tensor) -> None:
-        """Take a gradient into the moments of every coordinate and move the chosen ones."""
+        """Update the moments of every coordinate and move the chosen ones."""
         self.steps += 1
         for seen, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
             self.rule.observe(tuple(moments), seen)
@@ -127,13 +129,13 @@ class Descent:
             self.weights[self._chosen] = moved
 
     def update(self) -> Vector:
-        """Return the last step as it would have been for every coordinate."""
+        """Return the last step as it would be for every coordinate."""
         return np.asarray(self.rule.update(self._moments, self.steps).cpu().numpy())
 
     def moments(self) -> tuple[Vector, ...]:
-        """Copy the moments out."""
+        """Copy the moments."""
         return tuple(np.array(moment.cpu().numpy()) for moment in self._moments)
 
     def is_finite(self) -> bool:
-        """Tell whether every number of the walk still is one."""
+        """Tell whether weights and moments are finite."""
         return all(bool(vector.isfinite().all()) for vector in (self.weights, *self._moments))

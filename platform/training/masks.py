@@ -1,4 +1,4 @@
-"""Which coordinates of the weight vector a phase may change."""
+"""Masks: the coordinates of the weight vector that a phase may change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def budget(fraction: float, size: int) -> int:
-    """How many coordinates a fraction allows: at least one, at most all."""
+    """Return the number of coordinates in a fraction: at least one, at most all."""
     return min(size, max(1, round(fraction * size)))
 
 
 def largest(values: npt.NDArray[np.floating[Any]], count: int) -> Mask:
-    """Choose the largest by absolute value; among equals the lower index, as a stable sort would."""
+    """Choose the largest by absolute value; among equal ones the lower index, as a stable sort would."""
     magnitude = np.abs(values)
     threshold = np.partition(magnitude, len(magnitude) - count)[len(magnitude) - count]
     mask: Mask = magnitude > threshold
@@ -26,7 +26,7 @@ def largest(values: npt.NDArray[np.floating[Any]], count: int) -> Mask:
 
 
 def uniform(size: int, count: int, rng: np.random.Generator) -> Mask:
-    """Choose uniformly at random, exactly as many as asked."""
+    """Choose exactly `count` coordinates uniformly at random."""
     mask = np.zeros(size, dtype=bool)
     mask[rng.choice(size, count, replace=False, shuffle=False)] = True
     return mask
@@ -42,6 +42,6 @@ def ends(order: npt.NDArray[np.intp], count: int, where: str) -> Mask:
 
 
 def above_percentile(values: npt.NDArray[np.floating[Any]], fraction: float) -> Mask:
-    """Choose what lies strictly above the (1 - fraction) percentile of the absolute values; the number may differ."""
+    """Choose the values strictly above the (1 - fraction) percentile of the absolute values; the number may differ."""
     magnitude = np.abs(values)
     return np.asarray(magnitude > np.quantile(magnitude, max(0.0, 1 - fraction)))

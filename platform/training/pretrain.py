@@ -1,14 +1,12 @@
-"""Train the networks that a run starts from: a student that knows streets in general, a teacher that knows them well.
+"""Train the networks that a run starts from: a general student, and a teacher of higher accuracy.
 
-Nothing is downloaded. The lessons are frames of many random scenes, drawn under seeds that no experiment uses, so a
-pre-trained network has never seen the stream that it will be judged on.
+Nothing is downloaded. The training data are frames of many random scenes, drawn under seeds that no experiment uses,
+so a pre-trained network has never seen the stream on which it is tested.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,17 +20,17 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.predict import load, state_of, to_input
 from driftlab.platform.networks.zoo import build, task_of
-from driftlab.platform.training.schooling import Data, Lessons, alone, data_of
+from driftlab.platform.training.schooling import Data, Lessons, convert_set, deterministic, one_thread
 
 if TYPE_CHECKING:
     from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 
-FRAMES = 1600  # lessons to draw from: networks trained on them score only 2 to 3 points lower on new scenes
-CHOSEN_BY, JUDGED_BY = 400, 1600  # lessons: with 1600 an accuracy of 0.8 is known to a point, were they independent
-FEWEST = 64  # lessons for a family, however little its network was trained
+FRAMES = 1600  # training frames: networks trained on them score only 2 to 3 points lower on new scenes
+VAL_FRAMES, TEST_FRAMES = 400, 1600  # with 1600 an accuracy of 0.8 is known to a point, if frames are independent
+MIN_FRAMES = 64  # of a family, even if its network was trained on fewer
 FRAMES_OF_A_STREAM = 4
 STREAM_S = 240.0
-WARM_UP = 0.1  # share of the steps in which the rate rises
+WARM_UP = 0.1  # share of the steps in which the learning rate rises
 
 
 def pretrain(recipe: Recipe) -> Weights:
@@ -46,14 +44,14 @@ def pretrain(recipe: Recipe) -> Weights:
 
 
 def _lessons(recipe: Recipe) -> Lessons:
-    """Take what a network learns from: of a labelled set its pictures, else frames of many worlds."""
-    if is_of_set(recipe):
+    """Return the training data: the pictures of a labelled set, else frames of many streams."""
+    if uses_labelled_set(recipe):
         return draw_data(recipe).train
     return draw_lessons(recipe, min(FRAMES, recipe.steps * recipe.batch))
 
 
 def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
-    """Keep what was learned but for the head, which is what grows with the classes: it begins anew for others."""
+    """Keep the trained weights except the head, whose size depends on the classes: it starts anew for the new ones."""
     seed = seed_for(recipe.seed, "pretrain", "head")
     model, wider = (build(recipe.network, recipe.classes + more, seed=seed) for more in (0, 1))
     fresh, grown = model.state_dict(), wider.state_dict()
@@ -62,8 +60,8 @@ def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     return model
 
 
-def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
-    """Make the family of a trained network, as its member stores it."""
+def build_family(recipe: FamilyRecipe, weights: Weights) -> Weights:
+    """Build the family of a trained network, as its member stores it."""
     network, scaling = recipe.network, recipe.scaling.make()
     model = build(network.network, network.classes, seed=0).eval()
     load(model, weights)
@@ -71,40 +69,40 @@ def grow(recipe: FamilyRecipe, weights: Weights) -> Weights:
     return stored
 
 
-def pack(recipe: PackRecipe, stored: Weights) -> Weights:
-    """Let an adaptation member look at the largest network of a family and at the data that it was built on."""
+def build_pack(recipe: PackRecipe, stored: Weights) -> Weights:
+    """Let an adaptation member summarise the largest network of a family and the data on which it was built."""
     network, scaling = recipe.family.network, recipe.family.scaling.make()
     model = build(network.network, network.classes, seed=0).eval()
     family = scaling.restore(model, stored, (network.height, network.width))
-    with alone(seed_for(network.seed, "pack")):
+    with deterministic(seed_for(network.seed, "pack")):
         found: Weights = recipe.adaptation.make().pack(scaling.source(family), draw_data(network))
-    return {name: np.array(value, order="C") for name, value in found.items()}  # a view would be kept as what it views
+    return {name: np.array(value, order="C") for name, value in found.items()}  # a view would be pickled with its base
 
 
 def draw_data(recipe: Recipe) -> Data:
-    """Draw what a family is built from: the network's own lessons, and others to choose by and to judge by."""
-    if is_of_set(recipe):
+    """Draw the data for a family: the network's own training frames, with validation and test frames."""
+    if uses_labelled_set(recipe):
         return _data_of_set(recipe)
-    count = max(FEWEST, min(FRAMES, recipe.steps * recipe.batch))
+    count = max(MIN_FRAMES, min(FRAMES, recipe.steps * recipe.batch))
     train = draw_lessons(recipe, count)
-    val = draw_lessons(recipe, min(count, CHOSEN_BY), "val")
-    test = draw_lessons(recipe, min(count, JUDGED_BY), "test")
+    val = draw_lessons(recipe, min(count, VAL_FRAMES), "val")
+    test = draw_lessons(recipe, min(count, TEST_FRAMES), "test")
     return Data(task_of(recipe.network), recipe.classes, train, val, test, recipe.seed)
 
 
-def is_of_set(recipe: Recipe) -> bool:
-    """Tell whether the lessons are the pictures of a labelled set."""
+def uses_labelled_set(recipe: Recipe) -> bool:
+    """Tell whether the training data are the pictures of a labelled set."""
     return recipe.workloads.startswith(SET_PREFIX)
 
 
 def _data_of_set(recipe: Recipe) -> Data:
-    """Open a labelled set, at most as many pictures as all steps can see; which are for what no seed changes."""
+    """Open a labelled set, at most as many pictures as all steps can use; its parts do not depend on the seed."""
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
-    return data_of(open_set(name, size=size, counts=max(FEWEST, recipe.steps * recipe.batch)), seed=recipe.seed)
+    return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
 
 
 def draw_lessons(recipe: Recipe, wanted: int, part: str = "pretrain") -> Lessons:
-    """Render a few frames at random times of many streams, as many of each workload; no two parts share a stream."""
+    """Render a few frames at random times of many streams, equally many per workload; no two parts share a stream."""
     family = sorted(name for name in WORKLOADS if name.startswith(f"{recipe.workloads}/"))
     streams = math.ceil(wanted / FRAMES_OF_A_STREAM)
     parts = [_frames(recipe, family[number % len(family)], part, number) for number in range(streams)]
@@ -128,8 +126,8 @@ def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
     for step in range(recipe.steps):
         rows = rng.integers(len(lessons.images), size=recipe.batch)
         images, labels = to_input(lessons.images[rows]), lessons.labels[rows]
-        if not is_of_set(recipe) and rng.random() < 0.5:  # streets are as likely the other way round, digits are not
-            images, labels = images.flip(-1), task.mirrored(labels, recipe.width)
+        if not uses_labelled_set(recipe) and rng.random() < 0.5:  # streets may be mirrored, digits may not
+            images, labels = images.flip(-1), task.mirror(labels, recipe.width)
         optimiser.param_groups[0]["lr"] = recipe.lr * _pace(step / recipe.steps)
         optimiser.zero_grad()
         loss = task.loss(model(images), labels)
@@ -139,18 +137,7 @@ def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
 
 
 def _pace(done: float) -> float:
-    """Rise to the full rate and then fall to nothing along half a cosine."""
+    """Return the factor of the learning rate: a linear rise, then half a cosine down to 0."""
     if done < WARM_UP:
         return (done + 1e-2) / (WARM_UP + 1e-2)
     return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""Teach a network from labelled examples, all of its weights or a part of them, and grade what it has learned."""
+"""Train a network on labelled examples, all of its weights or a part, and score it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from driftlab.datasets.labelled import LabelledSet
 from driftlab.platform.networks.predict import predict, to_input
-from driftlab.platform.networks.vector import bound
+from driftlab.platform.networks.vector import bind_vector
 from driftlab.platform.tasks.tasks import CLASSIFICATION, Answers, Task
 from driftlab.platform.training.descent import Descent, Momentum
 
@@ -40,7 +40,7 @@ class Lessons:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a family of networks is built from: lessons to learn from, to choose by and to judge by."""
+    """The data from which a family of networks is built: training, validation and test examples."""
 
     task: Task
     classes: int
@@ -51,18 +51,18 @@ class Data:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of a frame."""
+        """Return height and width of a frame."""
         height, width = self.train.images.shape[1:3]
         return height, width
 
     def example(self, model: nn.Module) -> torch.Tensor:
-        """Give one frame as the model takes it, where the model is."""
+        """Return one frame as the model's input, on the model's device."""
         return to_input(self.train.images[:1]).to(next(model.parameters()).device)
 
 
 @dataclass(frozen=True)
 class Course:
-    """How long to learn, and how fast: stochastic gradient descent with momentum along half a cosine."""
+    """Length and rate of training: stochastic gradient descent with momentum along half a cosine."""
 
     epochs: int
     learning_rate: float
@@ -72,29 +72,37 @@ class Course:
 
 
 @contextmanager
-def alone(seed: int) -> Iterator[None]:
-    """Compute on one thread and with random numbers of one's own, as what is kept must not depend on what else runs."""
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(seed)
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
 
 
-def data_of(labelled: LabelledSet, *, seed: int = 0) -> Data:
-    """Take a labelled set as it is."""
+@contextmanager
+def deterministic(seed: int) -> Iterator[None]:
+    """Compute on one thread with a generator of its own: cached results must not depend on other code."""
+    with one_thread(), torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def convert_set(labelled: LabelledSet, *, seed: int = 0) -> Data:
+    """Convert a labelled set."""
     parts = (labelled.train, labelled.val, labelled.test)
     train, val, test = (Lessons(part.images, part.classes) for part in parts)
     return Data(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
 
 
-def teach(model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None) -> float:
-    """Train in place and keep the epoch that is best on `val`, the untouched start being one of them; return its score.
+def train_best(
+    model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None
+) -> float:
+    """Train in place, keep the epoch (or the start) with the best validation score, and return that score.
 
-    Only the coordinates of the flat vector that may change do, to the bit; statistics of batch norms follow the data.
+    Only the coordinates in `changes` change, to the bit; statistics of batch norms follow the data.
     """
     best, kept = grade(model, data, data.val), _copied(model)
     for _ in epochs(model, data, course, rng, changes):
@@ -114,12 +122,12 @@ def epochs(
     changes: Mask | None = None,
     learn: Callable[[Rows], None] | None = None,
 ) -> Iterator[int]:
-    """Train epoch by epoch; between two of them the model may be looked at and not be changed.
+    """Train epoch by epoch; between epochs the caller may read the model and must not change it.
 
-    How gradients come from a few lessons may be said by `learn`; otherwise from the task's loss.
+    `learn` computes the gradients of a mini-batch; by default those of the task's loss.
     """
     learn = learn or partial(_learn, model, data)
-    with bound(model) as flat:
+    with bind_vector(model) as flat:
         chosen = slice(None) if changes is None else torch.from_numpy(np.flatnonzero(changes)).to(flat.weights.device)
         walk = _walk(flat.weights[chosen], course)
         each = math.ceil(len(data.train) / course.batch)
@@ -137,13 +145,13 @@ def epochs(
 
 
 def _walk(weights: torch.Tensor, course: Course) -> Descent:
-    """Begin to descend; there is momentum of what learns and of nothing else."""
+    """Return an optimiser over these weights, without momentum at the start."""
     still = np.zeros(len(weights), dtype=np.float32)
     return Descent(Momentum(course.learning_rate, course.momentum), weights, (still,), 0)
 
 
 def grade(model: nn.Module, data: Data, lessons: Lessons) -> float:
-    """Score the model by the task's own measure, a fraction."""
+    """Score the model by the task's measure, a fraction."""
     device = str(next(model.parameters()).device)
     predicted = predict(model, lessons.images, task=data.task, batch=64, device=device)
     counts = data.task.counts(predicted, lessons.labels, data.classes)

@@ -1,10 +1,10 @@
-"""How the buffers of an update are written: the section of a message that follows its weights.
+"""The encoding of an update's buffers: the section of a message that follows its weights.
 
 offset  bytes  field
 0       4      length of what follows
 4       8      digest of the buffers' layout
 12      4      b, the number of buffers that the section carries
-16      4 b    their places in the layout, rising
+16      4 b    their places in the layout, ascending
 ...     ...    their values one after another, whole and in full precision, little-endian
 """
 
@@ -24,7 +24,7 @@ PLACE = np.dtype("<u4")
 
 
 def encode(buffers: Buffers, places: Sequence[int]) -> bytes:
-    """Write the buffers at these places."""
+    """Encode the buffers at these places."""
     layout, chosen = buffers.layout, [buffers.arrays[place] for place in places]
     if not all(_is_finite(array) for array in chosen):
         raise WireError("torn: the buffers to send are not finite")
@@ -34,16 +34,16 @@ def encode(buffers: Buffers, places: Sequence[int]) -> bytes:
 
 
 def length_of(data: bytes, start: int) -> int:
-    """Tell how long the section that starts here says it is, its length included."""
+    """Return the length of the section that starts here, including its length field."""
     if len(data) < start + LENGTH.size:
         raise WireError(f"torn: {len(data)} bytes end before the buffers")
     return LENGTH.size + int(LENGTH.unpack_from(data, start)[0])
 
 
 def decode(section: bytes, held: Buffers, *, every: bool) -> Buffers:
-    """Return the buffers after a section for a receiver that holds `held`; nothing is read before it is known to fit.
+    """Return the buffers of a receiver that holds `held` after a section; every field is checked before it is used.
 
-    With `every`, a section that leaves any buffer out is refused.
+    With `every`, a section that leaves out a buffer is refused.
     """
     layout, body = held.layout, memoryview(section)[LENGTH.size :]
     if len(body) < HEAD.size:

@@ -20,12 +20,12 @@ CRC-32 of everything before it:
     ...     ...    version 2: buffers (buffer_codec.py), as those of batch norm, in full precision
     end-4   4      CRC-32
 
-Both ends go through the same arithmetic: `encode` returns the vector as the receiver will have it, and the sender goes
-on from there, so that the two copies are the same bits for as long as every message is applied. A message that is torn,
-foreign, replayed or out of order is refused, and the way back is a message that stands alone.
+Both ends do the same arithmetic: `encode` returns the vector as the receiver will have it, and the sender continues
+from there, so that the two copies are equal bit for bit while every message is applied. A damaged, foreign, replayed
+or out-of-order message is refused; a stand-alone message then restores agreement.
 
-Version 2 carries the buffers that changed, and one that stands alone carries them all. An update that changes no buffer
-is written in version 1, which leaves the receiver's buffers as they are.
+Version 2 carries the buffers that changed; a stand-alone message carries all of them. An update that changes no
+buffer is written in version 1, which leaves the receiver's buffers unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import WireError
-from driftlab.platform.networks.state import NO_BUFFERS, Buffers, moved
+from driftlab.platform.networks.state import NO_BUFFERS, Buffers, changed_buffers
 from driftlab.platform.networks.vector import Layout, Vector
 from driftlab.platform.wire import buffer_codec, mask_codecs, value_codecs
 from driftlab.platform.wire.mask_codecs import MaskCodec
@@ -55,7 +55,7 @@ CHECKSUM = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Format:
-    """How an update is written."""
+    """The number format and the mask encoding of an update."""
 
     values: ValueCodec = "fp16"
     mask: MaskCodec = "rice"
@@ -63,20 +63,20 @@ class Format:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """From one version of the weight vector and the buffers to the next."""
+    """A step from one version of the weight vector and the buffers to the next."""
 
     before: Vector
     after: Vector
     changed: Mask | None  # which weights to send; None for all
     version: int
-    base: int | None  # None: stands alone, for a receiver that may hold anything
+    base: int | None  # None: the message stands alone, for a receiver in any state
     buffers_before: Buffers = NO_BUFFERS
-    buffers_after: Buffers = NO_BUFFERS  # without any, the message says nothing of buffers
+    buffers_after: Buffers = NO_BUFFERS  # without buffers, the message has no section for them
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A message, and the sender's own copy as the receiver will have it."""
+    """A message, and the sender's copy as the receiver will have it."""
 
     data: bytes
     vector: Vector
@@ -87,7 +87,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, eq=False)
-class Applied:
+class Patched:
     """The receiver's vector and buffers after a message."""
 
     version: int
@@ -97,18 +97,18 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class _Message:
-    """A message after all checks."""
+    """A message that has passed all checks."""
 
     version: int
     alone: bool
     index: npt.NDArray[np.int64] | None
     values: Vector
     relative: bool
-    buffers: Buffers  # of the receiver, afterwards
+    buffers: Buffers  # of the receiver, after the message
 
 
 def encode(change: Change, layout: Layout, form: Format, residual: Vector | None = None) -> Encoded:
-    """Write a change; what earlier messages lost goes along as `residual` (error feedback)."""
+    """Encode a change; `residual` adds what earlier messages lost (error feedback)."""
     if change.base is None and change.changed is not None:
         raise ValueError("a message that stands alone carries every weight")
     index = None if change.changed is None or change.changed.all() else np.flatnonzero(change.changed)
@@ -132,9 +132,9 @@ def encode(change: Change, layout: Layout, form: Format, residual: Vector | None
 
 
 def _section(change: Change) -> bytes:
-    """Write the buffers that changed, or all of them where the message stands alone; nothing where there are none."""
+    """Encode the changed buffers, or all buffers of a stand-alone message; empty for a network without buffers."""
     before = NO_BUFFERS if change.base is None else change.buffers_before
-    places = moved(before, change.buffers_after)
+    places = changed_buffers(before, change.buffers_after)
     return buffer_codec.encode(change.buffers_after, places) if places else b""
 
 
@@ -146,13 +146,13 @@ def _header(change: Change, layout: Layout, form: Format, numbers: tuple[int, in
     return HEADER.pack(MAGIC, version_of_format, values, mask, alone, digest, *versions, layout.size, *lengths)
 
 
-def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Applied:
-    """Return vector and buffers after a message for a receiver at version `base`; refuse what does not belong there."""
+def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Patched:
+    """Return vector and buffers of a receiver at version `base` after a message; refuse a message that does not fit."""
     message = _decode(data, layout, base, buffers)
     patched = _patch(vector, message)
     if not np.isfinite(patched).all():
         raise WireError("torn: the weights would not be finite")
-    return Applied(message.version, patched, message.buffers)
+    return Patched(message.version, patched, message.buffers)
 
 
 def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Message:
@@ -189,7 +189,7 @@ def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Messag
 
 
 def _patch(vector: Vector, message: _Message) -> Vector:
-    """Apply a message to a copy: what the sender and the receiver both do."""
+    """Apply a message to a copy; the sender and the receiver both use this."""
     where = slice(None) if message.index is None else message.index
     patched = np.zeros_like(vector) if message.alone else vector.copy()
     patched[where] = patched[where] + message.values if message.relative else message.values

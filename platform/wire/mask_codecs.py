@@ -1,4 +1,4 @@
-"""How the indices of an update are written: rising positions below n, to bytes and back.
+"""Encodings of an update's indices: ascending positions below n, to bytes and back.
 
 raw    one bit per parameter
 gzip   the same bits through gzip at its highest level, as AMS's authors released it
@@ -29,21 +29,21 @@ GZIP_LEVEL = 9
 ESCAPE = 255
 
 
-class Codec(NamedTuple):
-    """Both directions; `decode` gets n and k and may trust neither the bytes nor that they belong together."""
+class MaskEncoding(NamedTuple):
+    """An encoding in both directions; `decode` gets n and k and must validate the bytes against them."""
 
     encode: Callable[[Index, int], bytes]
     decode: Callable[[bytes, int, int], Index]
 
 
 def encode(index: Index, size: int, codec: MaskCodec) -> bytes:
-    """Write rising positions below size."""
-    return CODECS[codec].encode(index, size) if len(index) else b""
+    """Encode ascending positions below size."""
+    return ENCODINGS[codec].encode(index, size) if len(index) else b""
 
 
 def decode(data: bytes, size: int, count: int, codec: MaskCodec) -> Index:
-    """Read positions; refuse bytes that do not hold exactly `count` of them below size."""
-    index = CODECS[codec].decode(data, size, count) if count else _NO_INDEX
+    """Decode positions; refuse bytes that do not hold exactly `count` of them below size."""
+    index = ENCODINGS[codec].decode(data, size, count) if count else _NO_INDEX
     if len(index) != count or (count and not 0 <= index[-1] < size) or (data and not count):
         raise WireError(f"torn: the {codec} mask does not hold {count} indices below {size}")
     return index
@@ -120,7 +120,7 @@ def _decode_rice(data: bytes, size: int, count: int) -> Index:
 
 
 def _low_bits(gaps: Index) -> Bits:
-    """Choose for each block the number of low bits that makes it shortest."""
+    """Choose for each block the number of low bits that gives the shortest code."""
     starts = np.arange(0, len(gaps), BLOCK)
     sizes = np.diff(starts, append=len(gaps))
     most = min(MOST_LOW_BITS, int(gaps.max()).bit_length())
@@ -133,7 +133,7 @@ def _widths(low: Bits) -> list[int]:
 
 
 def _to_bits(gaps: Index, width: int) -> Bits:
-    """Cut the low bits of each gap, lowest first."""
+    """Return the low bits of each gap, lowest first."""
     return ((gaps[:, None] >> np.arange(width)) & 1).astype(np.uint8).ravel()
 
 
@@ -143,9 +143,9 @@ def _from_bits(bits: Bits, width: int) -> Index:
 
 _NO_BITS = np.empty(0, dtype=np.uint8)
 _NO_INDEX = np.empty(0, dtype=np.int64)
-CODECS: dict[MaskCodec, Codec] = {
-    "raw": Codec(_encode_raw, _decode_raw),
-    "gzip": Codec(_encode_gzip, _decode_gzip),
-    "gaps": Codec(_encode_gaps, _decode_gaps),
-    "rice": Codec(_encode_rice, _decode_rice),
+ENCODINGS: dict[MaskCodec, MaskEncoding] = {
+    "raw": MaskEncoding(_encode_raw, _decode_raw),
+    "gzip": MaskEncoding(_encode_gzip, _decode_gzip),
+    "gaps": MaskEncoding(_encode_gaps, _decode_gaps),
+    "rice": MaskEncoding(_encode_rice, _decode_rice),
 }

@@ -1,4 +1,4 @@
-"""How the values of an update are written.
+"""Encodings of an update's values.
 
 fp32, fp16, bf16   the new weights
 int8, int4         the change of each weight in blocks of 64: a step per block (fp16), then whole numbers of steps from
@@ -23,19 +23,19 @@ LEVELS = {"int8": 127, "int4": 7}
 
 
 def is_relative(codec: ValueCodec) -> bool:
-    """Tell whether the codec writes changes rather than weights."""
+    """Tell whether the codec encodes changes rather than weights."""
     return codec in LEVELS
 
 
 def bytes_of(codec: ValueCodec, count: int) -> int:
-    """Return the length of `count` values."""
+    """Return the bytes of `count` values."""
     if codec in LEVELS:
         return 2 * -(-count // BLOCK) + (count if codec == "int8" else -(-count // 2))
     return count * (4 if codec == "fp32" else 2)
 
 
 def encode(values: Vector, codec: ValueCodec) -> tuple[bytes, int]:
-    """Write finite values; also count those that had to be clamped."""
+    """Encode finite values, and count those that were clamped."""
     if codec in LEVELS:
         return _quantise(values, codec)
     if codec == "fp32":
@@ -51,7 +51,7 @@ def encode(values: Vector, codec: ValueCodec) -> tuple[bytes, int]:
 
 
 def decode(data: bytes, count: int, codec: ValueCodec) -> Vector:
-    """Read `count` values; refuse bytes of another length."""
+    """Decode `count` values; refuse bytes of another length."""
     if len(data) != bytes_of(codec, count):
         raise WireError(f"torn: {len(data)} bytes do not hold {count} values in {codec}")
     if codec in LEVELS:

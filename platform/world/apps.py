@@ -1,9 +1,9 @@
-"""Which applications run on a device when: traces of arrivals, stops and changed wishes, drawn from a seed.
+"""Traces of the applications on a device: arrivals, departures and changed requirements, drawn from a seed.
 
-As in NestDNN's benchmark, at every tick one application may come, uniformly among those that do not run, or one may go,
-uniformly among those that do. The number that run is then a birth-death chain, and a trace begins in its stationary
-state. The paper gives the shares of time with two to six applications and not the chances; their successive ratios are
-1.37 on average, which is the ratio of the two chances here.
+As in NestDNN's benchmark, at every tick one of the absent applications may start, or one of the running ones may
+stop, each chosen uniformly. The number of running applications is then a birth-death chain, and a trace begins in its
+stationary state. The paper gives the shares of time with two to six applications, not the probabilities; their
+successive ratios are 1.37 on average, which is the ratio of the two probabilities here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from driftlab.errors import RequestError
 from driftlab.platform.world.profile import STRICT, parse
 
-MOST_TICKS = 1_000_000
+MAX_TICKS = 1_000_000
 Chance = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
@@ -29,7 +29,7 @@ Several = Annotated[tuple[Positive, ...], MinLen(1)]
 
 @dataclass(frozen=True)
 class App:
-    """An application, and what it wishes."""
+    """An application and its requirements."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -42,7 +42,7 @@ class App:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happens to an application; it is as given here from then on."""
+    """A change of an application, which has the given requirements from then on."""
 
     time_s: float
     kind: Literal["start", "stop", "change"]
@@ -51,7 +51,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Churn:
-    """How applications come and go, and how often one of them changes its wishes."""
+    """The random process of arrivals and departures, and how often an application changes its requirements."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -63,30 +63,30 @@ class Churn:
     least: Count = 2
     most: Annotated[int, Ge(1)] = 6
     change: Chance = 0.0
-    priorities: Several = (1.0, 2.0, 4.0)  # what a changed one is drawn from
+    priorities: Several = (1.0, 2.0, 4.0)  # a changed priority is drawn from these
     latency_factors: Several = (
         0.5,
         1.0,
         2.0,
-    )  # and a changed latency goal, as a factor of the first one
+    )  # the same for a changed latency goal, as a factor of the first one
 
     def __post_init__(self) -> None:
-        """Refuse a chain that cannot be."""
+        """Refuse impossible parameters."""
         if self.least > self.most:
             raise ValueError(f"least ({self.least}) must not be above most ({self.most})")
-        if self.duration_s / self.tick_s > MOST_TICKS:
-            raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MOST_TICKS:g} s")
+        if self.duration_s / self.tick_s > MAX_TICKS:
+            raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MAX_TICKS:g} s")
         if self.start + self.stop > 1:
             raise ValueError(f"start + stop is {self.start + self.stop:g}: at a tick one of them happens, at most")
 
 
 def from_mapping(given: Mapping[str, Any]) -> Churn:
-    """Read how applications come and go as a user describes it."""
+    """Read the process that a user describes."""
     return parse(Churn, "app trace", given)
 
 
-def trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
-    """Draw what happens, in order of time; applications that run at the start come at 0 s."""
+def draw_trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
+    """Draw the events in order of time; applications that run at the start come at 0 s."""
     known = {app.name: app for app in apps}
     if len(known) < len(apps) or len(apps) < churn.least:
         names = ", ".join(app.name for app in apps) or "none"
@@ -110,27 +110,27 @@ def trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[
 
 
 def stationary(churn: Churn, most: int) -> npt.NDArray[np.float64]:
-    """Tell the share of time with each number of applications, from the least to the most."""
+    """Return the share of time with each number of applications, from the least to the most."""
     ups = np.arange(most - churn.least + 1)
-    weights: npt.NDArray[np.float64] = churn.start**ups * churn.stop ** ups[::-1]  # as often up as down between any two
+    weights: npt.NDArray[np.float64] = churn.start**ups * churn.stop ** ups[::-1]  # in equilibrium: as often up as down
     return weights / weights.sum() if weights.any() else np.full(len(ups), 1 / len(ups))
 
 
 def _first(names: list[str], churn: Churn, most: int, rng: np.random.Generator) -> list[str]:
-    """Draw who runs at the start."""
+    """Draw the applications that run at the start."""
     count = churn.least + int(rng.choice(most - churn.least + 1, p=stationary(churn, most)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 
 def _changed(app: App, churn: Churn, rng: np.random.Generator) -> App:
-    """Draw another priority, or for an application with a latency goal as likely another goal."""
+    """Draw another priority or, with equal probability, another latency goal where the application has one."""
     if app.latency_goal_s is not None and rng.random() < 0.5:
         return replace(app, latency_goal_s=app.latency_goal_s * float(rng.choice(churn.latency_factors)))
     return replace(app, priority=float(rng.choice(churn.priorities)))
 
 
-def running(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
-    """Tell who runs at a time, as it is then, in the order of arrival."""
+def running_apps(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
+    """Return the applications that run at a time, with their requirements then, in order of arrival."""
     apps: dict[str, App] = {}
     for event in events:
         if event.time_s > time_s:

@@ -1,8 +1,8 @@
-"""How long a network works on a machine, and what that costs: pure functions of counted work and a profile.
+"""Time and energy of a network on a machine: pure functions of counted work and a hardware profile.
 
-Going back through a layer takes as long as going forward for the gradient by its inputs, and as long again for the
-gradient by its weights where these learn. Layers before the first one that learns are not gone back through, so that
-learning a part of a network costs that part.
+A backward pass through a layer costs one forward pass for the gradient of its inputs, and one more for the gradient of
+its weights where these are trained. Gradients stop at the first trained layer, so that training a part of a network
+costs that part.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
 from driftlab.platform.world.hardware import Hardware
 
-LINEAR = ("Conv", "Linear", "BatchNorm")  # kinds whose gradient by the inputs needs no activation; norms at rest
-FLOW_LEVELS = 1 + 1 / 4 + 1 / 16  # pixels of a pyramid of three, per pixel
-FLOW_TAPS = 200  # multiply-accumulates per pixel to fit polynomials to two pictures
+LINEAR = ("Conv", "Linear", "BatchNorm")  # kinds whose input gradient needs no activation (batch norms in evaluation)
+FLOW_LEVELS = 1 + 1 / 4 + 1 / 16  # pixels of a three-level pyramid, per pixel
+FLOW_TAPS = 200  # multiply-accumulates per pixel to fit polynomials to two frames
 FLOW_ROUNDS = 5
 
 
 def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0) -> float:
-    """Time one forward pass, with a share of the machine."""
+    """Return the time of one forward pass with a share of the machine."""
     return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
 
 
 def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
-    """Say what counted passes take on a machine: time, joules, and memory beside that of the network at work."""
+    """Return time, energy, and memory beyond that of the running network, for counted passes."""
     back = list(_gone_back(cost, passes.trained))
     steps = [(layer, 1, frames) for frames in passes.forward for layer in _layers(cost)]
     steps += [(layer, times, frames) for frames in passes.backward for layer, times in back]
@@ -34,8 +34,8 @@ def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
     return Need({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
-def added(needs: Sequence[Need]) -> Need:
-    """Add needs of works that follow one another; they share their memory."""
+def add_needs(needs: Sequence[Need]) -> Need:
+    """Add needs of consecutive tasks; they use the same memory."""
     seconds = {
         engine: sum(need.seconds.get(engine, 0.0) for need in needs) for need in needs for engine in need.seconds
     }
@@ -44,7 +44,7 @@ def added(needs: Sequence[Need]) -> Need:
 
 
 def flow_need(height: int, width: int, hardware: Hardware) -> Need:
-    """Say what one dense optical flow takes (Farneback, as models/flow.py computes it), counted per pixel."""
+    """Return the need of one dense optical flow (Farneback, as in tasks/flow.py), counted per pixel."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
@@ -53,28 +53,28 @@ def flow_need(height: int, width: int, hardware: Hardware) -> Need:
 
 
 def moving_j(moved_bytes: float, hardware: Hardware) -> float:
-    """Count what moving bytes through memory draws."""
+    """Return the energy of moving bytes through memory."""
     return moved_bytes * _byte_pj(hardware) * 1e-12
 
 
 def computing_j(macs: float, hardware: Hardware) -> float:
-    """Count what arithmetic draws."""
+    """Return the energy of multiply-accumulates."""
     return macs * hardware.energy.mac_pj * 1e-12
 
 
 def inference_j(cost: ModelCost, hardware: Hardware) -> float:
-    """Count what the work of one forward pass draws."""
+    """Return the energy of one forward pass."""
     moved = sum(_bytes(layer, batch=1) for layer in _layers(cost))
     return (cost.macs * hardware.energy.mac_pj + moved * _byte_pj(hardware)) * 1e-12
 
 
 def memory_bytes(cost: ModelCost) -> int:
-    """Count what a network holds while it runs: one copy of its weights works while the other is patched."""
+    """Return the memory of a running network: one copy of its weights runs while the other is patched."""
     return 2 * cost.weight_bytes + cost.activation_bytes
 
 
 def _gone_back(cost: ModelCost, trained: Sequence[str] | None) -> Iterator[tuple[LayerCost, int]]:
-    """List the layers that gradients go back through, and for how many kinds of gradients each."""
+    """List the layers of the backward pass, with the number of gradients of each."""
     layers = list(_layers(cost))
     learning = {layer.name for layer in layers if layer.parameters} if trained is None else set(trained)
     if unknown := learning - {layer.name for layer in layers}:
@@ -84,7 +84,7 @@ def _gone_back(cost: ModelCost, trained: Sequence[str] | None) -> Iterator[tuple
 
 
 def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost, int]]) -> int:
-    """Count what the largest backward pass keeps: inputs of what learns or is not linear, and a gradient per weight."""
+    """Count what the largest backward pass stores: inputs of trained or non-linear layers, a gradient per weight."""
     if not passes.backward:
         return passes.kept_bytes
     activations = sum(layer.input_bytes for layer, times in back if times > 1 or not layer.kind.startswith(LINEAR))
@@ -108,11 +108,11 @@ def _layer_s(layer: LayerCost, hardware: Hardware, batch: int) -> float:
 
 
 def _bytes(layer: LayerCost, batch: int) -> int:
-    """Count what a layer moves: inputs and outputs for each item, the weights once for the whole batch."""
+    """Count the memory traffic of a layer: inputs and outputs per item, the weights once per batch."""
     return batch * (layer.input_bytes + layer.output_bytes) + layer.weight_bytes
 
 
 def _layers(cost: ModelCost) -> Iterable[LayerCost]:
-    """Take a network whose layers were not listed as one layer."""
+    """Return the layers; a network without a list of layers counts as one layer."""
     whole = LayerCost("network", "whole", cost.macs, cost.parameters, 0, cost.activation_bytes, cost.weight_bytes)
     return cost.layers or (whole,)

@@ -1,6 +1,6 @@
-"""What machines can do: how fast they compute and move bytes, how much they hold, what they draw.
+"""Hardware profiles: speed, memory bandwidth, memory and power.
 
-A network's time on a machine is, layer by layer, an overhead plus the slower of computing and moving (`world/cost.py`).
+The time of a network is, layer by layer, an overhead plus the slower of computing and moving (`world/cost.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NotNegative = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class Energy:
-    """What a network's work costs: per multiply-accumulate, per byte by where it is found, per megabyte paged."""
+    """Energy of a network's work: per multiply-accumulate, per byte of cache or DRAM, per megabyte paged."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -28,33 +28,33 @@ class Energy:
     cache_pj_per_byte: NotNegative
     dram_pj_per_byte: NotNegative
     page_mj_per_mb: NotNegative = 6.4  # in or out: derived from NestDNN's own table of model switches
-    cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that the cache serves
+    cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that come from the cache
 
 
 # 45 nm: a float multiply and add 3.7 + 0.9 pJ, four bytes from SRAM 5 pJ, from DRAM 640 pJ (Horowitz, ISSCC 2014).
 PHYSICAL = Energy(mac_pj=4.6, cache_pj_per_byte=1.25, dram_pj_per_byte=160.0)
-# The constants of AdaScale's own evaluator: a phone's whole power laid on its arithmetic.
+# The constants of AdaScale's own evaluator: the full power of a phone attributed to its arithmetic.
 CROWDHMT = Energy(mac_pj=5000.0, cache_pj_per_byte=0.05, dram_pj_per_byte=100.0)
 ENERGIES: Mapping[str, Energy] = {"physical": PHYSICAL, "crowdhmt": CROWDHMT}
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine as the cost model sees it."""
+    """A machine in the cost model."""
 
     __pydantic_config__: ClassVar = STRICT
 
     name: str
     macs_per_s: Positive
     bytes_per_s: Positive
-    overhead_s: NotNegative  # per layer: starting it, whatever its size
+    overhead_s: NotNegative  # per layer: the launch, independent of its size
     memory_bytes: Annotated[int, Gt(0)]
     idle_w: NotNegative
     busy_w: NotNegative
     energy: Energy = PHYSICAL
 
     def __post_init__(self) -> None:
-        """Refuse a machine that draws less when it works."""
+        """Refuse a machine that draws less power when busy."""
         if self.busy_w < self.idle_w:
             raise ValueError(f"busy_w ({self.busy_w} W) must not be below idle_w ({self.idle_w} W)")
 
@@ -85,14 +85,14 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def find(name: str) -> Hardware:
-    """Look a preset up by name."""
+    """Look up a preset by name."""
     if name not in HARDWARE:
         raise unknown_name("hardware", name, HARDWARE)
     return HARDWARE[name]
 
 
 def from_mapping(given: Mapping[str, Any]) -> Hardware:
-    """Read a machine that a user describes; what its work draws may be one of ENERGIES, by name."""
+    """Read a machine that a user describes; its `energy` may be a name of ENERGIES."""
     energy = given.get("energy")
     if isinstance(energy, str):
         if energy not in ENERGIES:

@@ -1,7 +1,7 @@
 """Links between a device and a server: rate, delay, loss and outages; every byte is counted.
 
-A message holds the link while its bits are put on it and then travels for half a round trip, during which the next one
-may already be sent. An infinite rate takes no time; a kilobit is 1000 bit.
+A message holds the link while its bits are sent and then travels for half a round trip, during which the next
+message may already be sent. An infinite rate takes no time; a kilobit is 1000 bit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Kbps = Annotated[float, Ge(1e-6)]
 Joules = Annotated[float, Ge(0), Lt(math.inf)]
 Window = tuple[Annotated[float, Ge(0)], float]
 MAX_WINDOWS = 1000
-TURNS_AT_ONCE = 1000  # periods of outages that a message must outlast to be counted instead of walked through
+MAX_WALKED_PERIODS = 1000  # a message that outlasts more periods of outages is computed in closed form
 
 
 @dataclass(frozen=True)
 class Outages:
-    """Windows [start, stop) in which nothing gets onto the link; with a period they come again and again."""
+    """Windows [start, stop) without transmission; with a period they repeat."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -52,11 +52,11 @@ class Outages:
             )
 
     def finish_s(self, start_s: float, work_s: float) -> float:
-        """Tell when work begun at a time is done, if it rests during outages."""
+        """Return the end of a transmission that pauses during outages."""
         if self.period_s and self.windows_s:
             free_s = self.period_s - sum(stop - start for start, stop in self.windows_s)
             turns = math.floor(work_s / free_s) - 1
-            if turns > TURNS_AT_ONCE:
+            if turns > MAX_WALKED_PERIODS:
                 work_s, start_s = work_s - turns * free_s, start_s + turns * self.period_s
         for opens_s, closes_s in self._following(start_s):
             if start_s < opens_s and start_s + work_s <= opens_s:
@@ -77,19 +77,19 @@ class Outages:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One message's way over a link."""
+    """The timing of one message on a link."""
 
     queued_s: float  # handed to the link
     start_s: float  # first in line
     sent_s: float  # last bit on the link, which is free again
     arrive_s: float
     bytes: int
-    wire_bytes: int  # with what was sent again
+    wire_bytes: int  # including retransmissions
     retransmissions: int
 
 
 class Link:
-    """One direction of a link; messages go in the order in which they were handed over.
+    """One direction of a link; messages are sent in the order of their requests.
 
     Lost packets are sent again at once, as with selective acknowledgement: they cost their bytes, not a round trip.
     """
@@ -106,7 +106,7 @@ class Link:
         self._line = simpy.Resource(clock)
 
     def send(self, size_bytes: int) -> Generator[simpy.Event, Any, Transfer]:
-        """Carry a message to the other end; use as `transfer = yield from link.send(n)`."""
+        """Send a message; use as `transfer = yield from link.send(n)`."""
         queued_s = self._clock.now
         with self._line.request() as turn:
             yield turn
@@ -120,7 +120,7 @@ class Link:
         return Transfer(queued_s, start_s, sent_s, self._clock.now, size_bytes, wire_bytes, again)
 
     def _lose(self, size_bytes: int) -> tuple[int, int]:
-        """Draw how many packets must be sent again before all have arrived, and their bytes."""
+        """Draw the number of retransmitted packets, and their bytes."""
         if self._loss == 0:
             return 0, 0
         full, rest_bytes = divmod(size_bytes, MTU_BYTES)
@@ -131,7 +131,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Radio:
-    """What a device's end of a link draws: per byte, while it carries, to wake up, and until it sleeps again."""
+    """Energy of a device's radio: per byte, while a message holds the link, per wake-up, and until it sleeps again."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -139,19 +139,19 @@ class Radio:
     down_j_per_byte: Joules = 0.0
     active_w: Joules = 0.0  # while a message holds the link
     wake_j: Joules = 0.0
-    tail_w: Joules = 0.0  # awake with nothing to carry
-    tail_s: Annotated[float, Ge(0), Lt(math.inf)] = 0.0  # for so long after a message
+    tail_w: Joules = 0.0  # awake without a message
+    tail_s: Annotated[float, Ge(0), Lt(math.inf)] = 0.0  # awake for so long after a message
 
 
 class RadioMeter:
-    """Sums up what the radio of one device draws, message by message in the order in which they leave the link."""
+    """Sums up the energy of one device's radio, message by message in the order in which they leave the link."""
 
     def __init__(self, radio: Radio) -> None:
         self.radio = radio
         self._awake_until_s: float | None = None  # end of the last message
 
     def add(self, transfer: Transfer, direction: str) -> float:
-        """Return what a message adds: its bytes, its time on the link, waking up, or the wait since the last one."""
+        """Return the energy of a message: its bytes, its time on the link, and waking up or the idle time before it."""
         radio, held_s = self.radio, transfer.sent_s - transfer.start_s
         per_byte = radio.up_j_per_byte if direction == "up" else radio.down_j_per_byte
         before_s = self._awake_until_s
@@ -162,7 +162,7 @@ class RadioMeter:
         return transfer.wire_bytes * per_byte + held_s * radio.active_w + tail_s * radio.tail_w + woken_j
 
     def close(self, stop_s: float) -> float:
-        """Return what the wait after the last message adds until the session is over."""
+        """Return the energy of the tail after the last message, until the session ends."""
         if self._awake_until_s is None:
             return 0.0
         return min(max(0.0, stop_s - self._awake_until_s), self.radio.tail_s) * self.radio.tail_w
@@ -170,7 +170,7 @@ class RadioMeter:
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """What a link is like in both directions, as the device sees it: up is towards the server."""
+    """A link in both directions, as the device sees it: up is towards the server."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -179,9 +179,9 @@ class LinkProfile:
     down_kbps: Kbps
     rtt_ms: Annotated[float, Ge(0)] = 0.0
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of packets
-    damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive cut off or with bits turned: a fault
+    damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive truncated or with flipped bits
     outages: Outages = Outages()
-    radio: Radio = Radio()  # a link without figures draws nothing
+    radio: Radio = Radio()  # without figures the radio draws nothing
 
     def up(self, clock: Clock, rng: np.random.Generator) -> Link:
         """Open the direction to the server."""
@@ -215,7 +215,7 @@ LINKS: Mapping[str, LinkProfile] = {
 
 
 def find(name: str) -> LinkProfile:
-    """Look a preset up by name."""
+    """Look up a preset by name."""
     if name not in LINKS:
         raise unknown_name("link", name, LINKS)
     return LINKS[name]

@@ -1,7 +1,7 @@
-"""Networks that somebody has measured, from a CSV or Parquet file: one row for each.
+"""Measured networks from a CSV or Parquet file: one row each.
 
-The columns are those of `COLUMNS`; docs/methods/nestdnn_scheduling.md says what they mean. Others are passed over. A
-file that calls them otherwise is read with their names: `rename={"acc": "accuracy"}`.
+The columns are those of `COLUMNS`; docs/methods/nestdnn_scheduling.md describes them. Other columns are ignored. A
+file with other names is read by renaming its columns: `rename={"acc": "accuracy"}`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "macs": ("macs", 1),
 }
 COLUMNS = ("app", "variant", *UNITS)
-MOST = 1e18  # bytes, joules, multiply-accumulates
-LIMITS: Mapping[str, tuple[float, float]] = {"accuracy": (0, 1), "latency_s": (1e-12, 1e9)}  # others: 0 to MOST
+MAX_QUANTITY = 1e18  # bytes, joules, multiply-accumulates
+LIMITS: Mapping[str, tuple[float, float]] = {"accuracy": (0, 1), "latency_s": (1e-12, 1e9)}  # others: 0 to MAX_QUANTITY
 MAX_BYTES, MAX_ROWS = 2**26, 100_000  # of a file
 FAULTS_SHOWN = 5
 VALUES_SHOWN = 20
@@ -81,7 +81,7 @@ def _refuse(path: Path, faults: list[str]) -> None:
 
 
 def _misnamed(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
-    """Name the columns that are to be renamed and are not there, and the names that mean nothing."""
+    """Name the columns to rename that are missing, and the new names that are unknown."""
     for column, name in rename.items():
         if column not in columns:
             yield f"rename.{column}: {unknown_name('column of the file', column, columns)}"
@@ -90,7 +90,7 @@ def _misnamed(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
 
 
 def _nowhere(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> Iterator[str]:
-    """Name the columns that rows are chosen by and that are not there, and the values that no row has."""
+    """Name the columns of `only` that are missing, and the values that no row has."""
     for column, value in only.items():
         if column not in columns:
             yield f"only.{column}: {unknown_name('column of the file', column, columns)}"
@@ -101,12 +101,12 @@ def _nowhere(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> It
 
 
 def _is(there: Any, value: Any) -> bool:
-    """Compare numbers as numbers and all else as it is written."""
+    """Compare numbers as numbers and all other values as text."""
     return bool(there == value) or str(there) == str(value)
 
 
 def _ill_shaped(columns: list[str], names: Mapping[str, str]) -> list[str]:
-    """Name what is said twice; and if nothing is said of the latency or the accuracy, that."""
+    """Name quantities that are given twice, and a missing latency or accuracy."""
     meant = [UNITS.get(name, (name, 1))[0] for name in (names[column] for column in columns) if name in COLUMNS]
     faults = [f"'{name}' is there {meant.count(name)} times" for name in sorted(set(meant)) if meant.count(name) > 1]
     faults += [f"no column of '{name}'" for name in ("accuracy", "latency_s") if name not in meant]
@@ -118,7 +118,7 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
     for column, value in row.items():
         if column in UNITS:
             name, factor = UNITS[column]
-            values[name] = _number(value, factor, LIMITS.get(name, (0, MOST)))
+            values[name] = _number(value, factor, LIMITS.get(name, (0, MAX_QUANTITY)))
             if values[name] is None and not (value is None and name != "latency_s"):
                 faults.append(f"row {number}: {column} is {quoted(value)}")
     macs, called = values.get("macs"), row.get("variant")
@@ -133,7 +133,7 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
 
 
 def _number(value: Any, factor: float, limits: tuple[float, float]) -> float | None:
-    """Give a finite number within its limits, in its own unit; None for anything else."""
+    """Return a finite number within its limits in the base unit; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     fitted = float(value) * factor

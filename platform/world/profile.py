@@ -1,4 +1,4 @@
-"""Turn what a user wrote into a profile, or say everything that is wrong with it."""
+"""Parse a user's mapping into a profile, or report all of its faults."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.wording import worded
+from driftlab.platform.core.wording import describe_fault
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict
     from pydantic_core import ErrorDetails
 
 Profile = TypeVar("Profile")
-STRICT: ConfigDict = {"extra": "forbid"}  # every profile and its parts carry it as __pydantic_config__
+STRICT: ConfigDict = {"extra": "forbid"}  # the __pydantic_config__ of every profile and its parts
 
 
 def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
-    """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
+    """Build a frozen dataclass whose fields carry their limits; all faults are reported at once."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -42,4 +42,4 @@ def _fault(detail: ErrorDetails, known: list[str]) -> str:
         return f"'{place}' is missing"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
-    return f"'{place}' is {quoted(detail['input'])}: {worded(detail)}"
+    return f"'{place}' is {quoted(detail['input'])}: {describe_fault(detail)}"

@@ -1,4 +1,4 @@
-"""What an application's networks are as a set: which is the usual one, what a switch moves."""
+"""Functions of a set of networks: its default network, and the memory that a switch moves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from driftlab.platform.core.records import Variant
 
 
 def knee(variants: Sequence[Variant]) -> int:
-    """Find where accuracy over the logarithm of size bends most: farthest above the line from smallest to largest."""
+    """Find the bend of accuracy over log size: the point farthest above the line from smallest to largest."""
     size = np.log([max(variant.memory_bytes, 1) for variant in variants])
-    if np.ptp(size) == 0:  # of unknown or equal size: what takes longer is larger
+    if np.ptp(size) == 0:  # of unknown or equal size: order by latency
         size = np.log([variant.latency_s for variant in variants])
     accuracy = np.array([variant.accuracy or 0.0 for variant in variants])
     if np.ptp(size) == 0 or np.ptp(accuracy) == 0:
@@ -24,7 +24,7 @@ def knee(variants: Sequence[Variant]) -> int:
 
 
 def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
-    """Count what a switch moves into and out of memory; of nested networks only the difference, of others all."""
+    """Count the bytes paged in and out by a switch; of nested networks only the difference, of others all."""
     held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))
     if before == after:
         return 0, 0

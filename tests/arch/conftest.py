@@ -36,6 +36,19 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def examples() -> list[Source]:
+    """Every module outside the package that people read: benchmarks and examples."""
+    folders = (ROOT / "benchmarks", ROOT / "docs" / "examples")
+    return [_read(file) for folder in folders for file in sorted(folder.rglob("*.py"))]
+
+
+@pytest.fixture(scope="session")
+def own_tests() -> list[Source]:
+    """Every module of the tests."""
+    return [_read(file) for file in sorted((ROOT / "tests").rglob("*.py"))]
+
+
+@pytest.fixture(scope="session")
 def sources() -> list[Source]:
     """Every module of the package, once: the links in driftlab/ are passed over."""
     front = [ROOT / "driftlab", ROOT / "driftlab" / "cli"]

@@ -1,17 +1,27 @@
-"""The house style that no other tool holds: sizes of modules and functions; and that the linter holds the rest."""
+"""The house style that no other tool holds: sizes, names and words; and that the linter holds the rest."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 MODULE_LINES = 400
 FUNCTION_LINES = 60
+USUAL_FUNCTION_LINES = 25  # that 95 % of the functions keep to
+# Subjects that name nothing. "No one" is left to readers: it is also "no one of them".
+VAGUE = re.compile(r"\b(who|whom|whoever|nobody|somebody|someone|everybody|everyone|anybody|anyone)\b", re.IGNORECASE)
+ACTORS = "actors/actors.py"  # Ray shows the name of an actor's class, so an actor is named like the node that it hosts
 SLOPPY = """
 from os.path import *
 
@@ -24,12 +34,43 @@ def wide(a: int, b: int, c: int, d: int, e: int, f: int, g: int) -> None:
 """
 
 
+def function_lengths(tree: ast.Module) -> dict[str, int]:
+    """Measure every function of a module; the key is unique by its line."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {f"{node.name}:{node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+
+
 def long_functions(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES:
-                yield f"{node.name} ({lines} lines)"
+    for name, lines in function_lengths(tree).items():
+        if lines > FUNCTION_LINES:
+            yield f"{name.partition(':')[0]} ({lines} lines)"
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings and comments of a module, each with its line."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, documented) and (said := ast.get_docstring(node)) is not None:
+            yield node.body[0].lineno, said
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def vague(text: str) -> Iterator[str]:
+    for line, said in prose(text):
+        for found in VAGUE.findall(said):
+            yield f"line {line}: {found}"
+
+
+def class_places(modules: Iterable[Any]) -> dict[str, list[str]]:
+    """List the modules that define each public class, actors aside."""
+    places = defaultdict(list)
+    for source in modules:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and str(source.path) != ACTORS:
+                places[node.name].append(str(source.path))
+    return places
 
 
 def lint(root: Path, path: str, text: str) -> set[str]:
@@ -39,14 +80,36 @@ def lint(root: Path, path: str, text: str) -> set[str]:
     return {line.split()[1] for line in done.stdout.splitlines() if line.startswith(path)}
 
 
-def test_modules_fit_in_the_head(sources):
-    found = {str(source.path): source.text.count("\n") for source in sources}
+def test_modules_fit_in_the_head(sources, own_tests):
+    found = {str(source.path): source.text.count("\n") for source in (*sources, *own_tests)}
     assert {path: lines for path, lines in found.items() if lines > MODULE_LINES} == {}
 
 
-def test_functions_fit_on_a_screen(sources):
-    found = {str(source.path): list(long_functions(source.tree)) for source in sources}
+def test_functions_fit_on_a_screen(sources, own_tests):
+    found = {str(source.path): list(long_functions(source.tree)) for source in (*sources, *own_tests)}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize("which", ["sources", "own_tests"])
+def test_most_functions_are_short(which: str, request: pytest.FixtureRequest):
+    modules = request.getfixturevalue(which)
+    lengths = [lines for source in modules for lines in function_lengths(source.tree).values()]
+    assert np.quantile(lengths, 0.95) <= USUAL_FUNCTION_LINES
+
+
+def test_no_two_modules_define_a_public_class_of_one_name(sources, examples):
+    places = class_places([*sources, *examples])
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_docstrings_and_comments_name_their_subjects(sources, examples):
+    found = {str(source.path): list(vague(source.text)) for source in (*sources, *examples)}
+    assert {path: words for path, words in found.items() if words} == {}
+
+
+def test_a_vague_word_is_caught_in_prose_and_not_in_code():
+    text = '"""Tell who sends."""\nwho = "nobody"  # Everyone reads it; whose name it is does not matter\n'
+    assert list(vague(text)) == ["line 1: who", "line 2: Everyone"]
 
 
 def test_a_long_function_is_caught():

@@ -6,29 +6,33 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from adaptation_factory import (
+    HEIGHT,
+    NETWORKS,
+    WIDTH,
+    content,
+    labels_of,
+    settings_of,
+    state_of,
+)
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
-from driftlab.platform.networks.parts import batch_norms
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks import boxes
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
+from driftlab.platform.networks.account import count_cost
+from driftlab.platform.tasks.tasks import DETECTION
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
-CLASSES, HEIGHT, WIDTH = 4, 16, 24
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted(FAMILIES["adaptation"])),
@@ -41,80 +45,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("tent", {"answers": "now", "optimiser": "sgd"}),
     ("shot", {"relabel": 1, "batch": 3}),
 ]
-
-
-class Dropping(nn.Module):
-    """A network as torchvision writes them: blocks, an average, dropout before the head, one part not in use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout2d(0.3)
-        )
-        self.auxiliary = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5))
-        self.blocks[0].weight.requires_grad_(False)  # as where the first layers are frozen
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, CLASSES))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.classifier(self.pool(self.blocks(x)).flatten(1))
-        return logits
-
-
-def dropping() -> nn.Module:
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(0)
-        return Dropping()
-
-
-def without_norms() -> nn.Module:
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)
-        )
-
-
-NETWORKS: Mapping[str, tuple[Task, Callable[[], nn.Module]]] = {
-    "tiny": (SEGMENTATION, lambda: build("tiny", CLASSES, seed=0)),
-    "tiny_classifier": (CLASSIFICATION, lambda: build("tiny_classifier", CLASSES, seed=0)),
-    "tiny_detector": (DETECTION, lambda: build("tiny_detector", CLASSES, seed=0)),
-    "dropping": (CLASSIFICATION, dropping),
-    "without_norms": (CLASSIFICATION, without_norms),
-}
-
-
-def labels_of(task: Task, frames: int, rng: np.random.Generator) -> Answers:
-    if task is SEGMENTATION:
-        return rng.integers(0, CLASSES, (frames, HEIGHT, WIDTH), dtype=np.uint8)
-    if task is CLASSIFICATION:
-        return rng.integers(0, CLASSES, frames, dtype=np.uint8)
-    box = np.array([[0, 2, 2, 14, 12]], dtype=np.float32)
-    return boxes.stacked([np.add(box, [[n % CLASSES, 0, 0, 4, 2]]) for n in range(frames)])
-
-
-def state_of(model: nn.Module) -> dict[str, bytes]:
-    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
-
-
-def content(value: Any) -> Any:
-    """Take a state apart into what can be compared."""
-    if is_dataclass(value):
-        return [(field.name, content(getattr(value, field.name))) for field in fields(value)]
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, Mapping):
-        return [(key, content(each)) for key, each in value.items()]
-    return [content(each) for each in value] if isinstance(value, tuple | list) else value
-
-
-def settings_of(model: nn.Module) -> list[Any]:
-    """All that a member may turn while it works and must turn back."""
-    norms = [(norm.momentum, norm.track_running_stats) for norm in batch_norms(model).values()]
-    learning = [parameter.requires_grad for parameter in model.parameters()]
-    modes = [module.training for module in model.modules()]
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
-    return [norms, learning, modes, hooks]
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
@@ -287,7 +217,7 @@ class TestEveryAdaptation:
         assert state_of(source) == expected
 
     def test_its_work_is_stated_and_can_be_priced(self, member, model, batch, call):
-        cost = account(model, HEIGHT, WIDTH)
+        cost = count_cost(model, HEIGHT, WIDTH)
         before = state_of(model)
         for done in self.phases(member, model, batch):
             assert (done.work is not None) or done.skipped
@@ -303,7 +233,7 @@ class TestEveryAdaptation:
         assert not learned or done.work.forward
 
     def test_more_steps_never_cost_less(self, member, model, batch):
-        cost, spent = account(model, HEIGHT, WIDTH), []
+        cost, spent = count_cost(model, HEIGHT, WIDTH), []
         for count in (0, 1, 2, 5):
             twin = copy.deepcopy(model)
             done = member.adapt(twin, member.prepare(twin), batch(frames=9), Phase(count))

@@ -20,7 +20,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.backend.inline import NODE_CLASSES
 from driftlab.platform.core.catalogue import Member, import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.device import Device
@@ -43,9 +43,10 @@ WATCHER = AppNodeSpec(
     "segmentation",
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
     replace(hardware.find("raspberry-pi-4"), macs_per_s=6e6),  # slower than the camera: some frames are skipped
-    account(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
+    count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
     picture_times_s=(0.5, 3.0),
 )
+SAMPLING = Sampling((0.25, 1.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -105,113 +106,131 @@ def rows_of_a_cell(score: float) -> Mapping[str, Any]:
     }
 
 
-def scripts(folder: Path) -> list[Script]:
-    def stored(start_s: float) -> tuple[str, tuple[Any, ...]]:
-        return "store", (frames(start_s, start_s + 2), frames(start_s, start_s + 2).labels)
+Step = tuple[str, tuple[Any, ...]]
 
-    def watched(start_s: float, truth: Any = None) -> tuple[str, tuple[Any, ...]]:
-        return "watch", (frames(start_s, start_s + 2), truth, start_s + 2, ((start_s, 1.0),))
 
-    def followed(start_s: float) -> tuple[str, tuple[Any, ...]]:
-        """Half of the machine answers, half learns beside it."""
-        return "watch", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
+def stored(start_s: float) -> Step:
+    return "store", (frames(start_s, start_s + 2), frames(start_s, start_s + 2).labels)
 
-    first, second = updates()
-    moved, lost, whole = updates_of_buffers()
-    family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
-    labels = SEGMENTATION.pack(frames(1, 2).labels[0])
-    sampling = Sampling((0.25, 1.0), 1.0)
-    sent = Device(STREAM).upload(sampling).payload
-    size = (HEIGHT, WIDTH)
+
+def watched(start_s: float, truth: Any = None) -> Step:
+    return "watch", (frames(start_s, start_s + 2), truth, start_s + 2, ((start_s, 1.0),))
+
+
+def followed(start_s: float) -> Step:
+    """Half of the machine answers, half learns beside it."""
+    return "watch", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
+
+
+def device_scripts() -> list[Script]:
+    steps = (
+        ("capture", (0.0, 1.5)),
+        ("upload", (SAMPLING,)),
+        ("sample", (Sampling((1.25,), 1.5),)),
+        ("capture", (1.5, 3.0)),
+        ("reveal", ((0.25, 1.0),)),
+    )
+    return [Script("device", (STREAM,), steps)]
+
+
+def teacher_scripts(sent: bytes) -> list[Script]:
+    first, second = ("label", (frames(0, 2),)), ("label", (frames(2, 4),))
     return [
-        Script(
-            "device",
-            (STREAM,),
-            (
-                ("capture", (0.0, 1.5)),
-                ("upload", (sampling,)),
-                ("sample", (Sampling((1.25,), 1.5),)),
-                ("capture", (1.5, 3.0)),
-                ("reveal", ((0.25, 1.0),)),
-            ),
-        ),
         Script(
             "teacher",
             (TeacherSpec(border_noise=0.5),),
-            (("label", (frames(0, 2),)), ("receive", (sent, sampling, size)), ("label", (frames(2, 4),))),
+            (first, ("receive", (sent, SAMPLING, (HEIGHT, WIDTH))), second),
         ),
         Script(
             "teacher",
             (TeacherSpec(kind="network", network="tiny"), weights("tiny")),
-            (("label", (frames(0, 2),)), ("pack", (frames(0, 1).labels,)), ("label", (frames(2, 4),))),
+            (first, ("pack", (frames(0, 1).labels,)), second),
         ),
-        Script(
-            "learner",
-            (STUDENT, weights()),
-            (
-                ("receive", (sent, sampling, size)),
-                ("receive", (sent, sampling, size, Damage("cut", 1))),
-                stored(0),
-                ("train", (DownlinkPlan(None, Phase(3)),)),
-                stored(2),
-                ("try_out", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
-                ("forget", (0.5,)),
-                ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
-                ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),
-                ("switch", (0,)),
-                ("train", (DownlinkPlan(None, Phase(2)),)),
-                ("train", (DownlinkPlan(None, Phase(2), oldest_s=99.0),)),
-                ("resend", ()),
-                ("finish", ()),
-            ),
+    ]
+
+
+def learner_script(sent: bytes) -> Script:
+    size = (HEIGHT, WIDTH)
+    return Script(
+        "learner",
+        (STUDENT, weights()),
+        (
+            ("receive", (sent, SAMPLING, size)),
+            ("receive", (sent, SAMPLING, size, Damage("cut", 1))),
+            stored(0),
+            ("train", (DownlinkPlan(None, Phase(3)),)),
+            stored(2),
+            ("try_out", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
+            ("forget", (0.5,)),
+            ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
+            ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),
+            ("switch", (0,)),
+            ("train", (DownlinkPlan(None, Phase(2)),)),
+            ("train", (DownlinkPlan(None, Phase(2), oldest_s=99.0),)),
+            ("resend", ()),
+            ("finish", ()),
         ),
-        Script(
-            "application",
-            (replace(WATCHER, notices=True), weights()),
-            (
-                watched(0),
-                ("notice", ()),
-                ("apply", (first, 2.6)),
-                watched(2),
-                ("apply", (first, 4.1)),
-                ("apply", (second, 4.1)),
-                ("switch", (0,)),
-                watched(4, truth=frames(4, 6).labels),
-                ("finish", ()),
-            ),
+    )
+
+
+def learner_of_buffers_script() -> Script:
+    train = ("train", (DownlinkPlan(None, Phase(1)),))
+    return Script(
+        "learner",
+        (replace(STUDENT, adaptation=SERVER), weights()),
+        (stored(0), train, stored(2), train, ("resend", ()), ("switch", (0,)), train),
+    )
+
+
+def updated_application_script() -> Script:
+    first, second = updates()
+    return Script(
+        "application",
+        (replace(WATCHER, notices=True), weights()),
+        (
+            watched(0),
+            ("notice", ()),
+            ("apply", (first, 2.6)),
+            watched(2),
+            ("apply", (first, 4.1)),
+            ("apply", (second, 4.1)),
+            ("switch", (0,)),
+            watched(4, truth=frames(4, 6).labels),
+            ("finish", ()),
         ),
-        Script(
-            "application",
-            (replace(WATCHER, tracks=True), weights()),
-            (watched(0), ("track", (labels, 1.0, 2.1)), watched(2), ("track", (b"torn", 2.0, 4.0)), watched(4)),
+    )
+
+
+def tracking_application_script() -> Script:
+    labels = SEGMENTATION.pack(frames(1, 2).labels[0])
+    return Script(
+        "application",
+        (replace(WATCHER, tracks=True), weights()),
+        (watched(0), ("track", (labels, 1.0, 2.1)), watched(2), ("track", (b"torn", 2.0, 4.0)), watched(4)),
+    )
+
+
+def application_of_buffers_script() -> Script:
+    first, (moved, lost, whole) = updates()[0], updates_of_buffers()
+    return Script(
+        "application",
+        (WATCHER, weights()),
+        (
+            ("apply", (moved, 0.6)),
+            watched(0),
+            ("apply", (first, 2.0)),
+            ("apply", (whole, 2.6)),
+            watched(2),
+            ("apply", (lost, 3.0)),
+            ("switch", (0,)),
+            ("finish", ()),
         ),
-        Script(
-            "learner",
-            (replace(STUDENT, adaptation=SERVER), weights()),
-            (
-                stored(0),
-                ("train", (DownlinkPlan(None, Phase(1)),)),
-                stored(2),
-                ("train", (DownlinkPlan(None, Phase(1)),)),
-                ("resend", ()),
-                ("switch", (0,)),
-                ("train", (DownlinkPlan(None, Phase(1)),)),
-            ),
-        ),
-        Script(
-            "application",
-            (WATCHER, weights()),
-            (
-                ("apply", (moved, 0.6)),
-                watched(0),
-                ("apply", (first, 2.0)),
-                ("apply", (whole, 2.6)),
-                watched(2),
-                ("apply", (lost, 3.0)),
-                ("switch", (0,)),
-                ("finish", ()),
-            ),
-        ),
+    )
+
+
+def adapting_application_scripts() -> list[Script]:
+    """Applications that learn on their stream."""
+    return [
         Script(
             "application",
             (replace(WATCHER, student=replace(STUDENT, adaptation=DEVICE)), weights()),
@@ -222,14 +241,31 @@ def scripts(folder: Path) -> list[Script]:
             (replace(WATCHER, student=replace(STUDENT, adaptation=TENT)), weights()),
             (followed(0), followed(2), ("switch", (0,)), followed(4), ("finish", ())),
         ),
-        Script(
-            "builder",
-            (),
-            (("build", (family,)), ("pack", (PackRecipe(family, Member("adaptation", "tent")),))),
-        ),
-        Script(
-            "recorder", (str(folder),), (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))
-        ),
+    ]
+
+
+def stateless_scripts(folder: Path) -> list[Script]:
+    family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
+    pack = PackRecipe(family, Member("adaptation", "tent"))
+    writes = (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))
+    return [
+        Script("builder", (), (("build", (family,)), ("pack", (pack,)))),
+        Script("recorder", (str(folder),), writes),
+    ]
+
+
+def scripts(folder: Path) -> list[Script]:
+    sent = Device(STREAM).upload(SAMPLING).payload
+    return [
+        *device_scripts(),
+        *teacher_scripts(sent),
+        learner_script(sent),
+        updated_application_script(),
+        tracking_application_script(),
+        learner_of_buffers_script(),
+        application_of_buffers_script(),
+        *adapting_application_scripts(),
+        *stateless_scripts(folder),
     ]
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.zoo import build
@@ -106,11 +106,11 @@ class TestEveryScaling:
         profile = member.profile(family, SIZE)
         for which, known in enumerate(profile):
             variant = member.select(family, Budget(variant=which))
-            assert known.cost == account(variant, *SIZE)
+            assert known.cost == count_cost(variant, *SIZE)
             assert known.memory_bytes >= known.cost.weight_bytes
-            for told, lessons in ((known.accuracy, DATA.val), (known.judged, DATA.test)):
+            for told, lessons in ((known.accuracy, DATA.val), (known.test_accuracy, DATA.test)):
                 assert told is None or told == pytest.approx(grade(variant, DATA, lessons), abs=1e-6)
-            assert (known.accuracy is None) == (known.judged is None)
+            assert (known.accuracy is None) == (known.test_accuracy is None)
         assert [one.memory_bytes for one in profile] == sorted({one.memory_bytes for one in profile})
         assert [one.cost.macs for one in profile] == sorted({one.cost.macs for one in profile})
         assert len({one.name for one in profile}) == len(profile)

@@ -15,12 +15,12 @@ from driftlab.platform.backend.base import NodeId
 from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import (
-    Applied,
     Captured,
     Finished,
     Labelled,
     ModelCost,
     Packed,
+    Receipt,
     Received,
     Reply,
     Stored,
@@ -29,10 +29,10 @@ from driftlab.platform.core.records import (
     Watched,
 )
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
-from driftlab.platform.scaling.base import single
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
@@ -116,7 +116,7 @@ SCRIPT: dict[str, Callable[..., Any]] = {
     "store": lambda node, frames, labels, stamp_s: stored(frames.facts),
     "forget": lambda node, oldest_s: 40,
     "train": lambda node, answer: trained(),
-    "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
+    "apply": lambda node, update, arrive_s, damage: Receipt(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
     "watch": watched,
     "finish": lambda node: Finished(f"weights of {node.name}", shown(0)),
@@ -192,7 +192,7 @@ class Labels(Scripted):
 def tracking() -> FakeSession:
     """Take every label."""
     return FakeSession(
-        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
+        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Receipt(0, accepted=True)
     )
 
 
@@ -249,7 +249,7 @@ def begin(
         "server": Site(hardware.find("server-v100"), LABEL_S, step_s),
     }
     needs = {
-        "student": Network("tiny", single(COST), "digest", "the student's weights"),
+        "student": BuiltNetwork("tiny", single_profile(COST), "digest", "the student's weights"),
         "teacher": None,
         "teacher_spec": TeacherSpec(),
         "label_s": LABEL_S,
@@ -285,7 +285,7 @@ def begin_real(
     **setting: Any,
 ) -> Loop:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
-    from driftlab.platform.networks.account import account
+    from driftlab.platform.networks.account import count_cost
     from driftlab.platform.networks.predict import state_of
     from driftlab.platform.networks.zoo import build
 
@@ -293,7 +293,7 @@ def begin_real(
     classes = len(open_stream(stream.workload, seed=3, height=32, width=48, fps=FPS, duration_s=duration_s).classes)
     model = build(network, classes, seed=0)
     weights = InlineJob(NodeId("builder", ""), "", Reply(payload=state_of(model)))
-    student = Network(network, single(account(model, 32, 48)), "", weights)
+    student = BuiltNetwork(network, single_profile(count_cost(model, 32, 48)), "", weights)
     spec = DeviceSpec("cam", machine or hardware.find("laptop"), LINKS["lte"], (AppSpec(App("signs", FPS), stream),))
     system = System("real", "", streaming, adaptation, scheduling=scheduling)
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)

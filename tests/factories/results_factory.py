@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -24,6 +25,16 @@ USUAL = ("no_custom", "one_time", "best_static", "oracle")
 LEVEL = {"no_custom": 0.42, "one_time": 0.68, "best_static": 0.6, "oracle": 0.8, "ams": 0.72}
 DEVICES = ("cam-0", "cam-1")
 CHANGES_S = (40.0, 80.0)
+UPLINK_BYTES = {"one_time": 400_000, "ams": 200_000}  # of each device
+INFO = {
+    "started": "2026-01-02T03:04:05Z",
+    "command": ["driftlab", "run", "demo", "--seed", "0,1,2", "--set", "student.network=tiny wide"],
+    "git_commit": "0123abcdef",
+    "git_changed": False,
+    "packages": {"driftlab": "0.1.0", "torch": "2.13.0", "pyarrow": "26.0.1", "torchvision": None},
+    "machine": "x86_64",
+    "cores": 2,
+}
 
 
 def make_run(
@@ -49,25 +60,14 @@ def make_run(
         "seeds": list(seeds),
     }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    info = {
-        "started": "2026-01-02T03:04:05Z",
-        "command": ["driftlab", "run", "demo", "--seed", "0,1,2", "--set", "student.network=tiny wide"],
-        "git_commit": "0123abcdef",
-        "git_changed": False,
-        "packages": {"driftlab": "0.1.0", "torch": "2.13.0", "pyarrow": "26.0.1", "torchvision": None},
-        "machine": "x86_64",
-        "cores": 2,
-    }
-    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "run.json").write_text(json.dumps(INFO))
     recorder = Recorder(str(folder))
-    for system in systems:
-        for workload in workloads:
-            for seed in seeds:
-                cell = f"{system}/{workload}/two-phones/seed-{seed}"
-                if (system, workload, seed) in failed:
-                    recorder.write(cell, {"runs": [identity(system, workload, seed) | failure()]})
-                else:
-                    recorder.write(cell, rows(system, workload, seed, duration_s, fps, pictures))
+    for system, workload, seed in itertools.product(systems, workloads, seeds):
+        cell = f"{system}/{workload}/two-phones/seed-{seed}"
+        if (system, workload, seed) in failed:
+            recorder.write(cell, {"runs": [identity(system, workload, seed) | failure()]})
+        else:
+            recorder.write(cell, rows(system, workload, seed, duration_s, fps, pictures))
     return folder
 
 
@@ -96,88 +96,97 @@ def rows(system, workload, seed, duration_s, fps, pictures):
     """Make the rows of one cell: a score that steps at scene changes when the system specialises."""
     rng = np.random.default_rng([seed, list(SLOTS).index(system), len(workload)])
     times = np.arange(int(duration_s * fps)) / fps
-    static = "driving" not in workload
-    scene = np.zeros(len(times), int) if static else np.searchsorted(CHANGES_S, times, side="right") % 2
-    trains = SLOTS[system][1] == "distill"
-    start_s = 20.0 if system == "one_time" else 0.0
-    level = np.where((times >= start_s) & trains, LEVEL[system], LEVEL["no_custom"])
-    if system == "one_time":
-        level = np.where(scene == 1, LEVEL["no_custom"] - 0.08, level)
     out = {"frames": [], "transfers": [], "updates": [], "devices": [], "pictures": []}
     for k, device in enumerate(DEVICES):
-        frame = np.clip(level + rng.normal(0, 0.05, len(times)) - 0.02 * k + 0.03 * seed, 0, 1)
-        window = np.array([frame[max(0, i - int(10 * fps) + 1) : i + 1].mean() for i in range(len(times))])
-        out["frames"].append(
-            {
-                "device": device,
-                "app": "segment",
-                "frame": np.arange(len(times)),
-                "time_s": times,
-                "scene": scene,
-                "version": (times >= start_s).astype(int) if system == "one_time" else 0,
-                "processed": True,
-                "latency_ms": rng.normal(30, 1, len(times)),
-                "score_frame": frame,
-                "score_window": window,
-                "pixel_accuracy": np.clip(frame + 0.2, 0, 1),
-            }
-        )
-        sent = {"one_time": 400_000, "ams": 200_000}.get(system, 0)
-        visits_s = {"one_time": (10.0,), "ams": np.arange(10.0, duration_s, 10.0)}.get(system, ())
-        for number, at_s in enumerate(visits_s):
-            out["transfers"] += [
-                message(device, "up", "samples", number, sent // len(visits_s), at_s)
-                | {"samples": 20, "rate_fps": 1.0},
-                message(device, "down", "update", number, 80_000 // len(visits_s), at_s + 8.0),
-            ]
+        frames = frame_columns(system, workload, times, fps, rng, (0.02 * k, 0.03 * seed))
+        out["frames"].append({"device": device, "app": "segment"} | frames)
+        for number, at_s in enumerate(visits_s := visits_of(system, duration_s)):
+            out["transfers"] += transfers_of(system, device, number, len(visits_s), at_s)
             out["updates"].append(update(device, rng, at_s))
-        out["devices"].append(
-            {
-                "device": device,
-                "hardware": "phone-hi",
-                "link": "lte",
-                "stream_seed": seed * 10 + k,
-                "frames": len(times),
-                "processed": len(times),
-                "busy_s": 3.0,
-                "energy_j": 40.0 + k,
-                "memory_bytes": 6_000_000_000,
-                "working_memory_bytes": 1_000_000,
-                "uplink_bytes": sent,
-                "downlink_bytes": sent // 5,
-                "score": window.mean(),
-            }
-        )
+        sent = UPLINK_BYTES.get(system, 0)
+        out["devices"].append(device_row(device, k, seed, frames["score_window"], sent))
     if pictures:
         out["pictures"] = [picture(t, rng, LEVEL[system]) for t in (5.0, 50.0, 100.0)]
-    scores = np.concatenate([chunk["score_window"] for chunk in out["frames"]])
-    up = sum(chunk["uplink_bytes"] for chunk in out["devices"])
-    down = sum(chunk["downlink_bytes"] for chunk in out["devices"])
-    out["runs"] = [
-        identity(system, workload, seed)
-        | {
-            "status": "done",
-            "duration_s": duration_s,
-            "frames": len(times) * len(DEVICES),
-            "score": scores.mean(),
-            "score_frame": scores.mean(),
-            "score_global": scores.mean(),
-            "uplink_bytes": up,
-            "downlink_bytes": down,
-            "uplink_kbps": up * 8 / 1000 / duration_s / len(DEVICES),
-            "downlink_kbps": down * 8 / 1000 / duration_s / len(DEVICES),
-            "energy_j": 81.0,
-            "updates": len(out["updates"]),
-            "student": "tiny",
-            "teacher": "oracle" if trains else None,
-            "weights_digest": "abc",
-            "parameters": 34_000,
-            "macs": 12_000_000,
-            "host_seconds": 1.5,
-            "host_peak_memory_bytes": 300_000_000,
-        }
-    ]
+    out["runs"] = [identity(system, workload, seed) | sums_of(out, SLOTS[system][1], duration_s)]
     return out
+
+
+def visits_of(system, duration_s):
+    """List the times at which a device of a system is trained."""
+    return {"one_time": (10.0,), "ams": np.arange(10.0, duration_s, 10.0)}.get(system, ())
+
+
+def level_of(system, scene, times, start_s):
+    level = np.where((times >= start_s) & (SLOTS[system][1] == "distill"), LEVEL[system], LEVEL["no_custom"])
+    return np.where(scene == 1, LEVEL["no_custom"] - 0.08, level) if system == "one_time" else level
+
+
+def frame_columns(system, workload, times, fps, rng, offsets):
+    static = "driving" not in workload
+    scene = np.zeros(len(times), int) if static else np.searchsorted(CHANGES_S, times, side="right") % 2
+    start_s = 20.0 if system == "one_time" else 0.0
+    noisy = level_of(system, scene, times, start_s) + rng.normal(0, 0.05, len(times))
+    frame = np.clip(noisy - offsets[0] + offsets[1], 0, 1)
+    return {
+        "frame": np.arange(len(times)),
+        "time_s": times,
+        "scene": scene,
+        "version": (times >= start_s).astype(int) if system == "one_time" else 0,
+        "processed": True,
+        "latency_ms": rng.normal(30, 1, len(times)),
+        "score_frame": frame,
+        "score_window": np.array([frame[max(0, i - int(10 * fps) + 1) : i + 1].mean() for i in range(len(times))]),
+        "pixel_accuracy": np.clip(frame + 0.2, 0, 1),
+    }
+
+
+def transfers_of(system, device, number, count, at_s):
+    up = message(device, "up", "samples", number, UPLINK_BYTES[system] // count, at_s)
+    down = message(device, "down", "update", number, 80_000 // count, at_s + 8.0)
+    return [up | {"samples": 20, "rate_fps": 1.0}, down]
+
+
+def device_row(device, k, seed, scores, sent):
+    return {
+        "device": device,
+        "hardware": "phone-hi",
+        "link": "lte",
+        "stream_seed": seed * 10 + k,
+        "frames": len(scores),
+        "processed": len(scores),
+        "busy_s": 3.0,
+        "energy_j": 40.0 + k,
+        "memory_bytes": 6_000_000_000,
+        "working_memory_bytes": 1_000_000,
+        "uplink_bytes": sent,
+        "downlink_bytes": sent // 5,
+        "score": scores.mean(),
+    }
+
+
+def sums_of(tables, adaptation, duration_s):
+    """Make the part of a row of `runs` that sums its other tables up."""
+    scores = np.concatenate([chunk["score_window"] for chunk in tables["frames"]])
+    up, down = (sum(row[f"{way}link_bytes"] for row in tables["devices"]) for way in ("up", "down"))
+    return {
+        "status": "done",
+        "duration_s": duration_s,
+        "frames": len(scores),
+        **dict.fromkeys(("score", "score_frame", "score_global"), scores.mean()),
+        "uplink_bytes": up,
+        "downlink_bytes": down,
+        "uplink_kbps": up * 8 / 1000 / duration_s / len(DEVICES),
+        "downlink_kbps": down * 8 / 1000 / duration_s / len(DEVICES),
+        "energy_j": 81.0,
+        "updates": len(tables["updates"]),
+        "student": "tiny",
+        "teacher": "oracle" if adaptation == "distill" else None,
+        "weights_digest": "abc",
+        "parameters": 34_000,
+        "macs": 12_000_000,
+        "host_seconds": 1.5,
+        "host_peak_memory_bytes": 300_000_000,
+    }
 
 
 def message(device, direction, kind, sequence, size, at_s):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.training.schooling import Data, data_of
+from driftlab.platform.training.schooling import Data, convert_set
 
 CLASSES = 4
 SIZE = (16, 16)
@@ -20,7 +20,7 @@ KEEP = (0.75, 0.5, 0.25)
 @lru_cache(maxsize=1)
 def problem() -> Data:
     counts = (320, 80, 120)
-    return data_of(open_set("signs/vc", counts=counts, size=SIZE[0], classes=CLASSES, difficulty=0.4), seed=3)
+    return convert_set(open_set("signs/vc", counts=counts, size=SIZE[0], classes=CLASSES, difficulty=0.4), seed=3)
 
 
 def some_images(count: int = 8) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.predict import to_input
@@ -20,7 +20,7 @@ class OnTheServer(Adaptation):
 
     labels = "teacher"
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> None:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> None:
         model.eval()
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -47,7 +47,7 @@ class Steps(Adaptation):
 
     labels = "none"
 
-    def prepare(self, model: nn.Module, pack: Weights = NOTHING, *, go_on: Any = None) -> dict[str, Any]:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> dict[str, Any]:
         return {"start": vector.read(model), "lessons": 0 if go_on is None else go_on["lessons"]}
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
@@ -90,14 +90,14 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
-    pack = spec.pop("pack", NOTHING)
+    pack = spec.pop("pack", EMPTY_PACK)
     node_spec = AppNodeSpec("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
     return Application(node_spec, made_from, pack)
 
 
 def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> Application:
     """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
-    counted = account(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
+    counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
     return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
 
 

@@ -20,7 +20,7 @@ KILLS = 10
 
 
 def test_ten_kills_change_no_answer(session, answers):
-    with faults.storm(KILLS, 0.3, seed=2) as killed:
+    with faults.kill_repeatedly(KILLS, 0.3, seed=2) as killed:
         found = ray_fakes.program(session, 2, 300, checkpoint_every=30, until=lambda: len(killed) == KILLS)
     assert len(killed) == KILLS
     assert found == answers(2, len(found))
@@ -102,9 +102,9 @@ def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_soon_alone
     thread.join(120)
     assert found == [answers(5, 200)]
     killed = trace.read_text().split()
-    assert len(killed) == sessions.LIVES + 1
-    assert len(set(killed[: sessions.SHARED_LIVES + 1])) == 1
-    assert set(killed[sessions.SHARED_LIVES + 1 :]).isdisjoint(killed[: sessions.SHARED_LIVES + 1])
+    assert len(killed) == sessions.MAX_RECOVERIES + 1
+    assert len(set(killed[: sessions.MAX_SHARED_RECOVERIES + 1])) == 1
+    assert set(killed[sessions.MAX_SHARED_RECOVERIES + 1 :]).isdisjoint(killed[: sessions.MAX_SHARED_RECOVERIES + 1])
 
 
 def test_a_call_that_kills_its_process_once_is_repeated(session, tmp_path):

@@ -25,7 +25,7 @@ def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the
     reference = run(document, out=tmp_path / "inline").directory
     backend = open_ray(workers=2, rack=1)
     deadline = time.monotonic() + LIMIT_S
-    with faults.storm(len(faults.EVERY_KIND), 1.5, seed=0) as killed:
+    with faults.kill_repeatedly(len(faults.EVERY_KIND), 1.5, seed=0) as killed:
         for number in itertools.count():
             outcome = run(document, out=tmp_path / f"ray-{number}", open_backend=lambda: backend)
             assert outcome.failed == ()

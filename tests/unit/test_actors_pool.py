@@ -9,7 +9,7 @@ import pytest
 
 from driftlab.actors import cluster
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
-from driftlab.actors.pool import Pool, Slot
+from driftlab.actors.pool import ActorSlot, Pool
 from driftlab.errors import RequestError
 
 BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboard_url=None)
@@ -17,7 +17,7 @@ BIG = Cluster("ns", cpus=4, gpus=0.0, memory_bytes=1000 * PROCESS_BYTES, dashboa
 
 @pytest.fixture(autouse=True)
 def no_actors(monkeypatch):
-    monkeypatch.setattr(Pool, "_create", lambda self, kind, name: Slot(name, kind, None, None))
+    monkeypatch.setattr(Pool, "_create", lambda self, kind, name: ActorSlot(name, kind, None, None))
 
 
 def names(pool, kind, count):

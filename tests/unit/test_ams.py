@@ -17,17 +17,17 @@ from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.rounds import NO_LABEL
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
-from driftlab.platform.scaling.base import single
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware, link
@@ -72,7 +72,9 @@ class TestTwoCopies:
     def device(self) -> Application:
         student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
         model = build("half", CLASSES, seed=0)
-        spec = AppNodeSpec("cam", "segmentation", student, hardware.find("server-h200"), account(model, HEIGHT, WIDTH))
+        spec = AppNodeSpec(
+            "cam", "segmentation", student, hardware.find("server-h200"), count_cost(model, HEIGHT, WIDTH)
+        )
         return Application(spec, state_of(model))
 
     def phase(self, server: Learner, number: int, **answer: Any) -> bytes:
@@ -156,7 +158,11 @@ def run(
         pictures=0,
         apps={
             "segmentation": AppContext(
-                Network("half", single(cost), "", state_of(student)), None, TeacherSpec(), label_s=0.2, classes=CLASSES
+                BuiltNetwork("half", single_profile(cost), "", state_of(student)),
+                None,
+                TeacherSpec(),
+                label_s=0.2,
+                classes=CLASSES,
             )
         },
         server=Site(hardware.find("server-v100"), 0.2, 0.25),

@@ -15,7 +15,7 @@ from driftlab.cli import app as front
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError, RequestError, quoted
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.documents import MAX_VALUES, check_file, read
+from driftlab.platform.core.documents import MAX_VALUES, check_file, read_yaml
 from driftlab.platform.request.experiment import load, names, parse
 from driftlab.platform.request.size import announcement, size_of
 from driftlab.platform.world import link, measured
@@ -107,9 +107,9 @@ def test_a_file_that_is_too_much_is_one_message(tmp_path, which):
 
 
 def test_aliases_within_bounds_are_read():
-    assert read(bomb(3))["a2"][9][9] == ["x"] * 10
-    assert read("a: &a {b: 1}\nc: {<<: *a, d: 2}") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}
-    assert len(read(yaml.safe_dump(list(range(MAX_VALUES // 100))))) == MAX_VALUES // 100
+    assert read_yaml(bomb(3))["a2"][9][9] == ["x"] * 10
+    assert read_yaml("a: &a {b: 1}\nc: {<<: *a, d: 2}") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}
+    assert len(read_yaml(yaml.safe_dump(list(range(MAX_VALUES // 100))))) == MAX_VALUES // 100
 
 
 @pytest.mark.parametrize("word", ["1" * 5000, "0.." + "9" * 5000, "²"])

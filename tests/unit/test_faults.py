@@ -15,14 +15,14 @@ from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
 from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, CellContext, Network, Site
+from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
-from driftlab.platform.scaling.base import single
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.systems.system import System
 from driftlab.platform.world import damage, hardware
 from driftlab.platform.world.apps import App
@@ -53,8 +53,11 @@ def run(
     streaming: Member = AMS, adaptation: Member = DISTILL, link: LinkProfile = LINK, **hands: Any
 ) -> tuple[Loop, Meddling]:
     model = build("half", CLASSES, seed=0)
-    student = Network(
-        "half", single(account(model, HEIGHT, WIDTH)), "", InlineJob(None, "", Reply(payload=state_of(model)))
+    student = BuiltNetwork(
+        "half",
+        single_profile(count_cost(model, HEIGHT, WIDTH)),
+        "",
+        InlineJob(None, "", Reply(payload=state_of(model))),
     )
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
     edge = DeviceSpec("cam", hardware.find("laptop"), link, (AppSpec(App("segmentation"), stream),))
@@ -155,7 +158,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
         drawn[rng] += 1
         return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
-    monkeypatch.setattr(damage, "draw", alternate)
+    monkeypatch.setattr(damage, "draw_damage", alternate)
     monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", named_after_their_direction)
     loop, _ = run()
     refused = [row["direction"] for row in rows(loop, "transfers") if row["refused"]]
@@ -224,13 +227,13 @@ class TestLabels:
 
 def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch):
     count = iter(range(10**6))
-    plain = distill.gradients
+    plain = distill.backpropagate
 
     def poisoned(*args: Any) -> float | None:
         loss = plain(*args)
         return float("nan") if next(count) in (3, 4, 5) else loss  # the second phase, and the third's first step
 
-    monkeypatch.setattr(distill, "gradients", poisoned)
+    monkeypatch.setattr(distill, "backpropagate", poisoned)
     loop, session = run()
     reasons = [row["reason"] for row in rows(loop, "updates")]
     assert sum("not finite" in (reason or "") for reason in reasons) >= 2

@@ -45,7 +45,7 @@ def test_a_still_picture_keeps_its_labels_to_the_last_pixel():
     image, labels = view(0, 0)
     source = flow.identity(HEIGHT, WIDTH)
     for _ in range(8):
-        source = flow.follow(flow.flow(image, image), source)
+        source = flow.compose(flow.flow(image, image), source)
     assert np.array_equal(flow.warp(labels, source), labels)
 
 
@@ -53,7 +53,7 @@ def test_steps_in_a_chain_add_up():
     images = [view(2 * step, 0) for step in range(5)]
     source = flow.identity(HEIGHT, WIDTH)
     for (before, _), (now, _) in itertools.pairwise(images):
-        source = flow.follow(flow.flow(now, before), source)
+        source = flow.compose(flow.flow(now, before), source)
     assert np.median(inside(source - flow.identity(HEIGHT, WIDTH)), axis=(0, 1)) == pytest.approx((8, 0), abs=0.2)
     assert (inside(flow.warp(images[0][1], source)) == inside(images[-1][1])).mean() > 0.97
 

@@ -125,7 +125,7 @@ class TestLock:
 
 class TestTwoRunsIntoOneFolder:
     def test_the_second_is_refused_at_every_moment_and_changes_nothing(self, tmp_path, monkeypatch):
-        out, write, moments = tmp_path / "a" / "run", paths.write_whole, []
+        out, write, moments = tmp_path / "a" / "run", paths.write_atomically, []
 
         def second() -> None:
             with pytest.raises(RequestError), paths.begin_run(out, {"name": "second"}):
@@ -138,7 +138,7 @@ class TestTwoRunsIntoOneFolder:
             write(file, content)
             second()
 
-        monkeypatch.setattr(paths, "write_whole", paused)
+        monkeypatch.setattr(paths, "write_atomically", paused)
         with paths.begin_run(out, {"name": "first"}):
             second()
         second()

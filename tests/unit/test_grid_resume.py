@@ -43,7 +43,7 @@ def run(finished, tmp_path) -> Path:
 
 def planned(run):
     """Plan as `--resume` does: cells to do, and those of them that run again by reason."""
-    found = plan_of(lab.found(run)[0], run)
+    found = plan_of(lab.open_run(run)[0], run)
     return [cell.id for cell in found.todo], dict(found.again)
 
 

@@ -36,7 +36,7 @@ def prepare(experiment: Experiment, path: Path) -> Path:
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
     experiment = load(name)
     folder = prepare(experiment, tmp_path)
-    assert lab.found(folder)[0] == experiment
+    assert lab.open_run(folder)[0] == experiment
     assert load(str(folder / "spec.yaml")) == experiment
 
 
@@ -57,14 +57,14 @@ def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
 def test_what_was_overridden_is_read_back(tmp_path, override):
     """A null that was left out came back as the default."""
     experiment = parse(DOCUMENT, [override])
-    assert lab.found(prepare(experiment, tmp_path))[0] == experiment
+    assert lab.open_run(prepare(experiment, tmp_path))[0] == experiment
 
 
 def test_a_damaged_spec_names_its_file(tmp_path):
     folder = prepare(parse(DOCUMENT), tmp_path)
     (folder / "spec.yaml").write_text("name: test\nsystems: [no_custm]\nworkloads: [{name: streets/running}]\n")
     with pytest.raises(lab.paths.RequestError) as caught:
-        lab.found(folder)
+        lab.open_run(folder)
     assert str(folder / "spec.yaml") in str(caught.value)
     assert "Did you mean 'no_custom'?" in str(caught.value)
 
@@ -86,7 +86,7 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "run_grid", broken)
     spec = parse(DOCUMENT)
     with pytest.raises(KeyboardInterrupt):
-        lab.work(spec, prepare(spec, tmp_path), InlineBackend, Progress())
+        lab.execute(spec, prepare(spec, tmp_path), InlineBackend, Progress())
     assert len(closed) == 1
 
 

@@ -20,13 +20,13 @@ from driftlab.platform.nodes.teacher import Teacher
 from driftlab.platform.pruning import ranking
 from driftlab.platform.pruning.surgery import groups
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
-from driftlab.platform.training.schooling import Course, Data, Lessons, data_of, grade, teach
+from driftlab.platform.training.schooling import Course, Data, Lessons, convert_set, grade, train_best
 
 CLASSES = 300
 
 
 def signs(count: int = CLASSES) -> Data:
-    return data_of(open_set("signs/vc", classes=CLASSES, size=16, counts=(count, count, count)))
+    return convert_set(open_set("signs/vc", classes=CLASSES, size=16, counts=(count, count, count)))
 
 
 def only(lessons: Lessons, kind: int) -> Lessons:
@@ -46,7 +46,7 @@ def test_one_step_teaches_a_class_beyond_a_byte_which_is_predicted_and_scored(ki
     data = Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
     model = build("tiny_classifier", CLASSES, seed=0)
     assert grade(model, data, lessons) == 0.0
-    assert teach(model, data, Course(1, 1.0), np.random.default_rng(0)) == 1.0
+    assert train_best(model, data, Course(1, 1.0), np.random.default_rng(0)) == 1.0
     assert predict(model, lessons.images, task=CLASSIFICATION).tolist() == [kind]
     assert grade(model, data, only(whole.train, kind - 256 if kind > 255 else 0)) == 0.0
 
@@ -57,8 +57,8 @@ def test_the_loss_asks_for_each_class_and_leaves_out_only_what_is_unknown():
     wanted = torch.nn.functional.cross_entropy(output[:2], torch.tensor([255, 299]))
     assert float(CLASSIFICATION.loss(output, truth)) == pytest.approx(float(wanted))
     assert CLASSIFICATION.usable(truth, CLASSES).tolist() == [True, True, False, False]
-    assert CLASSIFICATION.unknown(truth, CLASSES) == 2
-    assert CLASSIFICATION.known(truth, CLASSES).tolist() == [255, 299, NO_CLASS, NO_CLASS]
+    assert CLASSIFICATION.count_unlisted(truth, CLASSES) == 2
+    assert CLASSIFICATION.drop_unlisted(truth, CLASSES).tolist() == [255, 299, NO_CLASS, NO_CLASS]
     predicted = np.array([255, 43, 0, 0])
     counts = CLASSIFICATION.counts(predicted, truth, CLASSES).sum(axis=0)
     assert float(CLASSIFICATION.score(counts)) == 0.5
@@ -102,10 +102,10 @@ def test_filters_are_ranked_by_the_classes_there_are():
 
 def test_colours_repeat_and_an_unknown_class_is_black():
     image = np.zeros((4, 4, 3), np.uint8)
-    seen = [CLASSIFICATION.drawn(kind, image)[0, 0].tolist() for kind in (7, 262, NO_CLASS)]
+    seen = [CLASSIFICATION.draw(kind, image)[0, 0].tolist() for kind in (7, 262, NO_CLASS)]
     assert seen == [PALETTE[7].tolist(), PALETTE[7].tolist(), [0, 0, 0]]
     found = np.array([[262, 0, 0, 3, 3]], np.float32)
-    assert (DETECTION.drawn(found, image) == PALETTE[7]).all(-1).any()
+    assert (DETECTION.draw(found, image) == PALETTE[7]).all(-1).any()
 
 
 def test_label_maps_are_refused_more_classes_than_a_byte_can_name():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.zoo import build
 
 
@@ -32,14 +32,14 @@ def example():
 
 
 def test_multiply_accumulates_of_the_example_are_exact(example):
-    assert account(example, 16, 16).macs == 8 * 16 * 16 * 27 + 80
-    assert flops(example, 2, 16, 16) == 221_504 == 2 * 2 * account(example, 16, 16).macs
+    assert count_cost(example, 16, 16).macs == 8 * 16 * 16 * 27 + 80
+    assert flops(example, 2, 16, 16) == 221_504 == 2 * 2 * count_cost(example, 16, 16).macs
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "half", "teacher"])
 def test_networks_agree_with_torchs_counter(name):
     model = build(name, 6, seed=0)
-    assert 2 * account(model, 48, 80).macs == flops(model, 1, 48, 80)
+    assert 2 * count_cost(model, 48, 80).macs == flops(model, 1, 48, 80)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_networks_agree_with_torchs_counter(name):
     ],
 )
 def test_layers_agree_with_torchs_counter(layer):
-    assert 2 * account(layer, 12, 14).macs == flops(layer, 1, 12, 14) > 0
+    assert 2 * count_cost(layer, 12, 14).macs == flops(layer, 1, 12, 14) > 0
 
 
 def test_bytes_and_parameters_of_the_example(example):
-    cost = account(example, 16, 16)
+    cost = count_cost(example, 16, 16)
     conv = cost.layers[0]
     assert (conv.name, conv.kind, conv.parameters) == ("0", "Conv2d", 8 * 27 + 8)
     assert (conv.input_bytes, conv.output_bytes, conv.weight_bytes) == (3 * 256 * 4, 8 * 256 * 4, 4 * 224)
@@ -68,7 +68,7 @@ def test_bytes_and_parameters_of_the_example(example):
 
 def test_a_module_used_twice_works_twice_and_is_stored_once():
     shared = nn.Conv2d(3, 3, 1)
-    cost = account(nn.Sequential(shared, nn.ReLU(), shared), 4, 5)
+    cost = count_cost(nn.Sequential(shared, nn.ReLU(), shared), 4, 5)
     assert cost.macs == 2 * 9 * 20
     assert (cost.parameters, cost.weight_bytes) == (12, 48)
 
@@ -76,7 +76,7 @@ def test_a_module_used_twice_works_twice_and_is_stored_once():
 def test_counting_neither_computes_nor_changes_the_model(example):
     example.train()
     statistics = example[1].running_mean.clone()
-    account(example, 16, 16)
+    count_cost(example, 16, 16)
     assert example.training
     assert torch.equal(example[1].running_mean, statistics)
     assert not example[0]._forward_hooks
@@ -96,10 +96,10 @@ class Attention(nn.Module):
 
 def test_parameters_that_count_nothing_are_reported(caplog, example):
     with caplog.at_level(logging.WARNING):
-        account(example, 16, 16)
+        count_cost(example, 16, 16)
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
-        account(Attention(), 4, 4)
+        count_cost(Attention(), 4, 4)
     told = " ".join(record.getMessage() for record in caplog.records)
     assert "MultiheadAttention attend has 36 parameters" in told
     assert "Attention (root) has 3 parameters" in told

@@ -17,7 +17,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -50,7 +50,7 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
 
 
 def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> Application:
-    cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
+    cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
     return Application(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
 
 
@@ -176,7 +176,7 @@ class TestTwoCopies:
 class TestBusy:
     def slow(self, latency_s: float) -> hardware.Hardware:
         """Describe a machine that needs so long for one frame."""
-        layers = len(account(build("half", CLASSES, seed=0), HEIGHT, WIDTH).layers)
+        layers = len(count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH).layers)
         return replace(FAST, macs_per_s=1e30, bytes_per_s=1e30, overhead_s=latency_s / layers)
 
     @pytest.mark.parametrize("latency_s", [0.1, 0.25, 0.26, 0.6, 1.3])
@@ -219,7 +219,7 @@ class TestBusy:
     def test_work_is_counted_by_the_frames_that_were_processed(self):
         machine = self.slow(0.6)
         facts = watch(application(machine), frames(0, 2)).facts
-        cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
+        cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
         assert (facts.frames, facts.processed) == (8, 3)
         assert facts.busy_s == pytest.approx(3 * inference_s(cost, machine)) == pytest.approx(1.8)
         assert facts.joules["answering"] == pytest.approx(3 * inference_j(cost, machine))

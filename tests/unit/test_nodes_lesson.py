@@ -146,7 +146,7 @@ def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
     assert (done.state, done.work) == ("before", Passes())
     after = state.read(model)
     assert after.vector.tobytes() == before.vector.tobytes()
-    assert state.moved(before.buffers, after.buffers) == ()
+    assert state.changed_buffers(before.buffers, after.buffers) == ()
 
 
 def test_what_skips_tells_its_own_reason():

@@ -85,7 +85,7 @@ class TestDigest:
         node.watch(between(stream(), 7.9, 8.6), None, 8.6, ((7.9, 1.0),))
         held = state.read(node._model)
         assert held.vector.tobytes() == source.vector.tobytes()
-        assert state.moved(source.buffers, held.buffers) == ()
+        assert state.changed_buffers(source.buffers, held.buffers) == ()
         assert self.digest(node) == digest
 
     def test_what_is_not_told_resets_nothing(self):
@@ -125,7 +125,7 @@ class TestSwitch:
             name: array.tobytes() for name, array in source.items()
         }
         assert state.read(node._model).vector.tobytes() == held.vector.tobytes()
-        assert state.moved(held.buffers, state.read(node._model).buffers) == ()
+        assert state.changed_buffers(held.buffers, state.read(node._model).buffers) == ()
 
 
 class TestOddCases:

@@ -92,7 +92,7 @@ def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_thei
 
 def test_a_family_is_built_once(monkeypatch, caplog):
     built()
-    monkeypatch.setattr("driftlab.platform.training.pretrain.grow", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr("driftlab.platform.training.pretrain.build_family", lambda *_: pytest.fail("built again"))
     with caplog.at_level(logging.INFO):
         again = obtain_family(RECIPE)
     assert {name: array.tobytes() for name, array in again.items()} == {

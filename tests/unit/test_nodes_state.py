@@ -15,7 +15,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.networks import state
-from driftlab.platform.networks.account import account
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -36,7 +36,7 @@ BATCH_NORMS = ("private", "shared_frozen")
 
 
 def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: Any = None) -> Application:
-    cost = account(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
+    cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
     spec = AppNodeSpec("d", "app", replace(STUDENT, adaptation=adaptation, scaling=scaling), MACHINE, cost)
     return Application(spec, weights or state_of(build("half", CLASSES, seed=0)))
 

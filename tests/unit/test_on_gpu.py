@@ -13,7 +13,7 @@ from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.family import dense
+from driftlab.platform.pruning.family import extract
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.training import masks
@@ -94,23 +94,23 @@ def test_a_nested_family(name):
     there, here = (member.build(factory.networks()[name].to(device), factory.problem()) for device in ("cpu", GPU))
     assert here.widths == there.widths
     assert here.shared.tobytes() == there.shared.tobytes()
-    assert np.allclose(here.accuracies, there.accuracies, atol=0.05)
+    assert np.allclose(here.val_accuracies, there.val_accuracies, atol=0.05)
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
 def test_what_is_finished_of_a_nested_family_stays_as_it_was(name, monkeypatch):
-    descendants, store = [], growing.multi_capacity
+    descendants, store = [], growing.store_descendants
 
     def noted(*given):
         descendants.extend(given[-1])
         return store(*given)
 
-    monkeypatch.setattr(growing, "multi_capacity", noted)
+    monkeypatch.setattr(growing, "store_descendants", noted)
     member = Nested(keep=factory.KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=1)
     family = member.build(factory.networks()[name].to(GPU), factory.problem())
     assert len(descendants) == len(family) == len(factory.KEEP)
     for which, finished in enumerate(descendants):
-        again = dense(family, which).state_dict()
+        again = extract(family, which).state_dict()
         for tensor_name, tensor in finished.state_dict().items():
             assert tensor.device.type == GPU
             assert torch.equal(again[tensor_name], tensor)

@@ -13,9 +13,9 @@ from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
     TrainingControl,
-    advance,
-    sampled_at,
-    trained_every,
+    next_sampling_fps,
+    next_training_interval,
+    update_rates,
 )
 from driftlab.platform.tasks import phi
 
@@ -24,7 +24,7 @@ def settle(c: float, mode: str, updates: int = 400) -> list[float]:
     """Run the sampler in a world whose answers decorrelate as 1 - exp(-c x time between samples)."""
     sampling, fps, trace = SamplingControl(mode=mode), 1.0, []
     for _ in range(updates):
-        fps = sampled_at(fps, 1 - math.exp(-c / fps), sampling)
+        fps = next_sampling_fps(fps, 1 - math.exp(-c / fps), sampling)
         trace.append(fps)
     return trace
 
@@ -82,23 +82,23 @@ def test_phi_of_boxes_is_the_same_both_ways_and_under_other_names(seed):
 @pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])
 def test_the_rate_stays_at_the_target_and_within_its_bounds(mode):
     sampling = SamplingControl(mode=mode)
-    assert sampled_at(0.55, 0.4, sampling) == 0.55
-    assert sampled_at(1.0, 1.0, sampling) == 1.0
-    assert sampled_at(0.1, 0.0, sampling) == 0.1
+    assert next_sampling_fps(0.55, 0.4, sampling) == 0.55
+    assert next_sampling_fps(1.0, 1.0, sampling) == 1.0
+    assert next_sampling_fps(0.1, 0.0, sampling) == 0.1
     assert all(0.1 <= fps <= 1.0 for fps in settle(0.3, mode))
 
 
 def test_the_rate_rises_and_falls_as_fast_as_the_released_code():
     fps, updates = 0.1, 0
     while fps < 1.0:
-        fps, updates = sampled_at(fps, 1.0, SamplingControl()), updates + 1
+        fps, updates = next_sampling_fps(fps, 1.0, SamplingControl()), updates + 1
     assert updates == math.ceil(0.9 / 0.2)
-    assert sampled_at(0.5, 0.41, SamplingControl()) == pytest.approx(0.5 + 0.2 * math.tanh(20 * 0.01))
-    assert sampled_at(0.5, 0.41, SamplingControl(mode="linear")) == pytest.approx(0.54)
-    assert sampled_at(0.5, 0.41, SamplingControl(mode="scaled")) == pytest.approx(0.52)
+    assert next_sampling_fps(0.5, 0.41, SamplingControl()) == pytest.approx(0.5 + 0.2 * math.tanh(20 * 0.01))
+    assert next_sampling_fps(0.5, 0.41, SamplingControl(mode="linear")) == pytest.approx(0.54)
+    assert next_sampling_fps(0.5, 0.41, SamplingControl(mode="scaled")) == pytest.approx(0.52)
     fps = 1.0
     for _ in range(5):
-        fps = sampled_at(fps, 0.0, SamplingControl())
+        fps = next_sampling_fps(fps, 0.0, SamplingControl())
     assert fps == 0.1
 
 
@@ -116,13 +116,13 @@ def test_the_rate_of_the_released_code_swings_where_the_stability_bound_says():
 
 def test_nothing_is_concluded_from_nothing():
     rates = Rates(0.5, 14.0, slow=True, recent_fps=(0.2, 0.3))
-    assert advance(rates, (), SamplingControl(), TrainingControl()) is rates
+    assert update_rates(rates, (), SamplingControl(), TrainingControl()) is rates
 
 
 def test_training_slows_down_and_comes_back_with_hysteresis():
     training, rates, trace = TrainingControl(window=1), Rates(1.0, 10.0), []
     for fps in (0.3, 0.2, 0.3, 0.4):
-        rates = trained_every(Rates(fps, rates.interval_s, rates.slow, rates.recent_fps), training, 1.0)
+        rates = next_training_interval(Rates(fps, rates.interval_s, rates.slow, rates.recent_fps), training, 1.0)
         trace.append(rates.interval_s)
     assert trace == [10, 12, 14, 10]
 
@@ -132,7 +132,7 @@ def test_training_slows_down_by_a_clock_of_its_own_between_visits():
     training, rates, now_s, trace = TrainingControl(window=1, every_s=10.0), Rates(1.0, 10.0), 0.0, []
     for fps in (0.2, 0.2, 0.3, 0.3, 0.2, 0.4):
         now_s += rates.interval_s
-        rates = trained_every(replace(rates, fps=fps), training, 1.0, now_s)
+        rates = next_training_interval(replace(rates, fps=fps), training, 1.0, now_s)
         trace.append((now_s, rates.interval_s, rates.stepped_s))
     assert trace == [
         (10, 12, 10),  # the step at 10 s finds the slow rate
@@ -146,19 +146,19 @@ def test_training_slows_down_by_a_clock_of_its_own_between_visits():
 
 def test_a_step_goes_by_the_rate_of_its_time():
     training = TrainingControl(window=1, every_s=10.0)
-    fell_late = trained_every(Rates(0.2, 10.0), training, 1.0, 39.0)  # three steps passed while all was fast
+    fell_late = next_training_interval(Rates(0.2, 10.0), training, 1.0, 39.0)  # three steps passed while all was fast
     assert (fell_late.interval_s, fell_late.stepped_s) == (10.0, 30.0)
-    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 39.5).interval_s == 10.0  # none since
-    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 40.0).interval_s == 12.0
-    assert trained_every(replace(fell_late, fps=0.2), training, 1.0, 1e4).interval_s == 60.0
-    often = trained_every(Rates(0.2, 10.0), replace(training, every_s=0.1), 1.0, 0.3)
+    assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 39.5).interval_s == 10.0  # none since
+    assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 40.0).interval_s == 12.0
+    assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 1e4).interval_s == 60.0
+    often = next_training_interval(Rates(0.2, 10.0), replace(training, every_s=0.1), 1.0, 0.3)
     assert (often.interval_s, often.stepped_s) == (12.0, pytest.approx(0.3))
 
 
 def test_a_static_scene_ends_at_the_longest_interval():
     rates, trace = Rates(SamplingControl().high_fps, TrainingControl().shortest_s), []
     for _ in range(40):
-        rates = advance(rates, (0.0, 0.0), SamplingControl(), TrainingControl(window=1))
+        rates = update_rates(rates, (0.0, 0.0), SamplingControl(), TrainingControl(window=1))
         trace.append(rates.interval_s)
     rising = trace[trace.index(12.0) :]
     assert rising[:25] == [float(s) for s in range(12, 62, 2)]
@@ -168,7 +168,7 @@ def test_a_static_scene_ends_at_the_longest_interval():
 
 def test_thresholds_follow_the_highest_rate_and_the_mean_follows_the_window():
     training = TrainingControl(window=3)
-    rates = trained_every(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 2.0)
+    rates = next_training_interval(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 2.0)
     assert rates.recent_fps == (0.1, 0.1, 0.9)
     assert rates.slow  # a mean of 0.37 is below a quarter of 2
-    assert not trained_every(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 1.0).slow
+    assert not next_training_interval(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 1.0).slow

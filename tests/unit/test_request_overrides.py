@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.documents import read
+from driftlab.platform.core.documents import read_yaml
 from driftlab.platform.request.overrides import apply_overrides, merged
 
 DOCUMENT = {"a": 1, "b": {"c": 2.0, "d": {"e": "text", "f": None}}, "list": [{"x": 1}, {"x": [10, 20]}]}
@@ -65,7 +65,7 @@ def test_every_number_that_python_prints_is_read(number):
 
 
 def test_numbers_in_a_file_are_read_alike():
-    assert read("a: 1e-3\nb: [2E+2, 1e2x]") == {"a": 0.001, "b": [200.0, "1e2x"]}
+    assert read_yaml("a: 1e-3\nb: [2E+2, 1e2x]") == {"a": 0.001, "b": [200.0, "1e2x"]}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_numbers_in_a_file_are_read_alike():
 )
 def test_a_key_stands_only_once(text, said):
     with pytest.raises(RequestError) as caught:
-        read(text)
+        read_yaml(text)
     assert str(caught.value).startswith(said)
     with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):
         apply_overrides({"a": 0}, ["a={b: 1, b: 2}"])
@@ -87,7 +87,7 @@ def test_a_key_stands_only_once(text, said):
 
 def test_a_key_may_differ_from_the_one_that_is_merged():
     text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, b: 2}\nz: {<<: [*y, {c: 1}], b: 3}"
-    assert read(text) == {
+    assert read_yaml(text) == {
         "x": {"a": 1, "b": 1},
         "y": {"a": 1, "b": 2},
         "z": {"a": 1, "b": 3, "c": 1},

@@ -16,7 +16,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
-from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
+from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.greedy import Walk
 from driftlab.platform.scheduling.mcdnn import Mcdnn, need
@@ -217,13 +217,15 @@ class TestNestDnn:
     def test_a_kept_plan_is_taken_up_only_while_it_serves(self, monkeypatch):
         starts = []
 
-        def grow(choices: Choices, _method: str, start: Plan) -> list[Walk]:
+        def grow(choices: Choices, _method: str, start: UnitPlan) -> list[Walk]:
             starts.append(int(start.units.sum()))
             return [Walk(choices, start)]
 
         monkeypatch.setattr(nestdnn, "grow", grow)
         given = factory.window(factory.demands(1, apps=3), 0.8)
-        kept = nestdnn.Kept(tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1)
+        kept = nestdnn.CachedPlan(
+            tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1
+        )
         member = NestDnn()
 
         def begins(state: object, asked: Window = given, by: NestDnn = member) -> int:

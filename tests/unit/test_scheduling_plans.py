@@ -12,7 +12,7 @@ import scheduling_factory as factory
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import greedy, optimum, programming
 from driftlab.platform.scheduling.base import Demand
-from driftlab.platform.scheduling.costs import Choices, Plan, costs_of, memory_of, tabulate
+from driftlab.platform.scheduling.costs import Choices, UnitPlan, costs_of, memory_of, tabulate
 
 choices, demands, memory_bytes, with_goal = factory.choices, factory.demands, factory.memory_bytes, factory.with_goal
 
@@ -22,12 +22,12 @@ OBJECTIVES = {"total": np.sum, "max": np.max}
 TWO = (Variant("small", 0.7, 10, 0.1), Variant("large", 0.9, 30, 0.4))
 
 
-def walked(given: Choices, method: str) -> Plan:
+def walked(given: Choices, method: str) -> UnitPlan:
     *_, last = greedy.grow(given, method, greedy.smallest(given))
     return last.plan
 
 
-def value(given: Choices, plan: Plan, objective: str = "total") -> float:
+def value(given: Choices, plan: UnitPlan, objective: str = "total") -> float:
     return float(OBJECTIVES[objective](costs_of(given, plan)))
 
 
@@ -37,7 +37,7 @@ def brute_force(given: Choices, objective: str) -> float:
     best = np.inf
     for chosen in itertools.product(range(networks), repeat=apps):
         for units in itertools.product(range(1, size), repeat=apps):
-            plan = Plan(np.array(chosen), np.array(units))
+            plan = UnitPlan(np.array(chosen), np.array(units))
             if sum(units) < size and memory_of(given, plan).sum() <= given.limit_bytes:
                 best = min(best, value(given, plan, objective))
     return best
@@ -246,7 +246,7 @@ class TestGreedy:
         little = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.6, 20, 0.1))
         much = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.9, 20, 0.1))
         given = tabulate([Demand("a", 1.0, little), Demand("b", 1.0, much)], 30, 0.1, 10)
-        wrong = Plan(np.array([1, 0]), np.array([1, 1]))
+        wrong = UnitPlan(np.array([1, 0]), np.array([1, 1]))
         assert greedy.exchange(given, wrong).networks.tolist() == [0, 1]
 
     @pytest.mark.parametrize("share", (*SHARES, 0.35))

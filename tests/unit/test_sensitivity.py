@@ -13,37 +13,44 @@ import torch
 from driftlab.platform.core.catalogue import member_class, parameter_faults
 from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import sensitivity
-from driftlab.platform.scaling.growing import Ground
+from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.scaling.sensitivity import HAIR, curve, equally_lossy, losses, macs, narrowest
-from driftlab.platform.scaling.widths import FEWEST, width_of
-from driftlab.platform.training.schooling import Course, grade, teach
+from driftlab.platform.scaling.sensitivity import (
+    TIE_BREAK,
+    count_macs,
+    equally_lossy,
+    loss_curve,
+    measure_losses,
+    narrowest,
+)
+from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of
+from driftlab.platform.training.schooling import Course, grade, train_best
 
 EXAMPLE, SPARE = factory.some_images(), "deep.1.0"
 
 
-def widths_of(ground: Ground, shares: dict[str, float]) -> dict[str, int]:
+def widths_of(ground: PruningContext, shares: dict[str, float]) -> dict[str, int]:
     return {name: width_of(ground.groups.sizes[name], share) for name, share in shares.items()}
 
 
-def uniform(ground: Ground, share: float) -> dict[str, int]:
+def uniform(ground: PruningContext, share: float) -> dict[str, int]:
     return widths_of(ground, dict.fromkeys(ground.groups.sizes, share))
 
 
 @pytest.fixture(scope="module")
-def ground() -> Ground:
+def ground() -> PruningContext:
     """A trained network in which half the channels of one group say nothing."""
     model = factory.networks()["plain"]
-    teach(model, factory.problem(), Course(6, 0.05), np.random.default_rng(0))
+    train_best(model, factory.problem(), Course(6, 0.05), np.random.default_rng(0))
     with torch.no_grad():
         for parameter in model.deep[1][1].parameters():
             parameter[::2] = 0
-    return Ground(model, groups(model, EXAMPLE), factory.problem())
+    return PruningContext(model, groups(model, EXAMPLE), factory.problem())
 
 
 @pytest.fixture(scope="module")
 def predicted(ground) -> sensitivity.Losses:
-    return losses(ground, "bn_gamma", 2)
+    return measure_losses(ground, "bn_gamma", 2)
 
 
 def test_a_curve_is_what_narrowing_one_group_alone_loses(ground, predicted):
@@ -55,27 +62,27 @@ def test_a_curve_is_what_narrowing_one_group_alone_loses(ground, predicted):
         width = width_of(size, share)
         kept = gammas.argsort(descending=True, stable=True)[:width]
         worst = max(worst, whole - grade(cut(ground.model, ground.groups, {SPARE: kept}), data, data.val))
-        assert predicted[SPARE][width] == pytest.approx(worst + HAIR * (1 - width / size))
-    assert predicted[SPARE][size // 2] < HAIR < 0.05 < worst
+        assert predicted[SPARE][width] == pytest.approx(worst + TIE_BREAK * (1 - width / size))
+    assert predicted[SPARE][size // 2] < TIE_BREAK < 0.05 < worst
 
 
 def test_a_curve_never_falls_where_channels_go():
-    drawn = curve(8, {2: 0.2, 4: -0.1})
+    drawn = loss_curve(8, {2: 0.2, 4: -0.1})
     assert drawn == pytest.approx([0.201, 0.200875, 0.20075, 0.100625, 0.0005, 0.000375, 0.00025, 0.000125, 0.0])
-    assert (np.diff(curve(9, {2: 0.1, 5: 0.3, 6: -0.2})) < 0).all()
+    assert (np.diff(loss_curve(9, {2: 0.1, 5: 0.3, 6: -0.2})) < 0).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, seed, monkeypatch):
     rng, sizes = np.random.default_rng(seed), ground.groups.sizes
-    drawn = {name: curve(size, {2: rng.random(), size // 2: rng.random() / 3}) for name, size in sizes.items()}
+    drawn = {name: loss_curve(size, {2: rng.random(), size // 2: rng.random() / 3}) for name, size in sizes.items()}
     costs = dict(zip(sizes, rng.random(len(sizes)), strict=True))
 
-    def cost(_: Ground, widths: dict[str, int]) -> int:
+    def cost(_: PruningContext, widths: dict[str, int]) -> int:
         return int(1e6 * sum(costs[name] * width for name, width in widths.items()))
 
-    monkeypatch.setattr(sensitivity, "macs", cost)
-    levels = {level for lost in drawn.values() for level in lost[FEWEST:]}
+    monkeypatch.setattr(sensitivity, "count_macs", cost)
+    levels = {level for lost in drawn.values() for level in lost[MIN_CHANNELS:]}
     before = sizes
     for share in (1.0, 0.7, 0.4, 0.1):
         goal = cost(ground, uniform(ground, share))
@@ -83,7 +90,7 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
         fitting = [widths for widths in map(partial(narrowest, drawn), levels) if cost(ground, widths) <= goal]
         assert found == max(fitting, key=partial(cost, ground))
         level = max(drawn[name][width] for name, width in found.items())
-        assert all(drawn[name][width - 1] > level for name, width in found.items() if width > FEWEST)
+        assert all(drawn[name][width - 1] > level for name, width in found.items() if width > MIN_CHANNELS)
         assert all(found[name] <= before[name] for name in sizes)
         before = found
 
@@ -97,7 +104,7 @@ def test_a_layer_with_channels_to_spare_is_narrowed_first(ground, predicted):
         assert widths == widths_of(ground, equally_lossy(ground, predicted, share))
         assert widths[SPARE] < uniform(ground, share)[SPARE]
         assert widths["deep.2.0"] > uniform(ground, share)["deep.2.0"]
-        assert 0.93 < macs(ground, widths) / macs(ground, uniform(ground, share)) <= 1
+        assert 0.93 < count_macs(ground, widths) / count_macs(ground, uniform(ground, share)) <= 1
     for counts in family.widths.values():
         assert all(small <= large for small, large in itertools.pairwise(counts))
 

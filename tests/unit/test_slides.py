@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from driftlab.datasets.catalogue import content_of, find_workload, open_stream
+from driftlab.datasets.catalogue import find_workload, folder_digest_of, open_stream
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import RequestError
 from driftlab.platform.grid.run import run
@@ -100,8 +100,10 @@ def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path):
     name = f"set:images:{tmp_path}"
     stream = open_stream(name, seed=0, duration_s=1.0, **SIZE)
     assert (find_workload(name).family, stream.classes) == (name, ("cat", "dog"))
-    before = content_of(name)
-    assert before == content_of(name) != ""
+    before = folder_digest_of(name)
+    assert before == folder_digest_of(name) != ""
     (tmp_path / "train" / "dog" / "0.png").write_bytes(b"another")
-    assert content_of(name) not in (before, "")
-    assert content_of("set:digits") == content_of("streets/dance") == content_of("video:a:b.mp4") == ""
+    assert folder_digest_of(name) not in (before, "")
+    assert (
+        folder_digest_of("set:digits") == folder_digest_of("streets/dance") == folder_digest_of("video:a:b.mp4") == ""
+    )

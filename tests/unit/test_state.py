@@ -80,11 +80,11 @@ class TestBuffers:
         held = state.read(learned)
         for array in (held.vector, *held.buffers.arrays):
             array.flags.writeable = False  # as an array from shared memory is
-        assert state.moved(state.read_buffers(other), held.buffers)
+        assert state.changed_buffers(state.read_buffers(other), held.buffers)
         state.write(other, held)
         again = state.read(other)
         assert again.vector.tobytes() == held.vector.tobytes()
-        assert state.moved(again.buffers, held.buffers) == ()
+        assert state.changed_buffers(again.buffers, held.buffers) == ()
         assert [array.dtype for array in again.buffers.arrays] == [array.dtype for array in held.buffers.arrays]
         images = torch.randn(2, 3, 32, 32)
         assert torch.equal(learned(images), other(images))
@@ -116,9 +116,12 @@ class TestBuffers:
             model.norm.running_mean[1] = -0.0
             model.two.seen[0] = 5
         after = state.read_buffers(model)
-        assert [after.layout.names[place] for place in state.moved(before, after)] == ["norm.running_mean", "one.seen"]
-        assert state.moved(before, before) == ()
-        assert len(state.moved(NO_BUFFERS, after)) == 5
+        assert [after.layout.names[place] for place in state.changed_buffers(before, after)] == [
+            "norm.running_mean",
+            "one.seen",
+        ]
+        assert state.changed_buffers(before, before) == ()
+        assert len(state.changed_buffers(NO_BUFFERS, after)) == 5
 
 
 class TestDigest:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.streaming.sampling import newest, spread
+from driftlab.platform.streaming.sampling import choose_times, newest_s
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from driftlab.platform.streaming.sampling import newest, spread
     ],
 )
 def test_by_hand(start_s, stop_s, fps, rate_fps, times_s):
-    assert spread(start_s, stop_s, fps=fps, rate_fps=rate_fps) == times_s
+    assert choose_times(start_s, stop_s, fps=fps, rate_fps=rate_fps) == times_s
 
 
 @settings(max_examples=200, deadline=None)
@@ -41,7 +41,7 @@ def test_by_hand(start_s, stop_s, fps, rate_fps, times_s):
     rate_fps=st.floats(0.01, 60),
 )
 def test_what_always_holds(first, count, fps, rate_fps):
-    found = spread(first / fps, (first + count) / fps, fps=fps, rate_fps=rate_fps)
+    found = choose_times(first / fps, (first + count) / fps, fps=fps, rate_fps=rate_fps)
     numbers = np.rint(np.array(found) * fps).astype(int)
     assert list(found) == [int(number) / fps for number in numbers]
     assert numbers[-1] == first + count - 1
@@ -64,4 +64,4 @@ def test_what_always_holds(first, count, fps, rate_fps):
     ],
 )
 def test_the_newest_frame(now_s, fps, duration_s, time_s):
-    assert newest(now_s, StreamFacts(fps, duration_s)) == time_s
+    assert newest_s(now_s, StreamFacts(fps, duration_s)) == time_s

@@ -43,7 +43,7 @@ def view(
     return view_of(tables.run, tables)
 
 
-def line(shares: list[dict[str, Any]]) -> sharing.Line:
+def line(shares: list[dict[str, Any]]) -> sharing.SharingLine:
     (found,) = sharing.lines(view(["a"], shares, run_row("a")))
     return found
 

@@ -272,7 +272,7 @@ def test_a_rule_for_a_type_of_module_says_what_surgery_does_not_know():
     assert groups(net, IMAGE).sizes == {}
     seen: list[str] = []
 
-    def rule(call: surgery.Call) -> list[torch.Tensor]:
+    def rule(call: surgery.TorchCall) -> list[torch.Tensor]:
         seen.append(call.name)
         return keeps_channels(call)
 
@@ -290,11 +290,11 @@ def test_a_rule_for_a_type_of_module_binds_its_tensors_and_may_refuse():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.special.erfcx(x.abs()) * self.each.view(-1, 1, 1)
 
-    def rule(call: surgery.Call) -> list[torch.Tensor]:
+    def rule(call: surgery.TorchCall) -> list[torch.Tensor]:
         call.trace.bind(call.func.each, 0, call.main.labels[0, :, 0, 0])
         return [call.main.labels]
 
-    def refuse(call: surgery.Call) -> list[torch.Tensor]:
+    def refuse(call: surgery.TorchCall) -> list[torch.Tensor]:
         raise surgery.Lost("is not to be cut")
 
     net = Net(lambda net, x: net.b(net.scale(net.a(x))), a=conv(3, 6), scale=Scale(), b=conv(6, 2))

@@ -32,7 +32,7 @@ def answers(task, seed=0, n=4):
         return rng.integers(0, CLASSES, (n, HEIGHT, WIDTH), dtype=np.uint8)
     if task is CLASSIFICATION:
         return rng.integers(0, CLASSES, n)
-    return boxes.stacked([draw_boxes(rng, int(rng.integers(0, 5))) for _ in range(n)])
+    return boxes.stack([draw_boxes(rng, int(rng.integers(0, 5))) for _ in range(n)])
 
 
 def draw_boxes(rng, count):
@@ -95,17 +95,17 @@ class TestEveryTask:
 
     def test_mirroring_twice_changes_nothing(self, task):
         given_ = answers(task)
-        twice = task.mirrored(task.mirrored(given_, WIDTH), WIDTH)
+        twice = task.mirror(task.mirror(given_, WIDTH), WIDTH)
         assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(twice, given_, strict=True))
 
     def test_without_motion_an_answer_stays(self, task):
         for answer, other in zip(answers(task), answers(task, seed=1), strict=True):
             whole = np.round(answer)  # pixels know of no parts
-            assert np.array_equal(task.carried(whole, flow.identity(HEIGHT, WIDTH), other), whole)
+            assert np.array_equal(task.warp(whole, flow.identity(HEIGHT, WIDTH), other), whole)
 
     def test_an_answer_is_drawn_at_the_size_of_the_frame(self, task):
         image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-        pictures = [task.drawn(answer, image) for answer in answers(task)]
+        pictures = [task.draw(answer, image) for answer in answers(task)]
         assert {(picture.shape, picture.dtype) for picture in pictures} == {(image.shape, image.dtype)}
         assert not equal(pictures[:1], pictures[1:2])
 
@@ -160,25 +160,25 @@ def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task
 def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_as_change():
     seen = np.array([[1, 4, 4, 20, 20], [0, 30, 8, 44, 24]], np.float32)
     strange = np.array([[CLASSES, 8, 8, 30, 30]], np.float32)
-    mixed, plain = boxes.stacked([np.vstack([strange, seen])]), boxes.stacked([seen])
+    mixed, plain = boxes.stack([np.vstack([strange, seen])]), boxes.stack([seen])
     output = torch.randn(1, CLASSES + boxes.SIDES, 16, 24, generator=torch.Generator().manual_seed(0))
     assert torch.equal(DETECTION.loss(output, mixed), DETECTION.loss(output, plain))
     assert DETECTION.counts(plain, mixed, CLASSES).tolist() == [[2, 2, 2]]
     assert DETECTION.phi(mixed[0], plain[0], CLASSES) == 0
-    assert (DETECTION.unknown(mixed, CLASSES), DETECTION.unknown(plain, CLASSES)) == (1, 0)
+    assert (DETECTION.count_unlisted(mixed, CLASSES), DETECTION.count_unlisted(plain, CLASSES)) == (1, 0)
 
 
 def test_a_class_is_held_until_another_one_is_known():
-    assert CLASSIFICATION.carried(np.int64(3), flow.identity(4, 4), np.int64(5)) == 3
-    assert CLASSIFICATION.carried(np.int64(NO_CLASS), flow.identity(4, 4), np.int64(5)) == 5
+    assert CLASSIFICATION.warp(np.int64(3), flow.identity(4, 4), np.int64(5)) == 3
+    assert CLASSIFICATION.warp(np.int64(NO_CLASS), flow.identity(4, 4), np.int64(5)) == 5
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 9999))
 def test_f1_of_counts_is_that_of_the_frames(seed):
     rng = np.random.default_rng(seed)
-    truth, predicted = (boxes.stacked([draw_boxes(rng, int(rng.integers(0, 5)))]) for _ in range(2))
-    both = boxes.stacked([np.concatenate([truth[0], predicted[0]])])
+    truth, predicted = (boxes.stack([draw_boxes(rng, int(rng.integers(0, 5)))]) for _ in range(2))
+    both = boxes.stack([np.concatenate([truth[0], predicted[0]])])
     for given_ in (predicted, both):
         assert float(DETECTION.score(DETECTION.counts(given_, truth, CLASSES))[0]) == f1_boxes(given_[0], truth[0])
 
@@ -195,7 +195,7 @@ def ideal(found, classes=CLASSES):
 def test_what_is_drawn_into_the_map_is_read_from_it(seed):
     rng = np.random.default_rng(seed)
     found = draw_boxes(rng, int(rng.integers(0, 8)))
-    (back,) = boxes.read(ideal(found), HEIGHT, WIDTH)
+    (back,) = boxes.decode(ideal(found), HEIGHT, WIDTH)
     assert len(back) == len(found)
     order = np.lexsort(back[:, :3].round(2).T), np.lexsort(found[:, :3].round(2).T)
     assert np.allclose(back[order[0], :5], found[order[1]], atol=0.02)
@@ -203,16 +203,16 @@ def test_what_is_drawn_into_the_map_is_read_from_it(seed):
 
 
 def test_the_ideal_output_costs_next_to_nothing_and_an_empty_one_what_it_misses():
-    found = boxes.stacked([draw_boxes(np.random.default_rng(0), 4)])
-    empty = boxes.stacked([found[0][:0]])
+    found = boxes.stack([draw_boxes(np.random.default_rng(0), 4)])
+    empty = boxes.stack([found[0][:0]])
     blank = torch.full((1, CLASSES + boxes.SIDES, HEIGHT // 2, WIDTH // 2), -6.0)
     assert float(boxes.loss(ideal(found[0]), found)) < 0.1
     assert float(boxes.loss(blank, empty)) < 0.1 < 1 < float(boxes.loss(blank, found))
-    assert boxes.loss(blank[:0], boxes.stacked([])) is None
+    assert boxes.loss(blank[:0], boxes.stack([])) is None
 
 
 def test_the_middles_cost_what_the_focal_loss_says():
-    found = boxes.stacked([np.array([[2, 10, 10, 20, 20]], np.float32)])
+    found = boxes.stack([np.array([[2, 10, 10, 20, 20]], np.float32)])
     output = torch.randn(1, CLASSES + boxes.SIDES, HEIGHT // 2, WIDTH // 2, generator=torch.Generator().manual_seed(1))
     heat, sides, weight = boxes._targets(found[0], CLASSES, HEIGHT // 2, WIDTH // 2)
     assert (heat == 1).sum() == 1 and heat[2, 7, 7] == 1 and heat[[0, 1, 3]].max() == 0
@@ -227,7 +227,7 @@ def test_the_middles_cost_what_the_focal_loss_says():
 
 def test_what_is_too_small_counts_for_nothing():
     found = np.array([[1, 0, 0, 3.9, 20], [1, 0, 0, 4, 20], [1, 0, 0, 20, 2]], np.float32)
-    assert boxes.large(found).tolist() == found[1:2].tolist()
+    assert boxes.drop_small(found).tolist() == found[1:2].tolist()
     stream = open_stream("streets/walking_paris", seed=0, height=64, width=96, fps=2, duration_s=20)
     truth = DETECTION.truth(stream.at(np.arange(10.0)))
     assert min(np.minimum(b[:, 3] - b[:, 1], b[:, 4] - b[:, 2]).min() for b in truth if len(b)) >= 4
@@ -236,9 +236,9 @@ def test_what_is_too_small_counts_for_nothing():
 def test_boxes_move_with_what_is_in_them_and_leave_with_it():
     found = np.array([[1, 4, 10, 14, 20], [2, 40, 0, 48, 8]], np.float32)
     right = flow.identity(HEIGHT, WIDTH) - np.array([10, 2], np.float32)  # everything came from further left and up
-    assert boxes.carried(found, right).tolist() == [[1, 14, 12, 24, 22], [2, 50, 2, 58, 10]]
+    assert boxes.warp(found, right).tolist() == [[1, 14, 12, 24, 22], [2, 50, 2, 58, 10]]
     away = flow.identity(HEIGHT, WIDTH) + np.array([20, 0], np.float32)
-    assert boxes.carried(found, away).tolist() == [[2, 20, 0, 28, 8]]
+    assert boxes.warp(found, away).tolist() == [[2, 20, 0, 28, 8]]
 
 
 def test_a_mirrored_box_is_where_its_pixels_are():
@@ -246,4 +246,4 @@ def test_a_mirrored_box_is_where_its_pixels_are():
     image = np.zeros((HEIGHT, WIDTH), np.uint8)
     image[10:20, 4:14] = 1
     rows, columns = np.nonzero(image[:, ::-1])
-    assert boxes.mirrored(found, WIDTH)[0].tolist() == [1, columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert boxes.mirror(found, WIDTH)[0].tolist() == [1, columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]

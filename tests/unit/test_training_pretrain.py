@@ -14,7 +14,7 @@ from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import load, predict, state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks.tasks import Segmentation
-from driftlab.platform.training import pretrain
+from driftlab.platform.training import pretrain, schooling
 from driftlab.platform.training.artifacts import Recipe
 
 SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
@@ -30,7 +30,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pretrain.one_thread():
+        with schooling.one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

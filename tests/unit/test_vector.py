@@ -58,7 +58,7 @@ def test_a_bound_model_computes_and_learns_the_same():
     free.again.weight = free.early.weight
     x = torch.randn(5, 4)
     before = vector.read(model)
-    with vector.bound(model) as flat:
+    with vector.bind_vector(model) as flat:
         assert vector.read(model).tobytes() == before.tobytes() == flat.weights.numpy().tobytes()
         for net in (model, free):
             net(x).square().sum().backward()
@@ -71,7 +71,7 @@ def test_a_bound_model_computes_and_learns_the_same():
 
 def test_afterwards_parameters_own_their_storage_and_ties_hold():
     model = Tied()
-    with vector.bound(model):
+    with vector.bind_vector(model):
         pass
     assert all(p.untyped_storage().nbytes() == 4 * p.numel() for p in model.parameters())
     assert model.again.weight.data_ptr() == model.early.weight.data_ptr()
@@ -87,4 +87,4 @@ def test_mixed_types_are_refused():
     with pytest.raises(RequestError, match="float16 and float32"):
         vector.layout_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half()))
     with pytest.raises(RequestError, match="no trainable parameters"):
-        vector.bound(nn.ReLU()).__enter__()
+        vector.bind_vector(nn.ReLU()).__enter__()

@@ -7,11 +7,11 @@ import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.pruning.family import dense
+from driftlab.platform.pruning.family import extract
 from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on
-from driftlab.platform.scaling.growing import Ground, prefix_of
+from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.usnet import UsNet
@@ -21,9 +21,9 @@ from driftlab.platform.world import hardware
 EXAMPLE = factory.some_images()
 
 
-def ground() -> Ground:
+def ground() -> PruningContext:
     model = factory.networks()["plain"]
-    return Ground(model, groups(model, EXAMPLE), factory.problem())
+    return PruningContext(model, groups(model, EXAMPLE), factory.problem())
 
 
 def test_the_whole_width_is_the_plain_network_to_the_bit():
@@ -47,24 +47,26 @@ def test_every_width_moves_the_weights_it_reads_and_no_other():
 def test_a_step_trains_the_widest_first_then_the_narrowest_then_some_between():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        widest, narrowest, *others = slimming.sandwich((0.8, 0.5, 0.2), 5, rng)
+        widest, narrowest, *others = slimming.draw_widths((0.8, 0.5, 0.2), 5, rng)
         assert (widest, narrowest, len(others)) == (0.8, 0.2, 3)
         assert all(0.2 <= share <= 0.8 for share in others)
 
 
 def test_imitation_is_least_where_both_believe_the_same():
-    wisdom = torch.tensor([[2.0, 0.0, -1.0]])
-    output = wisdom.clone().requires_grad_()
-    slimming.imitation(output, wisdom).backward()
+    teacher_logits = torch.tensor([[2.0, 0.0, -1.0]])
+    output = teacher_logits.clone().requires_grad_()
+    slimming.distillation_loss(output, teacher_logits).backward()
     assert torch.allclose(output.grad, torch.zeros(1, 3), atol=1e-7)
-    assert slimming.imitation(-wisdom, wisdom) > slimming.imitation(wisdom, wisdom)
+    assert slimming.distillation_loss(-teacher_logits, teacher_logits) > slimming.distillation_loss(
+        teacher_logits, teacher_logits
+    )
 
 
 def test_statistics_are_those_of_the_width_and_of_nobody_else():
     here = ground()
     before = factory.numbers(here.model)
     course = Course(0, 0.1, batch=8)
-    small = slimming.calibrated(here, here.model, 0.5, course, batches=1)
+    small = slimming.calibrate(here, here.model, 0.5, course, batches=1)
     rows = here.rng("calibration").integers(len(here.data.train), size=(1, 8))[0]
     seen = []
     bare = cut(here.model, here.groups, prefix_of(here, 0.5))
@@ -79,9 +81,9 @@ def test_trained_together_all_widths_learn():
     member = UsNet(keep=factory.KEEP, epochs=4, learning_rate=0.05)
     family = member.build(here.model, here.data)
     for which, share in enumerate(factory.KEEP[::-1]):
-        bare = slimming.calibrated(here, here.model, share, Course(0, 0.1), 5)
-        assert family.accuracies[which] > grade(bare, here.data, here.data.test) + 0.1
-    largest, smallest = dense(family, 2), dense(family, 0)
+        bare = slimming.calibrate(here, here.model, share, Course(0, 0.1), 5)
+        assert family.val_accuracies[which] > grade(bare, here.data, here.data.test) + 0.1
+    largest, smallest = extract(family, 2), extract(family, 0)
     corner = largest.deep[1][0].weight[: smallest.deep[1][0].out_channels, : smallest.deep[1][0].in_channels]
     assert torch.equal(corner, smallest.deep[1][0].weight)
 
@@ -92,7 +94,7 @@ def test_independent_networks_share_nothing_and_begin_where_they_are_told(start)
     family = Independent(keep=(0.5, 0.25), start=start, epochs=0).build(here.model, here.data)
     assert family.shared.size == 0
     mine = set(here.model.first[0].weight.flatten().tolist())
-    theirs = set(dense(family, 1).first[0].weight.flatten().tolist())
+    theirs = set(extract(family, 1).first[0].weight.flatten().tolist())
     assert theirs <= mine if start == "pruned" else not theirs & mine
     own = [sum(array.nbytes for array in private.values()) for private in family.private]
     assert [family.memory_bytes(which) for which in range(2)] == own

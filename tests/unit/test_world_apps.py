@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.world.apps import App, Churn, Event, from_mapping, running, stationary, trace
+from driftlab.platform.world.apps import App, Churn, Event, draw_trace, from_mapping, running_apps, stationary
 
 SIX = tuple(App(name, latency_goal_s=0.2) for name in ("VC", "VS", "VG", "RI-50", "RI-100", "RP"))
 PAPER = (0.098, 0.127, 0.186, 0.245, 0.343)  # of the time with two to six applications
 
 
 def drawn(seed: int, churn: Churn | None = None, apps: tuple[App, ...] = SIX) -> tuple[Event, ...]:
-    return trace(apps, churn or Churn(), np.random.default_rng(seed))
+    return draw_trace(apps, churn or Churn(), np.random.default_rng(seed))
 
 
 def test_a_thousand_traces_have_the_shares_of_the_paper():
@@ -24,7 +24,7 @@ def test_a_thousand_traces_have_the_shares_of_the_paper():
     for seed in range(1000):
         events = drawn(seed)
         for tick in range(60):
-            now = running(events, tick)
+            now = running_apps(events, tick)
             counts[len(now)] += 1
             apps.update(app.name for app in now)
     assert set(counts) == {2, 3, 4, 5, 6}
@@ -76,11 +76,11 @@ def test_who_runs_is_told_in_the_order_of_arrival_and_as_it_is_by_then():
         Event(0, "start", a), Event(1, "start", b), Event(2, "change", changed),
         Event(3, "stop", changed), Event(4, "start", a),
     )  # fmt: skip
-    assert [running(events, time_s) for time_s in (0, 1.5, 2, 3, 9)] == [(a,), (a, b), (changed, b), (b,), (b, a)]
+    assert [running_apps(events, time_s) for time_s in (0, 1.5, 2, 3, 9)] == [(a,), (a, b), (changed, b), (b,), (b, a)]
 
 
 def test_fewer_applications_than_may_run_are_no_fault():
-    assert max(len(running(drawn(seed, apps=SIX[:3]), tick)) for seed in range(9) for tick in range(60)) == 3
+    assert max(len(running_apps(drawn(seed, apps=SIX[:3]), tick)) for seed in range(9) for tick in range(60)) == 3
 
 
 @pytest.mark.parametrize("apps", [(), SIX[:1], (SIX[0], SIX[0])])

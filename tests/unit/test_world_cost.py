@@ -9,7 +9,7 @@ import pytest
 
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
-from driftlab.platform.world.cost import added, inference_j, inference_s, need_of
+from driftlab.platform.world.cost import add_needs, inference_j, inference_s, need_of
 from driftlab.platform.world.hardware import CROWDHMT, HARDWARE, PHYSICAL, Hardware, find, from_mapping
 
 BOARD = Hardware("board", 1e9, 1e8, 1e-3, 10**9, 2.0, 5.0)
@@ -98,10 +98,10 @@ def test_batches_add_up_and_the_largest_one_is_kept():
     assert whole.alone_s == pytest.approx(sum(part.alone_s for part in parts), rel=1e-12)
     assert whole.joules == pytest.approx(sum(part.joules for part in parts), rel=1e-12)
     assert whole.memory_bytes == 5 * 203_000 + 80
-    together = added(parts)
+    together = add_needs(parts)
     assert (together.alone_s, together.joules) == pytest.approx((whole.alone_s, whole.joules), rel=1e-12)
     assert together.memory_bytes == whole.memory_bytes
-    assert added([]) == Need()
+    assert add_needs([]) == Need()
 
 
 def test_more_passes_never_need_less():

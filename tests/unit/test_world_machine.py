@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simpy.rt import RealtimeEnvironment
+from machine_factory import Told, fair, job, seconds, told
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share
-from driftlab.platform.world.machine import Course, Machine, Work, done_s, first_come, overall, rate
+from driftlab.platform.world.machine import Course, Machine, accelerator_share, done_s, first_come, rate
 
-Log = list[tuple[float, Any, str]]
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
+
+
 CHANGES = st.lists(st.tuples(st.floats(0.01, 20), SHARES), max_size=8)  # (after so long, this share)
-
-
-def fair(machine: Machine, reason: str) -> Mapping[str, Share]:
-    return dict.fromkeys(machine.works, 1 / len(machine.works)) if machine.works else {}
-
-
-def seconds(alone_s: float, memory_bytes: int = 0) -> Need:
-    return Need({"accelerator": alone_s}, memory_bytes)
-
-
-class Told:
-    """A policy that gives what the test says."""
-
-    def __init__(self, **shares: Share) -> None:
-        self.shares: dict[str, Share] = shares
-        self.reasons: list[str] = []
-
-    def __call__(self, machine: Machine, reason: str) -> Mapping[str, Share]:
-        self.reasons.append(reason)
-        return {name: share for name, share in self.shares.items() if name in machine.works}
-
-    def changed(self, machine: Machine, **shares: Share) -> None:
-        self.shares.update(shares)
-        machine.share_out("window")
-
-
-def told(**shares: Share) -> tuple[simpy.Environment, Machine, Told]:
-    clock, policy = simpy.Environment(), Told(**shares)
-    return clock, Machine(clock, policy), policy
-
-
-def job(
-    machine: Machine, name: str, needs: Sequence[Need], ends: dict[str, float], start_s: float = 0.0
-) -> Iterator[Any]:
-    """Do some needs one after another; `ends` takes the time at which the last one is done."""
-    yield machine.clock.timeout(start_s)
-    with machine.entered(name) as work:
-        yield work.granted
-        for need in needs:
-            yield from machine.do(work, need)
-    ends[name] = machine.clock.now
 
 
 def test_two_cameras_that_learn_share_fairly_with_their_inference():
@@ -267,7 +226,11 @@ class TestShares:
         assert rate(seconds(3), {"accelerator": 0.5}) == 0.5
         assert rate(Need(), {"accelerator": 0.5}) == 1.0
         assert rate(Need(), {"accelerator": 0.0}) == rate(Need(), {}) == 0.0
-        assert (overall(0.4), overall({"accelerator": 0.3, "cpu": 1.0}), overall({"cpu": 1.0})) == (0.4, 0.3, 0.0)
+        assert (
+            accelerator_share(0.4),
+            accelerator_share({"accelerator": 0.3, "cpu": 1.0}),
+            accelerator_share({"cpu": 1.0}),
+        ) == (0.4, 0.3, 0.0)
 
     def test_works_on_other_parts_of_a_machine_do_not_slow_each_other(self):
         clock, machine, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
@@ -304,117 +267,3 @@ class TestShares:
         assert machine.course("a", 4, 6) == ((4, 0.75),)
         assert machine.course("a", 5, 9) == ((5, 0.75), (6, 0.0))
         assert machine.course("nobody", 1, 2) == ((1, 0.0),)
-
-
-class TestOrder:
-    """Among events of one instant, as with a plain timeout and as with simpy's own resource."""
-
-    @pytest.mark.parametrize("processors", [1, 2, 3])
-    def test_turns_are_those_of_a_resource(self, processors: int):
-        for seed in range(150):
-            plans = drawn(seed)
-            assert turns(plans, by_machine(processors)) == turns(plans, by_resource(processors))
-
-    def test_with_a_share_that_stays_a_work_waits_for_one_timeout(self):
-        for seed in range(50):
-            draw = random.Random(seed)
-            waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
-            orders = []
-            for which in (None, draw.randrange(6)):
-                clock, machine, policy = told(w=1.0)
-                work, log = machine.enter("w"), []
-                for i, each in enumerate(waits):
-                    clock.process(self.waiting(machine, work if i == which else None, i, each, log, policy))
-                clock.run()
-                orders.append(log)
-            assert orders[0] == orders[1]
-
-    def waiting(
-        self, machine: Machine, work: Work | None, name: int, waits: list[int], log: Log, policy: Told
-    ) -> Iterator[Any]:
-        for wait_s in waits:
-            if work is None:
-                yield machine.clock.timeout(wait_s)
-                same: Share = {"accelerator": 1.0} if policy.shares["w"] == 1.0 else 1.0
-                policy.changed(machine, w=same)  # said otherwise, it is the same pace
-            else:
-                yield from machine.do(work, seconds(wait_s))
-            log.append((machine.clock.now, name, "waited"))
-
-
-Plan = tuple[int, list[int], int, int]  # when it comes, what it does, how long it rests, how often it comes back
-Turn = Callable[[simpy.Environment], Callable[[str, list[int], Callable[[str], None]], Iterator[Any]]]
-
-
-def drawn(seed: int) -> list[Plan]:
-    draw = random.Random(seed)
-    return [
-        (
-            draw.choice([0, 0, 1, 2, 3, 4]),
-            [draw.choice([0, 1, 1, 2, 3]) for _ in range(draw.randint(1, 3))],
-            draw.choice([0, 0, 1]),
-            draw.choice([1, 2]),
-        )
-        for _ in range(draw.randint(1, 9))
-    ]
-
-
-def turns(plans: list[Plan], turn: Turn) -> Log:
-    clock, log = simpy.Environment(), Log()
-    take = turn(clock)
-
-    def come(name: int, start_s: int, works: list[int], rest_s: int, times: int) -> Iterator[Any]:
-        yield clock.timeout(start_s)
-        for time in range(times):
-            log.append((clock.now, name, "asks"))
-            yield from take(f"{name}/{time}", works, lambda what: log.append((clock.now, name, what)))
-            yield clock.timeout(rest_s)
-            log.append((clock.now, name, "rested"))
-
-    for name, plan in enumerate(plans):
-        clock.process(come(name, *plan))
-    clock.run()
-    return log
-
-
-def by_machine(processors: int) -> Turn:
-    def on(clock: simpy.Environment) -> Any:
-        machine = Machine(clock, first_come(processors), processors)
-
-        def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
-            with machine.entered(name) as work:
-                yield work.granted
-                for alone_s in works:
-                    say("starts")
-                    yield from machine.do(work, seconds(alone_s))
-                    say("ends")
-
-        return take
-
-    return on
-
-
-def by_resource(processors: int) -> Turn:
-    def on(clock: simpy.Environment) -> Any:
-        resource = simpy.Resource(clock, processors)
-
-        def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
-            with resource.request() as request:
-                yield request
-                for alone_s in works:
-                    say("starts")
-                    yield clock.timeout(alone_s)
-                    say("ends")
-
-        return take
-
-    return on
-
-
-def test_it_works_by_the_wall_clock_too():
-    clock = RealtimeEnvironment(factor=0.01, strict=False)
-    machine, ends = Machine(clock, fair), dict[str, float]()
-    for name, alone_s in (("a", 1.0), ("b", 3.0)):
-        clock.process(job(machine, name, [seconds(alone_s)], ends))
-    clock.run(until=10)
-    assert ends == {"a": 2, "b": 4}

@@ -45,9 +45,9 @@ class TestSets:
 
 class TestVariants:
     def test_what_is_no_number_was_not_measured(self):
-        one = Variant("a", math.nan, 10, 0.1, energy_j=math.nan, judged=math.nan)
+        one = Variant("a", math.nan, 10, 0.1, energy_j=math.nan, test_accuracy=math.nan)
         assert one == Variant("a", None, 10, 0.1)
-        assert one.reached is None
+        assert one.reported_accuracy is None
 
     @pytest.mark.parametrize(("memory_bytes", "latency_s"), [(10, math.nan), (10, math.inf), (10, -0.1), (-1, 0.1)])
     def test_what_no_scheduler_can_compare_is_refused(self, memory_bytes, latency_s):

@@ -1,7 +1,7 @@
-"""Compare what a cut network computes with what the masked one does: code may use a number of channels as a number.
+"""Compare a cut network with the masked one: code may compute with the number of channels.
 
-`x / x.shape[1]` leads every channel where it belongs and still gives another result with fewer of them. So both run on
-noise, with random weights, because trained or freshly made ones may hide a layer (a scale of 0 at the end of a block).
+`x / x.shape[1]` keeps every channel in place and still gives another result with fewer of them. So both run on
+noise, with random weights, because trained or freshly initialised ones may hide a layer (a final scale of 0).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from driftlab.platform.pruning.surgery.trace import Branch, isolated_rng
 if TYPE_CHECKING:
     from driftlab.platform.pruning.surgery.grouping import Groups
 
-# The kinds of numbers to run in, each with how far apart two ways of adding the same numbers may come out. Where the
-# first leaves a doubt the second decides, and where nothing but float32 runs, FLOAT32_APART does.
+# Number types to run in, each with the tolerated difference of two orders of addition. Where the first leaves a
+# doubt the second decides; FLOAT32_APART applies where only float32 runs.
 TRIES = ((torch.float32, 1e-5), (torch.float64, 1e-7))
 FLOAT32_APART = 1e-3
 
 
-def differing(model: nn.Module, example: Tensor, groups: Groups, branches: Sequence[Branch]) -> list[str]:
-    """Name the groups that the network cannot lose channels of and still compute what it does without reading them."""
+def differing_groups(model: nn.Module, example: Tensor, groups: Groups, branches: Sequence[Branch]) -> list[str]:
+    """Name the groups whose channels cannot be cut without changing the result of the masked network."""
     with isolated_rng():
         image = torch.randn_like(example[:1]) if example.is_floating_point() else example[:1]
         shaken = edit.rebuild(model, groups, _shaken)
     if not all(bool(made.isfinite().all()) for made in _answers(shaken, image, branches) or ()):
-        shaken = copy.deepcopy(model)  # noise says nothing about a network that it blows up
+        shaken = copy.deepcopy(model)  # noise must not overflow: such a comparison would say nothing
     names = [name for name, size in groups.sizes.items() if size > 1]
     return _among(names, lambda some: _agree(shaken, image, groups, some, branches))
 
 
-def apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Give the largest difference between what two networks return, as a share of the largest number."""
+def largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """Return the largest difference between two networks' results, as a share of the largest number."""
     if [made.shape for made in ours] != [made.shape for made in theirs]:
         return math.inf
     pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if other.numel()]
@@ -49,7 +49,7 @@ def apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def _among(names: list[str], agree: Callable[[list[str]], bool]) -> list[str]:
-    """Halve the names until each that differs stands alone."""
+    """Bisect the names until each that differs is isolated."""
     if not names or agree(names):
         return []
     if len(names) == 1:
@@ -58,7 +58,7 @@ def _among(names: list[str], agree: Callable[[list[str]], bool]) -> list[str]:
 
 
 def _agree(model: nn.Module, image: Tensor, groups: Groups, names: list[str], branches: Sequence[Branch]) -> bool:
-    """Tell whether the cut network computes what the masked one does, as far as any kind of number can tell."""
+    """Tell whether the cut network computes the same as the masked one, in the most exact number type that runs."""
     keep = {name: [channel for channel in range(groups.sizes[name]) if channel % 3 != 1] for name in names}
     off = 0.0
     for kind, digits in TRIES:
@@ -66,14 +66,14 @@ def _agree(model: nn.Module, image: Tensor, groups: Groups, names: list[str], br
         if theirs is None:
             return off <= FLOAT32_APART
         ours = _answers(edit.cut(model, groups, keep).to(kind), image, branches)
-        off = math.inf if ours is None else apart(ours, theirs)
+        off = math.inf if ours is None else largest_difference(ours, theirs)
         if off <= digits:
             return True
     return False
 
 
 def _answers(model: nn.Module, image: Tensor, branches: Sequence[Branch]) -> list[Tensor] | None:
-    """Run every branch, with the same random numbers for whoever draws some; None where the model does not run."""
+    """Run every branch with the same random numbers; None where the model does not run."""
     kind = next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), image.dtype)
     given = image.to(kind) if image.is_floating_point() else image
     made: list[Tensor] = []
@@ -82,7 +82,7 @@ def _answers(model: nn.Module, image: Tensor, branches: Sequence[Branch]) -> lis
         try:
             with torch.no_grad(), isolated_rng():
                 result = branch(model, given.clone())
-        except Exception:  # whatever a model raises that is not made for this kind of numbers, or for fewer channels
+        except Exception:  # a model may raise anything on an unsuitable number type or on fewer channels
             return None
         made += [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
     return made

@@ -1,4 +1,4 @@
-"""What products of tensors do to channels: matrix products, einsum and attention."""
+"""Rules for products of tensors: matrix products, einsum and attention."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import string
 
 from torch import Tensor
 
-from driftlab.platform.pruning.surgery.rules import Call, Lost, along, compact, follows, spread, varying
+from driftlab.platform.pruning.surgery.rules import Lost, TorchCall, along, compact, follows, spread, varying
 
 Term = tuple[Tensor, str]  # a factor, and a letter for each of its dimensions
 SUMS = "sums over channels, which fewer channels would change"
 
 
-def matrix_product(call: Call) -> list[Tensor]:
-    """Multiply matrices: what a weight is summed over it reads, and its other dimension it makes."""
+def matrix_product(call: TorchCall) -> list[Tensor]:
+    """Multiply matrices: a weight reads the dimension that is summed, and makes its other dimension."""
     left, right = (call.given(0, "input"), call.given(1, "other")) if len(call.args) < 2 else call.args[:2]
     if call.name == "rmatmul":
         left, right = right, left
@@ -24,7 +24,7 @@ def matrix_product(call: Call) -> list[Tensor]:
     return _multiply(call, [(left, before), (right, after)], out)
 
 
-def einsum(call: Call) -> list[Tensor]:
+def einsum(call: TorchCall) -> list[Tensor]:
     """Multiply along the letters of an equation."""
     equation, *factors = call.args
     if len(factors) == 1 and not isinstance(factors[0], Tensor):
@@ -40,8 +40,8 @@ def einsum(call: Call) -> list[Tensor]:
     return _multiply(call, list(zip(factors, letters, strict=True)), out)
 
 
-def attend(call: Call) -> list[Tensor]:
-    """Weigh values by how well queries and keys agree, which is a sum over all of their channels."""
+def attend(call: TorchCall) -> list[Tensor]:
+    """Weigh values by the agreement of queries and keys, which is a sum over all of their channels."""
     query, key, value = (call.given(place, name) for place, name in enumerate(("query", "key", "value")))
     summed = call.trace.pin(f"{call.trace.layer} {SUMS}")
     for tensor in filter(follows, (query, key)):
@@ -51,8 +51,8 @@ def attend(call: Call) -> list[Tensor]:
     return [spread(along(value.labels, -1), call.made[0].dim() - 1, call.made[0].shape)]
 
 
-def _multiply(call: Call, terms: list[Term], out: str) -> list[Tensor]:
-    """Say along which letter of the product channels lie: one that a factor brings, or one that a weight makes."""
+def _multiply(call: TorchCall, terms: list[Term], out: str) -> list[Tensor]:
+    """Find the letter of the product along which channels lie: one from a factor, or one that a weight makes."""
     brought = _brought(terms)
     made = _read_and_make(call, terms, out, brought)
     if set(brought) - set(out) - made.keys():
@@ -83,8 +83,8 @@ def _brought(terms: list[Term]) -> dict[str, list[Tensor]]:
     return brought
 
 
-def _read_and_make(call: Call, terms: list[Term], out: str, brought: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """Let each weight read what it is summed over; the letters that were read, and the one that was made."""
+def _read_and_make(call: TorchCall, terms: list[Term], out: str, brought: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Let each weight read the dimension that is summed; return the letters that were read, and the one made."""
     done: dict[str, Tensor] = {}
     followed = [(tensor, letters) for tensor, letters in terms if follows(tensor)]
     theirs = {letter for _, letters in followed for letter in letters}
@@ -97,7 +97,7 @@ def _read_and_make(call: Call, terms: list[Term], out: str, brought: dict[str, l
         if done or len(sources) > 1 or len(channels) > 1:
             raise Lost(SUMS)
         if channels and channels[0] not in summed:
-            continue  # it mixes places: each channel stays itself
+            continue  # it mixes places: each channel remains itself
         for letter in channels:
             call.trace.read(tensor, letters.index(letter), brought[letter][0])
             done[letter] = brought[letter][0]

@@ -1,7 +1,7 @@
-"""Cut, reorder and put back: what can be done with the channels of a network once its groups are known.
+"""Cut, reorder and expand the channels of a network whose groups are known.
 
-Everything rests on two linear maps between tensors by name: `restrict` takes the part that a smaller model has, `lift`
-puts it back among zeros, and each is the other's adjoint.
+Two linear maps between tensors by name do the work: `restrict` selects the part that a smaller model has, `lift`
+puts it back among zeros; each is the other's adjoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks.vector import Layout
-from driftlab.platform.pruning.surgery.trace import stored
+from driftlab.platform.pruning.surgery.trace import group_by_storage
 
 if TYPE_CHECKING:
     from driftlab.platform.pruning.surgery.grouping import Groups
@@ -29,15 +29,15 @@ Channels = Mapping[str, Tensor | npt.NDArray[np.integer] | list[int] | range]  #
 
 
 def cut(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Make the dense model of the channels to keep: it computes what `mask` computes.
+    """Build the dense model of the channels to keep; it computes the same as `mask`.
 
-    Groups that are not named keep everything. What stays keeps its order, in whichever order it is listed.
+    Groups that are not named keep everything. Kept channels stay in order, whatever the order of the list.
     """
     return rebuild(model, groups, lambda state: restrict(state, groups, keep))
 
 
 def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
-    """Make the model with its channels in a new order, computing the same; what was `order[i]` becomes channel i."""
+    """Build the model with its channels in a new order, computing the same; channel `order[i]` becomes channel i."""
     new = _order(groups, order)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
 
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Make the model of full size in which nothing that is kept reads what is not; the rest stays for growing back."""
+    """Build the model of full size in which kept channels do not read the others; those stay for growing back."""
     return rebuild(model, groups, lambda state: silence(state, groups, keep))
 
 
 def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Make the big model with the small one's tensors in their places; everything else is the big one's."""
+    """Build the big model with the small one's tensors in their places; all other values are the big model's."""
     theirs = _state(small)
     lifted = lift(theirs, groups, keep)
     there = lift({name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in theirs.items()}, groups, keep)
@@ -64,8 +64,8 @@ def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> 
 
 
 def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Take from tensors of the big model's shapes the part that the small model has."""
-    stay = chosen(groups, keep)
+    """Select from tensors of the big model's shapes the part that the small model has."""
+    stay = mark_kept(groups, keep)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
         return tensor.index_select(dim, _where(stay[ids], tensor))
@@ -74,14 +74,14 @@ def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dic
 
 
 def silence(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Clear from tensors of the big model's shapes that by which what is kept reads what is not."""
-    stay = chosen(groups, keep)
+    """Zero the weights by which kept channels read the others, in tensors of the big model's shapes."""
+    stay = mark_kept(groups, keep)
     return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
 
 
 def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Put tensors of the small model's shapes where they belong in the big one's, among zeros."""
-    stay = chosen(groups, keep)
+    """Put tensors of the small model's shapes at their places in the big one's, among zeros."""
+    stay = mark_kept(groups, keep)
 
     def put(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
         shape = [len(ids) if d == dim else size for d, size in enumerate(tensor.shape)]
@@ -94,14 +94,14 @@ def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[st
 
 
 def coordinates(layout: Layout, groups: Groups, keep: Channels) -> npt.NDArray[np.int64]:
-    """Say where each coordinate of the small model's flat vector lies in the big one's, whose layout this is."""
+    """Return the positions of the small model's flat vector in the big one's, whose layout this is."""
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     places = {name: torch.arange(span.start, span.stop).view(shapes[name]) for name, span in layout.spans.items()}
     return torch.cat([places.reshape(-1) for places in restrict(places, groups, keep).values()]).numpy()
 
 
-def chosen(groups: Groups, keep: Channels) -> Tensor:
-    """Tell for every channel whether it stays; the last entry stands for all that belong to no group."""
+def mark_kept(groups: Groups, keep: Channels) -> Tensor:
+    """Mark every channel that stays; the last entry stands for channels without a group."""
     stay = torch.ones(sum(groups.sizes.values()) + 1, dtype=torch.bool)
     for name, index in _checked(groups, keep, whole=False).items():
         group = groups.members[name]
@@ -111,7 +111,7 @@ def chosen(groups: Groups, keep: Channels) -> Tensor:
 
 
 def _order(groups: Groups, order: Channels) -> Tensor:
-    """Say for every channel which one takes its place."""
+    """Return for every channel the one that takes its place."""
     new = torch.arange(sum(groups.sizes.values()) + 1)
     new[-1] = -1
     for name, index in _checked(groups, order, whole=True).items():
@@ -121,7 +121,7 @@ def _order(groups: Groups, order: Channels) -> Tensor:
 
 
 def _source(ids: Tensor, new: Tensor) -> Tensor:
-    """Find where the content of each place comes from; of a channel with several places, the order stays."""
+    """Return the source of each place; a channel with several places keeps their order."""
     source = torch.empty_like(ids)
     source[new[ids].argsort(stable=True)] = ids.argsort(stable=True)
     return source
@@ -132,7 +132,7 @@ def _where(stay: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _silenced(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor:
-    """Clear what reads a channel that goes, except for whom it goes as well."""
+    """Zero the weights that read a removed channel, except in the rows of removed channels."""
     read = [dim for dim in groups.dims.get(name, ()) if (name, dim) in groups.reads]
     if not read:
         return tensor.clone()
@@ -153,7 +153,7 @@ def _along_axes(
     act: Callable[[Tensor, int, Tensor], Tensor],
     size: Callable[[Tensor], int] = len,
 ) -> dict[str, Tensor]:
-    """Act on every dimension of every tensor along which channels of groups lie."""
+    """Apply a function to every dimension of every tensor along which channels of groups lie."""
     changed = {}
     for name, tensor in state.items():
         for dim in groups.dims.get(name, ()):
@@ -169,14 +169,14 @@ def _along_axes(
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensors[0].detach() for name, tensors in stored(model).items()}
+    return {name: tensors[0].detach() for name, tensors in group_by_storage(model).items()}
 
 
 def rebuild(
     model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 ) -> nn.Module:
-    """Copy a model with other tensors; those that are shared are shared again."""
-    shared = stored(model)
+    """Copy a model with other tensors; shared tensors stay shared."""
+    shared = group_by_storage(model)
     if absent := sorted(groups.dims.keys() - shared.keys()):
         raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
     state = {name: tensors[0].detach() for name, tensors in shared.items()}
@@ -192,10 +192,10 @@ def rebuild(
 
 
 def _describe(module: nn.Module) -> None:
-    """Make a layer's numbers of channels those of its weights."""
+    """Set a layer's numbers of channels to those of its weights."""
     weight: Any = getattr(module, "weight", None)
     if isinstance(module, _ConvTransposeNd):
-        module.groups = max(1, len(weight) * module.groups // module.in_channels)  # a block goes as one
+        module.groups = max(1, len(weight) * module.groups // module.in_channels)  # a block is one unit
         module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
     elif isinstance(module, _ConvNd):
         module.groups = max(1, len(weight) * module.groups // module.out_channels)
@@ -210,7 +210,7 @@ def _describe(module: nn.Module) -> None:
 
 
 def _checked(groups: Groups, given: Channels, *, whole: bool) -> dict[str, Tensor]:
-    """Refuse channels that are not there, all faults at once."""
+    """Check the channels, and report all faults at once."""
     index = {
         name: torch.as_tensor(list(channels) if isinstance(channels, range) else channels)
         for name, channels in given.items()

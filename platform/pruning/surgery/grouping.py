@@ -1,4 +1,4 @@
-"""Channel groups: which channels of a network can only go, or move, together."""
+"""Channel groups: channels of a network that must be removed or moved together."""
 
 from __future__ import annotations
 
@@ -15,70 +15,69 @@ from torch import Tensor, nn
 
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.pruning.surgery import edit
-from driftlab.platform.pruning.surgery.compare import differing
+from driftlab.platform.pruning.surgery.compare import differing_groups
 from driftlab.platform.pruning.surgery.trace import Branch, Leaves, Pass, Place, Trace, call_model, run
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-STAYS = -1  # stands for every channel that belongs to no group
+STAYS = -1  # the number of every channel without a group
 
 
 @dataclass(frozen=True)
 class Group:
-    """Channels that occur in the same places, so that any of them can go and any two can change places."""
+    """Channels that occur in the same places, so that any of them can be removed and any two can be swapped."""
 
     name: str  # of the first layer that makes them
     size: int
     first: int  # channel 0 of the group has this number among the channels of all groups
-    layers: tuple[str, ...]  # that make these channels, in the order in which they run
+    layers: tuple[str, ...]  # that make these channels, in running order
 
     @property
     def span(self) -> slice:
-        """Where its channels lie among those of all groups."""
+        """Return the slice of its channels among those of all groups."""
         return slice(self.first, self.first + self.size)
 
     def has(self, numbers: Ids) -> Bools:
-        """Tell which of these numbers are of its channels."""
+        """Mark the numbers that are channels of this group."""
         return np.asarray((numbers >= self.first) & (numbers < self.first + self.size))
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The channels of one architecture; for every model that has it, whatever its weights."""
+    """The channel groups of an architecture, valid for every model of it, whatever its weights."""
 
     members: Mapping[str, Group]
-    fixed: Mapping[str, str]  # layers with channels that can neither go nor move, and why
-    axes: Mapping[Place, Tensor]  # which channel lies at each place along a tensor's dimension, STAYS for none
-    reads: frozenset[Place]  # those dimensions along which a tensor reads channels
+    fixed: Mapping[str, str]  # layers whose channels can be neither removed nor moved, and why
+    axes: Mapping[Place, Tensor]  # the channel at each place along a tensor's dimension, STAYS for none
+    reads: frozenset[Place]  # the dimensions along which a tensor reads channels
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """How many channels each group has."""
+        """Return the number of channels of each group."""
         return {name: group.size for name, group in self.members.items()}
 
     @cached_property
     def dims(self) -> dict[str, list[int]]:
-        """The dimensions of each tensor along which channels of groups lie."""
+        """Return the dimensions of each tensor along which channels of groups lie."""
         dims: dict[str, list[int]] = {}
         for name, dim in self.axes:
             dims.setdefault(name, []).append(dim)
         return dims
 
     def home(self, layer: str) -> str | None:
-        """Name a group that channels of a layer belong to."""
+        """Return a group that contains channels of a layer."""
         return next((group.name for group in self.members.values() if layer in group.layers), None)
 
 
 def groups(
     model: nn.Module, example: Tensor, *, leaves: Leaves | None = None, branches: Sequence[Branch] = (call_model,)
 ) -> Groups:
-    """Find the channel groups of a model by running it on one image of an example, as it answers and as it trains.
+    """Find the channel groups of a model by running it on one image of an example, in evaluation and in training mode.
 
-    A model that can be called in several ways has a branch for each. How it trains is left out where it needs more than
-    images for that, or does not train the same way twice. A module of a type among `leaves` is one function, with that
-    rule. Then all runs again on a trial: the model with a third of every group cut away. Where the code insists on a
-    number of channels, or computes with it so that the trial's results are others than those of the masked model, those
-    channels count as fixed. A layer that never runs keeps its shape.
+    A model that can be called in several ways has a branch for each. Training mode is left out where it needs more
+    than images, or is not deterministic. A module of a type among `leaves` is treated as one function with that rule.
+    Then a trial runs with a third of every group cut away. Channels count as fixed where the code insists on their
+    number, or where the trial computes something else than the masked model. A layer that never runs keeps its shape.
     """
     trace, passes = _first(
         model, example, [Pass(branch, mode) for mode in (False, True) for branch in branches], leaves
@@ -88,18 +87,18 @@ def groups(
         found, numbers = _collect(trace)
         keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
         trial, error = run(edit.cut(model, found, keep), example, passes, leaves)
-        remaining = np.flatnonzero(edit.chosen(found, keep).numpy()[numbers[:ran]])
+        remaining = np.flatnonzero(edit.mark_kept(found, keep).numpy()[numbers[:ran]])
         layer, labels = _clash(trace, trial, remaining)
         clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
         if not clashing and (error is not None or trial.labels != len(remaining)):
-            if any(each.training for each in passes):  # such as one that leaves out layers at random
+            if any(each.training for each in passes):  # such as one that skips layers at random
                 trace, passes = _first(model, example, [each for each in passes if not each.training], leaves)
                 ran = trace.labels
                 continue
             raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
         reason = f"{layer} insists on their number"
         if not clashing:
-            clashing = [found.members[name] for name in differing(model, example, found, branches)]
+            clashing = [found.members[name] for name in differing_groups(model, example, found, branches)]
             reason = "with fewer of them the model computes something else"
         if not clashing:
             return found
@@ -109,7 +108,7 @@ def groups(
 
 
 def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None) -> tuple[Trace, list[Pass]]:
-    """Run the model as it is, and tell which passes it takes: it must answer, and may not train on images alone."""
+    """Run the model, and return the passes that it supports: evaluation is required, training on images is optional."""
     while True:
         trace, error = run(model, example, passes, leaves)
         if error is None:
@@ -120,7 +119,7 @@ def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves
 
 
 def _collect(trace: Trace) -> tuple[Groups, Ids]:
-    """Sort the channels into groups; and number them, label by label."""
+    """Sort the channels into groups and number them, label by label."""
     same = _classes(trace)
     fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
     axes = {place: same[labels.numpy()] for place, labels in trace.axes.items()}
@@ -140,7 +139,7 @@ def _collect(trace: Trace) -> tuple[Groups, Ids]:
 
 
 def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
-    """Gather the channels that occur in the same places equally often."""
+    """Group the channels that occur equally often in the same places."""
     if not channels:
         return []
     rows = np.concatenate([*axes.values()])
@@ -154,7 +153,7 @@ def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
 
 
 def _classes(trace: Trace) -> Ids:
-    """Give every label the number of its class, classes counted in the order of their first labels."""
+    """Return the class of every label, numbered in the order of their first labels."""
     pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *trace.united], dim=1).numpy()
     graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(trace.labels, trace.labels))
     _, classes = connected_components(graph, directed=False)
@@ -168,15 +167,15 @@ def _free_name(layer: str, taken: Mapping[str, object]) -> str:
 
 
 def layer_of(place: Place) -> str:
-    """Name the layer that holds a tensor."""
+    """Return the layer that holds a tensor."""
     tensor, _ = place
     return tensor.rpartition(".")[0] or tensor
 
 
 def _clash(trace: Trace, trial: Trace, remaining: Ids) -> tuple[str, Ids]:
-    """Find the labels that lie elsewhere in the trial than the cut put them, or that broke it; none if all is well.
+    """Find the labels that are elsewhere in the trial than the cut put them, or that stopped it; none if all agree.
 
-    Both runs label in the same order, so that the trial's labels are those that remain of the first run's.
+    Both runs label in the same order, so that the trial's labels are the remaining ones of the first run.
     """
     for place, labels in trial.axes.items():
         whole = trace.axes[place].numpy() if place in trace.axes else remaining[:0]

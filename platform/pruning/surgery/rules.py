@@ -1,7 +1,7 @@
-"""What each of torch's functions does to channels: one small rule per kind of function.
+"""The effect of torch's functions on channels: one small rule per kind of function.
 
-A rule returns the labels of the results, and notes in the trace what the function's weights have to do with channels.
-It raises `Lost` when the function would not be the same function on fewer channels.
+A rule returns the labels of the results, and records in the trace how the function's weights use channels.
+It raises `Lost` when the function would differ on fewer channels.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Lost(Exception):
-    """The channels cannot be followed any further; the message goes on after a layer's name."""
+    """Channels cannot be followed through a function; the message continues after a layer's name."""
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """One call of one of torch's functions."""
+class TorchCall:
+    """A call of one of torch's functions."""
 
     trace: Trace
     func: Callable[..., Any]
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The function's name: `add` for add, add_ and +=; `T` for the attribute."""
+        """Return the function's name: `add` for add, add_ and +=; `T` for the attribute."""
         owner: Any = self.func
         if getattr(owner, "__name__", "") == "__get__":
             owner = owner.__self__
@@ -43,15 +43,15 @@ class Call:
 
     @property
     def main(self) -> Followed:
-        """The first argument that carries labels."""
+        """Return the first argument with labels."""
         return next(tensor for tensor in tensors_in((self.args, self.kwargs)) if follows(tensor))
 
     def given(self, position: int, name: str, default: Any = None) -> Any:
-        """Look up an argument, wherever it was given."""
+        """Return an argument given by position or by name."""
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
 
-Rule = Callable[[Call], list[Tensor]]
+Rule = Callable[[TorchCall], list[Tensor]]
 
 
 def follows(value: Any) -> TypeGuard[Followed]:
@@ -60,7 +60,7 @@ def follows(value: Any) -> TypeGuard[Followed]:
 
 
 def compact(labels: Tensor) -> Tensor:
-    """Drop the copies along dimensions that a label was merely expanded over."""
+    """Drop copies along dimensions over which a label was only expanded."""
     return labels[tuple(slice(None) if stride else slice(0, 1) for stride in labels.stride())]
 
 
@@ -71,7 +71,7 @@ def varying(labels: Tensor) -> list[int]:
 
 
 def along(labels: Tensor, dim: int) -> Tensor:
-    """Read the labels along one dimension, which must be the only one along which they differ."""
+    """Return the labels along one dimension; they must not differ along any other."""
     dim %= labels.dim()
     if set(varying(labels)) - {dim}:
         raise Lost("spreads its channels over more than one dimension")
@@ -79,12 +79,12 @@ def along(labels: Tensor, dim: int) -> Tensor:
 
 
 def spread(labels: Tensor, dim: int, shape: torch.Size) -> Tensor:
-    """Lay labels along one dimension of a shape."""
+    """Place labels along one dimension of a shape."""
     return labels.view([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
-def convolve(call: Call) -> list[Tensor]:
-    """Read the input's channels, make new ones; a block of a grouped convolution is one unit."""
+def convolve(call: TorchCall) -> list[Tensor]:
+    """Read the input's channels and make new ones; a block of a grouped convolution is one unit."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     transposed = "transpose" in call.name
     groups = call.given(6, "groups", 1)
@@ -102,8 +102,8 @@ def convolve(call: Call) -> list[Tensor]:
     return [spread(outputs, channel, call.made[0].shape)]
 
 
-def project(call: Call) -> list[Tensor]:
-    """Read the last dimension, make a new one (linear)."""
+def project(call: TorchCall) -> list[Tensor]:
+    """Read the last dimension and make a new one (linear)."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     call.trace.read(weight, 1, along(x.labels, -1))
     outputs = call.trace.make(weight, 0)
@@ -111,8 +111,8 @@ def project(call: Call) -> list[Tensor]:
     return [spread(outputs, call.made[0].dim() - 1, call.made[0].shape)]
 
 
-def normalise(call: Call) -> list[Tensor]:
-    """Treat each channel by itself with numbers of its own (batch norm, instance norm, PReLU)."""
+def normalise(call: TorchCall) -> list[Tensor]:
+    """Process each channel by itself with its own numbers (batch norm, instance norm, PReLU)."""
     x = call.main
     labels = along(x.labels, min(1, x.dim() - 1))
     for tensor in (*call.args, *call.kwargs.values()):
@@ -121,13 +121,13 @@ def normalise(call: Call) -> list[Tensor]:
     return [x.labels]
 
 
-def keep(call: Call) -> list[Tensor]:
-    """Leave the channels where they are, whatever else was given."""
+def keep(call: TorchCall) -> list[Tensor]:
+    """Leave the channels in place, whatever the other arguments."""
     return [call.main.labels for _ in call.made]
 
 
-def combine(call: Call) -> list[Tensor]:
-    """Compute element by element: what meets is the same channel, unless one of the two is spread over the other."""
+def combine(call: TorchCall) -> list[Tensor]:
+    """Compute element by element: elements that meet are the same channel, unless one tensor is broadcast."""
     shape = call.made[0].shape
     tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     followed = [tensor for tensor in tensors if follows(tensor)]
@@ -148,13 +148,13 @@ def _size(tensor: Tensor, dim: int) -> int:
 
 
 def _alike(some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the dimensions along which both are mere copies."""
+    """Drop the dimensions along which both are copies."""
     keep = tuple(slice(None) if a or b else slice(0, 1) for a, b in zip(some.stride(), others.stride(), strict=True))
     return some[keep].contiguous(), others[keep].contiguous()
 
 
-def resample(call: Call) -> list[Tensor]:
-    """Change only the extent of the picture (pooling, resizing, padding)."""
+def resample(call: TorchCall) -> list[Tensor]:
+    """Change the spatial size only (pooling, resizing, padding)."""
     x, shape = call.main, call.made[0].shape
     if max(varying(x.labels), default=0) > 1 or shape[:2] != x.shape[:2] or len(call.made) > 1:
         raise Lost(f"applies {call.name} across channels")
@@ -162,35 +162,35 @@ def resample(call: Call) -> list[Tensor]:
     return [x.labels[first].expand(shape)]
 
 
-def reduce(call: Call) -> list[Tensor]:
+def reduce(call: TorchCall) -> list[Tensor]:
     """Take a sum, a mean or a maximum over dimensions without channels."""
     x, dims = call.main, call.given(1, "dim")
     if isinstance(dims, Tensor):
         return combine(call)  # max and min of two tensors
-    if dims is None or isinstance(dims, bool):  # as std(False) asks for all of them
+    if dims is None or isinstance(dims, bool):  # as std(False), which reduces all of them
         dims = list(range(x.dim()))
     _stay_within(call, x, dims)
     dims = [dim % max(1, x.dim()) for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
     return [x.labels.amax(dims, keepdim=made.dim() == x.dim()) for made in call.made]
 
 
-def normalise_within(call: Call) -> list[Tensor]:
-    """Bring what lies along dimensions without channels to one scale (layer norm, soft-max)."""
+def normalise_within(call: TorchCall) -> list[Tensor]:
+    """Normalise along dimensions without channels (layer norm, soft-max)."""
     x = call.main
     last = range(-len(call.given(1, "normalized_shape")), 0) if call.name == "layer_norm" else call.given(1, "dim")
     _stay_within(call, x, list(range(x.dim())) if last is None else last)
     return [x.labels]
 
 
-def _stay_within(call: Call, x: Followed, dims: Any) -> None:
+def _stay_within(call: TorchCall, x: Followed, dims: Any) -> None:
     """Refuse to compute over dimensions along which channels lie."""
     dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
     if set(varying(x.labels)) & {dim % max(1, x.dim()) for dim in dims}:
         raise Lost(f"takes the {call.name.replace('_', ' and ')} over channels, which fewer channels would change")
 
 
-def move(call: Call) -> list[Tensor]:
-    """Let torch move the labels as it moved the elements; every result must hold every channel, in order."""
+def move(call: TorchCall) -> list[Tensor]:
+    """Apply the function to the labels; every result must hold every channel, in order."""
     x, *rest = call.args
     if any(map(follows, tensors_in((rest, call.kwargs)))):
         raise Lost(f"applies {call.name} with a computed index")
@@ -205,19 +205,19 @@ def move(call: Call) -> list[Tensor]:
 
 
 def _repeats(labels: Tensor, others: Tensor) -> bool:
-    """Tell whether labels are the others in their order, once or several times over."""
+    """Tell whether labels repeat the others in their order, once or several times."""
     runs, whole = (torch.unique_consecutive(_line(each)[1]) for each in (labels, others))
     return len(runs) % len(whole) == 0 and bool((runs.view(-1, len(whole)) == whole).all())
 
 
 def _line(labels: Tensor) -> tuple[int, Tensor]:
-    """Find the one dimension along which labels differ, and read them."""
+    """Return the one dimension along which labels differ, and the labels along it."""
     dims = [*varying(labels), 0]
     return (dims[0], along(labels, dims[0])) if labels.dim() else (0, labels.reshape(1))
 
 
-def join(call: Call) -> list[Tensor]:
-    """Put channels behind one another (cat), or join pictures whose channels are then the same."""
+def join(call: TorchCall) -> list[Tensor]:
+    """Concatenate channels (cat), or join pictures whose channels are then the same."""
     tensors, dim, shape = call.args[0], call.given(1, "dim", 0), call.made[0].shape
     dim %= len(shape)
     labels = [tensor.labels if follows(tensor) else _constant(call, tensor) for tensor in tensors]
@@ -234,11 +234,11 @@ def join(call: Call) -> list[Tensor]:
     return [main.narrow(dim, 0, 1).expand(shape)]
 
 
-def _constant(call: Call, tensor: Tensor) -> Tensor:
+def _constant(call: TorchCall, tensor: Tensor) -> Tensor:
     return call.trace.pin(f"{call.trace.layer} joins them to a constant").expand(tensor.shape)
 
 
-def unknown(call: Call) -> list[Tensor]:
+def refuse(call: TorchCall) -> list[Tensor]:
     raise Lost(f"calls {call.name}, through which channels cannot be followed")
 
 

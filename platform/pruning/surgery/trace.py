@@ -1,12 +1,12 @@
-"""Follow every channel of a network through its passes: as it answers, as it trains, and through each branch.
+"""Follow every channel of a network through its passes: evaluation, training, and each branch.
 
-Each element of an activation carries a label that says which channel it belongs to. Functions that only move elements
-(flatten, cat, permute) are applied to the labels as well, so that torch itself says where the channels go. Functions
-that compute say by a rule what becomes of the labels: see `rules`. A function without a rule fixes the channels that it
-sees, which is always right: a network whose channels all stay is the same network.
+Each element of an activation carries a label that identifies its channel. Functions that only move elements
+(flatten, cat, permute) are applied to the labels as well, so that torch itself shows where the channels go. Functions
+that compute have a rule for the labels: see `rules`. A function without a rule fixes the channels that it
+sees, which is always correct: a network whose channels all stay is the same network.
 
-What the model does to its own tensors before it uses them (views, casts, functions of single elements) is watched as
-well, so that a scale which is reshaped first is still the scale of a channel.
+Operations of the model on its own tensors before their use (views, casts, element-wise functions) are recorded as
+well, so that a reshaped scale is still the scale of a channel.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from driftlab.platform.networks.account import tensors_in
 from driftlab.platform.pruning.surgery import contract, rules
 
 Place = tuple[str, int]  # a tensor of the model by name, and one of its dimensions
-Branch = Callable[[nn.Module, Tensor], object]  # calls the model on images in one of the ways that it can be called
+Branch = Callable[[nn.Module, Tensor], object]  # calls the model on images in one of the ways in which it can be called
 Leaves = Mapping[type[nn.Module], rules.Rule]
 RULES = rules.RULES | contract.RULES
-NEW = frozenset(("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"))  # take nothing but kind and device
+NEW = frozenset(("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"))  # use type and device only
 
 
 @dataclass(frozen=True)
@@ -42,62 +42,62 @@ class Pass:
     training: bool
 
     def images(self, example: Tensor) -> Tensor:
-        """Take one image; in training two, as batch norm needs more than one number per channel."""
+        """Return one image; in training mode two, as batch norm needs more than one number per channel."""
         return example[:1].repeat([1 + self.training, *[1] * (example.dim() - 1)])
 
 
 @dataclass(frozen=True)
-class View:
-    """What a tensor shows of one of the model's own: which of its dimensions lies along each, None for mere copies."""
+class TensorView:
+    """A view of one of the model's tensors: the original dimension along each of its own, None for copies."""
 
     name: str
     dims: tuple[int | None, ...]
-    tensor: Tensor  # held, so that its id is given to no other
+    tensor: Tensor  # held, so that its id is not reused
 
 
 @dataclass
 class Trace:
-    """What the passes taught: which label lies where in which tensor, which are the same channel, which must stay."""
+    """The results of the passes: the labels in each tensor, the pairs that are the same channel, the fixed labels."""
 
     names: Mapping[int, str]  # of the model's tensors, by id
-    labels: int = 0  # how many there are
-    fixed: dict[int, str] = field(default_factory=dict)  # labels of what can neither go nor move, and why
+    labels: int = 0  # their number
+    fixed: dict[int, str] = field(default_factory=dict)  # labels of channels that must stay, and why
     united: list[Tensor] = field(default_factory=list)  # pairs of labels, each [2, n]
     axes: dict[Place, Tensor] = field(default_factory=dict)
     reads: set[Place] = field(default_factory=set)  # dimensions along which a tensor reads channels
-    makes: list[Place] = field(default_factory=list)  # dimensions along which a tensor makes new ones, as they run
-    running: list[str] = field(default_factory=list)  # the layers that are at work, innermost last
-    stuck: Tensor | None = None  # labels of what the function that failed was given
-    views: dict[int, View] = field(default_factory=dict)  # of the model's tensors, by id
-    at_work: Pass | None = None  # the pass that runs, or that failed
+    makes: list[Place] = field(default_factory=list)  # dimensions along which a tensor makes channels, in running order
+    running: list[str] = field(default_factory=list)  # the running layers, innermost last
+    stuck: Tensor | None = None  # labels of the arguments of the function that failed
+    views: dict[int, TensorView] = field(default_factory=dict)  # of the model's tensors, by id
+    at_work: Pass | None = None  # the pass that runs or failed
 
     @property
     def layer(self) -> str:
-        """The innermost layer at work, as a message names it."""
+        """Return the innermost running layer, for messages."""
         return f"layer '{self.running[-1]}'" if self.running and self.running[-1] else "the model's own forward"
 
     def fresh(self, count: int) -> Tensor:
-        """Make new labels."""
+        """Return new labels."""
         self.labels += count
         return torch.arange(self.labels - count, self.labels)
 
     def pin(self, why: str) -> Tensor:
-        """Make one label for whatever must stay as it is."""
+        """Return one label for channels that must stay."""
         label = self.fresh(1)
         self.fixed[int(label)] = why
         return label
 
     def unite(self, some: Tensor, others: Tensor) -> None:
-        """Note that these are the same channels."""
+        """Record that two sets of labels are the same channels."""
         self.united.append(torch.stack([side.reshape(-1) for side in torch.broadcast_tensors(some, others)]))
 
-    def view(self, tensor: Tensor) -> View | None:
-        """Find what a tensor shows of the model's own ones; None where it is of another making."""
+    def view(self, tensor: Tensor) -> TensorView | None:
+        """Return the view that a tensor is of the model's own ones; None for a computed tensor."""
         name = self.names.get(id(tensor))
-        return self.views.get(id(tensor)) if name is None else View(name, tuple(range(tensor.dim())), tensor)
+        return self.views.get(id(tensor)) if name is None else TensorView(name, tuple(range(tensor.dim())), tensor)
 
     def bind(self, tensor: Any, dim: int, labels: Tensor) -> Place | None:
-        """Note which channels lie along a dimension of one of the model's tensors."""
+        """Record the channels along a dimension of one of the model's tensors."""
         if not isinstance(tensor, Tensor):
             return None
         view = self.view(tensor)
@@ -112,7 +112,7 @@ class Trace:
         return place
 
     def read(self, tensor: Tensor, dim: int, labels: Tensor) -> None:
-        """Note which channels a tensor reads."""
+        """Record the channels that a tensor reads."""
         self.reads |= {place for place in (self.bind(tensor, dim, labels),) if place}
 
     def make(self, tensor: Tensor, dim: int) -> Tensor:
@@ -121,8 +121,8 @@ class Trace:
         self.makes += [place for place in (self.bind(tensor, dim, labels),) if place]
         return labels
 
-    def follow(self, call: rules.Call, rule: rules.Rule) -> list[Tensor]:
-        """Say what the labels of a function's results are; where no rule can, fix what the function was given."""
+    def follow(self, call: rules.TorchCall, rule: rules.Rule) -> list[Tensor]:
+        """Return the labels of a function's results; without a rule, fix the channels of its arguments."""
         before = [given.labels for given in tensors_in((call.args, call.kwargs)) if rules.follows(given)]
         try:
             return rule(call)
@@ -136,23 +136,25 @@ class Trace:
         return [label[0].expand(made.shape) for made in call.made]
 
     def watch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
-        """Remember what a function shows of the model's own tensor, if of one only and each number for itself."""
+        """Record a view, if the function shows one of the model's tensors and moves each element separately."""
         views = [view for tensor in tensors_in((args, kwargs)) if (view := self.view(tensor)) is not None]
-        rule = RULES.get(rules.Call(self, func, args, kwargs, []).name)
+        rule = RULES.get(rules.TorchCall(self, func, args, kwargs, []).name)
         if len(views) != 1 or not isinstance(made, Tensor) or id(made) in self.names:
             return
         (view,) = views
         if rule in (rules.keep, rules.combine) and made.shape == view.tensor.shape:
-            self.views[id(made)] = View(view.name, view.dims, made)
+            self.views[id(made)] = TensorView(view.name, view.dims, made)
         elif rule is rules.move and args and args[0] is view.tensor:
             numbers = torch.arange(view.tensor.numel()).view(view.tensor.shape)
             dims = _moved(numbers, func(numbers, *args[1:], **kwargs))
             if dims is not None:
-                self.views[id(made)] = View(view.name, tuple(d if d is None else view.dims[d] for d in dims), made)
+                self.views[id(made)] = TensorView(
+                    view.name, tuple(d if d is None else view.dims[d] for d in dims), made
+                )
 
 
 def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
-    """Find along which dimension each one of a moved tensor runs from end to end; None if that is not how it moved."""
+    """Return the original dimension along each dimension of a moved tensor; None if it did not move as a whole."""
     dims: list[int | None] = []
     for size, dim in zip(moved.shape, range(moved.dim()), strict=True):
         steps = (moved.narrow(dim, 1, size - 1) - moved.narrow(dim, 0, size - 1)).unique().tolist() if size > 1 else [0]
@@ -164,7 +166,7 @@ def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
 
 
 class _Watch(TorchFunctionMode):
-    """Lets a trace see what the model does to its own tensors."""
+    """Lets a trace observe the model's operations on its own tensors."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -180,7 +182,7 @@ class _Watch(TorchFunctionMode):
 
 
 class Followed(Tensor):
-    """A tensor that knows the label of each of its elements."""
+    """A tensor with a label for each of its elements."""
 
     labels: Tensor
     record: Trace
@@ -198,22 +200,22 @@ class Followed(Tensor):
             trace.stuck = torch.cat([rules.compact(tensor.labels).reshape(-1) for tensor in given])
             raise
         made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
-        call = rules.Call(trace, func, args, kwargs, made)
-        rule = RULES.get(call.name, rules.unknown)
+        call = rules.TorchCall(trace, func, args, kwargs, made)
+        rule = RULES.get(call.name, rules.refuse)
         with torch._C.DisableTorchFunctionSubclass():  # looking at a tensor is not a step of the model
             if call.name in NEW or (
                 rule in (rules.keep, rules.move) and not rules.follows(args[0] if args else given[0])
             ):
-                result = _plain(result)  # only its kind or its shape was asked for
+                result = _plain(result)  # only its type or its shape was read
                 trace.watch(func, tuple(map(_plain, args)), kwargs, result)
-            elif made or result is None:  # what returns nothing changes what it was given, as x[0] = 1 does
+            elif made or result is None:  # a function without a result changes its argument, as x[0] = 1 does
                 for tensor, labels in zip(made, trace.follow(call, rule), strict=True):
                     tensor.record, tensor.labels = trace, labels
         return result
 
 
 def _plain(value: Any) -> Any:
-    """Forget what a tensor knows about its elements."""
+    """Remove the labels from a tensor."""
     return value.as_subclass(Tensor) if isinstance(value, Followed) else value
 
 
@@ -231,9 +233,9 @@ def call_model(model: nn.Module, images: Tensor) -> object:
 def run(
     model: nn.Module, example: Tensor, passes: Sequence[Pass], leaves: Leaves | None = None
 ) -> tuple[Trace, Exception | None]:
-    """Run the model once per pass and follow its channels; an error comes back beside what was learnt so far."""
+    """Run the model once per pass and follow its channels; returns an error beside the results so far."""
     ghost = _ghost(model)
-    trace = Trace({id(tensor): name for name, tensors in stored(ghost).items() for tensor in tensors})
+    trace = Trace({id(tensor): name for name, tensors in group_by_storage(ghost).items() for tensor in tensors})
     for name, module in ghost.named_modules():
         _announce(module, name, trace)
         for kind, rule in (leaves or {}).items():
@@ -258,9 +260,9 @@ def run(
 
 
 def _ghost(model: nn.Module) -> nn.Module:
-    """Make other modules with the same parameters, and with statistics that may change."""
+    """Copy the modules with the same parameters, and with statistics that may change."""
     memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
-    for tensors in stored(model).values():
+    for tensors in group_by_storage(model).values():
         if others := [tensor for tensor in tensors if id(tensor) not in memo]:
             memo |= dict.fromkeys(map(id, others), tensors[0].detach().clone())
     return copy.deepcopy(model, memo)
@@ -268,7 +270,7 @@ def _ghost(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def isolated_rng() -> Iterator[None]:
-    """Draw the same random numbers in every run, and none from whoever else draws some."""
+    """Use the same random numbers in every run, and leave all other generators alone."""
     before = random.getstate()
     try:
         with torch.random.fork_rng(devices=()):
@@ -280,7 +282,7 @@ def isolated_rng() -> Iterator[None]:
 
 
 def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
-    """Let a rule speak for all that a module does."""
+    """Apply one rule to a module's call."""
     forward = module.forward
 
     def act(*args: Any, **kwargs: Any) -> Any:
@@ -288,7 +290,7 @@ def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
             result = forward(*tree_map(_plain, args), **tree_map(_plain, kwargs))
             result = tree_map(lambda value: value.as_subclass(Followed) if isinstance(value, Tensor) else value, result)
             made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
-            call = rules.Call(trace, module, args, kwargs, made)
+            call = rules.TorchCall(trace, module, args, kwargs, made)
             for tensor, labels in zip(made, trace.follow(call, rule), strict=True):
                 tensor.record, tensor.labels = trace, labels
         return result
@@ -296,8 +298,8 @@ def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
     module.forward = act
 
 
-def stored(model: nn.Module) -> dict[str, list[Tensor]]:
-    """Group parameters and buffers by what they share, under the name that comes first."""
+def group_by_storage(model: nn.Module) -> dict[str, list[Tensor]]:
+    """Group parameters and buffers by storage, under the first name."""
     groups: dict[str, list[Tensor]] = {}
     first: dict[tuple[int, torch.Size], str] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -15,7 +15,7 @@ from driftlab.platform.results.analysis.cells import CELL, done, members, slot
 from driftlab.platform.results.claims.base import Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
-from driftlab.platform.scheduling.costs import weighed
+from driftlab.platform.scheduling.costs import weigh_cost
 from driftlab.platform.world.variants import paged_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def nested_and_independent(tables: Tables) -> pd.DataFrame:
     return of_kind(tables, "nested").merge(of_kind(tables, "independent"), on=key, suffixes=("_nested", "_alone"))
 
 
-def whole(tables: Tables) -> pd.DataFrame:
+def unscaled(tables: Tables) -> pd.DataFrame:
     """List the network of each application as it was before it was scaled."""
     return of_kind(tables, "fixed")
 
@@ -97,7 +97,7 @@ def joule_per_byte(tables: Tables) -> float | None:
 def pruned_alone(tables: Tables) -> pd.DataFrame:
     """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`.
 
-    Of a layer with fewer networks than shares nobody knows which share is missing.
+    For a layer with fewer networks than shares it is unknown which share is missing.
     """
     kinds = {
         name: member for name, member in members(tables, "scaling", "nested").items() if member["only"] is not None
@@ -147,7 +147,7 @@ def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
 
 
 def once(tables: Tables) -> pd.DataFrame:
-    """List who is there window by window, once for each trace: all systems of a setting and seed see the same one."""
+    """List the applications window by window, once for each trace: systems of a setting and seed see the same."""
     rows = allocations(tables)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
@@ -168,9 +168,9 @@ def switches(tables: Tables) -> pd.DataFrame:
 
 
 def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
-    """Tell what each share costs as schedulers see it; who waits has no accuracy."""
+    """Return the cost of each share as schedulers compute it; a waiting application has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    found: pd.Series = weighed(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
+    found: pd.Series = weigh_cost(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
     return found
 
 
@@ -262,7 +262,7 @@ def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) ->
 def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
     """Interpolate linearly along a frontier to where a column has a level; NaN where it never has.
 
-    Where it has the level several times the lowest of them counts: who chooses the best one has seen them all.
+    Where a curve has the level several times, the lowest one counts: it is chosen among all of them.
     """
     x, y = points[column].to_numpy(), points[wanted].to_numpy()
     found = []

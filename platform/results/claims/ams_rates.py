@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import PRESETS, Preset
+from driftlab.datasets.streets.presets import PRESETS, StreetPreset
 from driftlab.platform.results.analysis.cells import CELL, done, labels_of, members, over_seeds, slot, table_of, uploads
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
@@ -181,7 +181,7 @@ def _buffers(tables: Tables) -> pd.DataFrame:
     return sent[sent["system"].isin(list(_ams(tables)))].merge(streams, on=["cell", "device"])
 
 
-def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[Preset], bool]) -> pd.DataFrame:
+def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[StreetPreset], bool]) -> pd.DataFrame:
     """Keep the streets of one kind, with the name of their preset."""
     names: Mapping[str, Any] = {
         label: name.removeprefix("streets/")
@@ -191,7 +191,7 @@ def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[Preset], bool]) -
     return buffers[buffers["workload"].isin(list(names))].assign(preset=buffers["workload"].map(names))
 
 
-def _still(preset: Preset) -> bool:
+def _still(preset: StreetPreset) -> bool:
     return all(speed == 0 for _, speed in preset.speed_mps)
 
 

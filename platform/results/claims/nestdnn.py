@@ -20,7 +20,7 @@ from driftlab.platform.results.analysis.sharing import (
     over_apps,
     over_trainings,
     pruned_alone,
-    whole,
+    unscaled,
 )
 from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
@@ -71,7 +71,7 @@ def fewer_operations(tables: Tables) -> Measured | Untestable:
     """Tell which share of the descendants computes less than the network that they were made from."""
     smaller = {name for name, member in members(tables, "scaling", "nested").items() if max(member["keep"]) < 1}
     descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
-    both = descendants.merge(whole(tables), on=APP, suffixes=("", "_whole"))
+    both = descendants.merge(unscaled(tables), on=APP, suffixes=("", "_whole"))
     if both.empty:
         return Untestable("needs nested networks and the whole one")
     ratio = both["macs"] / both["macs_whole"]
@@ -123,7 +123,7 @@ def what_nested_load(tables: Tables) -> Measured | Untestable:
 def switching_energy(tables: Tables) -> Measured | Untestable:
     """Subtract what a thousand switches draw among nested networks from what they draw among independent ones.
 
-    As in the paper somebody switches at random: from each of an application's networks to each other one equally often,
+    As in the paper, switches are random: from each of an application's networks to each other one equally often,
     whatever schedulers would do. What a byte draws is what the devices of the run have paid for one.
     """
     import pandas as pd

@@ -1,4 +1,4 @@
-"""Claims of the NestDNN paper about sharing a device: who comes, the frontier, the optimum.
+"""Claims of the NestDNN paper about sharing a device: arrivals, the frontier, the optimum.
 
 Read from runs of `nestdnn-fig9` to `-fig11`, `-tables45` and `-optimum`.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
 POINTS = "points"
 APPS = 6
-ENOUGH = 100_000  # windows of applications: who is there now is there for minutes, so few of them are news
+ENOUGH = 100_000  # windows of applications: an application stays for minutes, so few windows are independent
 TOO_SHORT = "has {} windows of applications and needs {}"
 KNEE = "knee"
 STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
@@ -52,7 +52,7 @@ def nested_switches(tables: Tables) -> Measured | Untestable:
     return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
-# Who comes and goes ---------------------------------------------------------------------------------------------------
+# Arrivals and departures ----------------------------------------------------------------------------------------------
 
 
 def concurrency(tables: Tables) -> Measured | Untestable:
@@ -82,7 +82,7 @@ def even_shares(tables: Tables) -> Measured | Untestable:
 
 
 def visitors(tables: Tables) -> DataFrame:
-    """List who is there window by window, once for each trace, on devices that six applications come to."""
+    """List the applications window by window, once for each trace, on devices that six applications come to."""
     rows = once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")

@@ -70,7 +70,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Entry:
+class GridCell:
     """One cell of a grid."""
 
     text: str
@@ -84,7 +84,7 @@ class Grid:
 
     title: str
     columns: Sequence[str]
-    rows: Mapping[str, Sequence[Entry]]
+    rows: Mapping[str, Sequence[GridCell]]
 
 
 @dataclass(frozen=True)

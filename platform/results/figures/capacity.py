@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.sharing import memory_of_all, networks, over_draws, whole
+from driftlab.platform.results.analysis.sharing import memory_of_all, networks, over_draws, unscaled
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def show(view: View) -> Shown | None:
         Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)
         for place in list(dict.fromkeys(sized["place"]))[:MOST]
     ]
-    grown = whole(view.tables)
+    grown = unscaled(view.tables)
     grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]
     return Shown(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
 
@@ -89,10 +89,10 @@ def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.Looks) -> Gr
     return Grid("accuracy, %", [f"network {rank + 1}" for rank in best.index], rows)
 
 
-def _entry(accuracy: float, work: float, best: float) -> Entry:
+def _entry(accuracy: float, work: float, best: float) -> GridCell:
     if accuracy != accuracy:
-        return Entry("–")
-    return Entry(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
+        return GridCell("–")
+    return GridCell(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
 
 
 def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
@@ -117,11 +117,11 @@ def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid
     return [Grid(f"memory of all sizes, {unit[1]}", list(kept), rows)]
 
 
-def _size(held: float, against: float | None, unit: float) -> Entry:
+def _size(held: float, against: float | None, unit: float) -> GridCell:
     if held != held:
-        return Entry("–")
+        return GridCell("–")
     note = "" if against is None or against != against else f"{plots.signed(100 * (held / against - 1), 0)} %"
-    return Entry(f"{held / unit:.1f}", note)
+    return GridCell(f"{held / unit:.1f}", note)
 
 
 FIGURE = Figure("capacity", "Accuracy over size", show)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import gains
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +60,8 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     plots.tidy(axis)
 
 
-def _entry(share: float | None) -> Entry:
-    return Entry("–" if share is None else f"{share:.0%}".replace("%", " %"))
+def _entry(share: float | None) -> GridCell:
+    return GridCell("–" if share is None else f"{share:.0%}".replace("%", " %"))
 
 
 FIGURE = Figure("gains", "Gain frame by frame", show)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.sharing import allocations, switches
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,9 +100,9 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
     kinds = [(way, side) for way in ("up", "down") for side in SIDES]
     rows_of = {
         system: [
-            Entry(plots.short(often[system])),
-            *(Entry(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
-            _drawn_entry(drawn.loc[system]) if system in drawn.index else Entry("–"),
+            GridCell(plots.short(often[system])),
+            *(GridCell(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
+            _drawn_entry(drawn.loc[system]) if system in drawn.index else GridCell("–"),
         ]
         for system in looks
     }
@@ -110,9 +110,9 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
     return Grid("switching", columns, rows_of)
 
 
-def _drawn_entry(found: pd.Series) -> Entry:
+def _drawn_entry(found: pd.Series) -> GridCell:
     half = found["mean"] - found["low"]
-    return Entry(f"{found['mean']:.3g}", "" if half != half else f"± {half:.2g}")
+    return GridCell(f"{found['mean']:.3g}", "" if half != half else f"± {half:.2g}")
 
 
 FIGURE = Figure("paging", "Loading and dropping networks", show)

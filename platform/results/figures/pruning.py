@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.sharing import pruned_alone
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def _grid(points: pd.DataFrame, looks: plots.Looks) -> Grid:
     by_layer = pruned.pivot_table("accuracy", "ranking", "layer").rename(columns=lambda layer: f"layer {layer + 1:g}")
     wide = by_layer.assign(all=pruned.groupby("ranking")["accuracy"].mean())
     rows = {
-        name: [Entry(f"{value:.3f}", strong=value == wide[column].max()) for column, value in wide.loc[name].items()]
+        name: [GridCell(f"{value:.3f}", strong=value == wide[column].max()) for column, value in wide.loc[name].items()]
         for name in looks
     }
     return Grid("mean accuracy", list(wide.columns), rows)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,19 +48,22 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
     known = points.set_index(["strategy", "fraction"])
     rows = {
         strategy: [
-            *(_entry(known.loc[key]) if (key := (strategy, part)) in known.index else Entry("–") for part in fractions),
-            Entry(""),
+            *(
+                _entry(known.loc[key]) if (key := (strategy, part)) in known.index else GridCell("–")
+                for part in fractions
+            ),
+            GridCell(""),
         ]
         for strategy in looks
     }
     kbps = cells.groupby("fraction")["downlink_kbps"].mean()
-    rows["kbit/s down"] = [Entry(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
+    rows["kbit/s down"] = [GridCell(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
     return Grid("points of score", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
 
 
-def _entry(found: pd.Series) -> Entry:
+def _entry(found: pd.Series) -> GridCell:
     note = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
-    return Entry(f"{found['mean']:+.1f}".replace("-", "\u2212"), note)
+    return GridCell(f"{found['mean']:+.1f}".replace("-", "\u2212"), note)
 
 
 def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

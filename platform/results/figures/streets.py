@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, means
 
 NOTE = (
     "Score in per cent as the mean over seeds, and half of its 95 % interval; strong is the best method of a column, "
@@ -36,12 +36,12 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE, grids=[Grid("", columns, rows)])
 
 
-def _entry(found: tuple[float, float | None] | None, best: float, method: bool) -> Entry:
+def _entry(found: tuple[float, float | None] | None, best: float, method: bool) -> GridCell:
     if found is None:
-        return Entry("–")
+        return GridCell("–")
     mean, half = found
     note = "" if half is None or half != half else f"± {100 * half:.1f}"
-    return Entry(f"{100 * mean:.1f}", note, strong=method and mean == best)
+    return GridCell(f"{100 * mean:.1f}", note, strong=method and mean == best)
 
 
 FIGURE = Figure("streets", "Side by side", show)

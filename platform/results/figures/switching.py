@@ -10,7 +10,7 @@ import numpy as np
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.results.analysis.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def _grids(changes: pd.DataFrame) -> list[Grid]:
     for word, rows in (("larger", changes[up]), ("smaller", changes[~up])):
         means = (rows.groupby(["place", "way"], sort=False)[SIDES].mean() / factor).unstack("way")
         each = {
-            str(place): [Entry(f"{mean[side, way]:.1f}") for way, side in kinds] for place, mean in means.iterrows()
+            str(place): [GridCell(f"{mean[side, way]:.1f}") for way, side in kinds] for place, mean in means.iterrows()
         }
         grids.append(Grid(f"switch to a {word} network, {unit}", [f"{way}: {side}" for way, side in kinds], each))
     return grids

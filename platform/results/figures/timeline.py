@@ -1,4 +1,4 @@
-"""Who runs what when: the applications of one device, each in its lane."""
+"""The timeline of one device: its applications, each in its lane, with the network that each runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.analysis.sharing import allocations, once
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,7 @@ def _grids(view: View) -> list[Grid]:
 
 
 def _shares(title: str, shares: pd.Series) -> Grid:
-    row = [Entry(f"{100 * share:.1f} %") for share in shares]
+    row = [GridCell(f"{100 * share:.1f} %") for share in shares]
     return Grid(title, [str(name) for name in shares.index], {"share of the time": row})
 
 

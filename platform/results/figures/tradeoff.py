@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from driftlab.platform.results.analysis.cells import CELL
 from driftlab.platform.results.analysis.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, common, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
 
 
 @dataclass(frozen=True)
-class Line:
+class AlphaLine:
     """Systems that differ in alpha alone, from the smallest on."""
 
     alphas: Mapping[str, float]
@@ -73,19 +73,19 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE, panels, grids, looks)
 
 
-def _lines(view: View) -> dict[str, Line]:
+def _lines(view: View) -> dict[str, AlphaLine]:
     """Name what is swept by what the names of its systems have in common; bounds come last."""
     members = view.members("scheduling")
     found = {}
     for line in swept(view.tables):
         first = members[next(iter(line))]
         if len(line) >= FEWEST:
-            found[common(list(line))] = Line(line, first["objective"], first.name == "exact")
+            found[common(list(line))] = AlphaLine(line, first["objective"], first.name == "exact")
     order = list(members)
     return dict(sorted(found.items(), key=lambda item: (item[1].exact, order.index(next(iter(item[1].alphas))))))
 
 
-def _by_objective(lines: Mapping[str, Line]) -> dict[str, dict[str, Line]]:
+def _by_objective(lines: Mapping[str, AlphaLine]) -> dict[str, dict[str, AlphaLine]]:
     return {
         objective: {name: line for name, line in lines.items() if line.objective == objective}
         for objective in dict.fromkeys(line.objective for line in lines.values())
@@ -99,7 +99,7 @@ def _averaged(points: pd.DataFrame) -> pd.DataFrame:
     return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plots.Looks) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.Looks) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.axvline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.plot([1], [0], "o", color=plots.GREYS["do_nothing"], markersize=6)
@@ -121,7 +121,7 @@ def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plo
     plots.tidy(axis)
 
 
-def _label(axis: Axes, rows: pd.DataFrame, line: Line, *, above: bool) -> None:
+def _label(axis: Axes, rows: pd.DataFrame, line: AlphaLine, *, above: bool) -> None:
     """Write alpha beside the points; those that lie on one another have their first and their last."""
     (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
     groups: list[list[tuple[float, float, float]]] = []
@@ -139,7 +139,7 @@ def _label(axis: Axes, rows: pd.DataFrame, line: Line, *, above: bool) -> None:
         plots.beside(axis, "–".join(ends), *group[0][1:], above=above, right=True)
 
 
-def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], looks: plots.Looks) -> None:
+def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.Looks) -> None:
     axis.axhline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     rows = found.set_index("system")["energy_ratio"]
     shown = {name: line for name, line in lines.items() if not line.exact}
@@ -158,9 +158,9 @@ def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, Line], loo
     plots.tidy(axis)
 
 
-def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, Line]) -> Grid:
+def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, AlphaLine]) -> Grid:
     """Read off each line what the paper tells of its own."""
-    rows: dict[str, Sequence[Entry]] = {}
+    rows: dict[str, Sequence[GridCell]] = {}
     for name, line in lines.items():
         own = points[points["system"].isin(list(line.alphas))]
         own = own.assign(alpha=own["system"].map(dict(line.alphas)))
@@ -168,16 +168,16 @@ def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, Line]) -> Grid
     return Grid(setting, list(READ_OFF), rows)
 
 
-def _entry(traces: pd.DataFrame, unit: str) -> Entry:
+def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     scaled = traces.assign(value=traces["value"] * (100 if unit == POINTS else 1), all="all")
     found = means(scaled, ["all"], "value")
     if found.empty:
-        return Entry("–")
+        return GridCell("–")
     mean, low, seeds = found.loc[0, ["mean", "low", "n"]]
     half = "" if low != low else f"± {mean - low:.2g}"
     missing = "" if traces["value"].notna().all() else f"{seeds:.0f} of {len(traces)} traces"
     text = f"{mean:.2f} ×" if unit == TIMES else plots.signed(mean)
-    return Entry(text, ", ".join(part for part in (half, missing) if part))
+    return GridCell(text, ", ".join(part for part in (half, missing) if part))
 
 
 FIGURE = Figure("tradeoff", "Accuracy against frame rate", show)

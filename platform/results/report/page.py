@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
-from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
@@ -60,8 +60,8 @@ def write_report(directory: str | Path) -> Path:
     """Write report.html and report.md into a run folder and return the path of the page."""
     run = open_run(directory)
     page = compose(run)
-    write_whole(run.path / "report.md", _render("report.md.j2", page))
-    write_whole(run.path / "report.html", _render("report.html.j2", page))
+    write_atomically(run.path / "report.md", _render("report.md.j2", page))
+    write_atomically(run.path / "report.html", _render("report.html.j2", page))
     return run.path / "report.html"
 
 

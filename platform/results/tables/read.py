@@ -82,7 +82,7 @@ class Tables:
         self._frames: dict[str, pd.DataFrame] = {}
 
     def frame(self, name: str) -> pd.DataFrame:
-        """Read a table, or give what was read before; nobody may change it."""
+        """Read a table, or return the one read before, which must not be changed."""
         if name not in self._frames:
             self._frames[name] = self.run.frame(name)
         return self._frames[name]
@@ -98,7 +98,7 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     """Read what a run was asked to run."""
     import yaml
 
-    from driftlab.platform.core.documents import read, read_text
+    from driftlab.platform.core.documents import read_text, read_yaml
     from driftlab.platform.results.tables.shapes import Spec, shape_fault
 
     if not folder.is_dir():
@@ -106,7 +106,7 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
         raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
     file = folder / "spec.yaml"
     try:
-        spec = read(read_text(file), MAX_SPEC_VALUES, stored=True)
+        spec = read_yaml(read_text(file), MAX_SPEC_VALUES, stored=True)
     except FileNotFoundError:
         raise DataError(
             f"'{folder}' is not a run folder: it has no spec.yaml. Give one that `driftlab run` made."

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftlab.errors import DataError
-from driftlab.platform.core.files import whole
+from driftlab.platform.core.files import atomic_write
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
 from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
@@ -226,7 +226,7 @@ def _readable(file: Path, table: str) -> pa.Table | None:
 def _write_whole(table: pa.Table, file: Path) -> None:
     """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole(file) as draft, draft.open("wb") as sink:
+    with atomic_write(file) as draft, draft.open("wb") as sink:
         pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
         sink.flush()
         os.fsync(sink.fileno())

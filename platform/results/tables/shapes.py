@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from driftlab.errors import quoted, shortened
-from driftlab.platform.core.wording import worded
+from driftlab.platform.core.wording import describe_fault
 
 Scalar = str | int | float | bool | None
 FAULTS_SHOWN = 3
@@ -90,7 +90,7 @@ def shape_fault(shape: type[BaseModel], document: Any) -> str:
         shape.model_validate(document)
     except ValidationError as error:
         found = [
-            f"{shortened('.'.join(map(str, detail['loc'])))} is {quoted(detail['input'])}: {worded(detail)}"
+            f"{shortened('.'.join(map(str, detail['loc'])))} is {quoted(detail['input'])}: {describe_fault(detail)}"
             for detail in error.errors()
         ]
         return "; ".join(found[:FAULTS_SHOWN])

@@ -64,7 +64,7 @@ def _slot(given: Mapping[str, Any]) -> Slot:
 def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Write out every slot of an older spec, and the bounds that it asks for; a newer spec stays as it is.
 
-    A system that was in no table keeps its bare name: whoever runs the spec refuses it.
+    A system that was in no table keeps its bare name: a run of the spec refuses it.
     """
     if "systems" not in spec:
         return dict(spec)

@@ -38,7 +38,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ScoreLine:
     """One system in one setting, as means over seeds."""
 
     setting: str
@@ -65,17 +65,17 @@ def show(view: View) -> Part | None:
     return Part(_columns(measure(runs)), list(map(_row, found)), list(filter(None, words)), NOTE.format(what))
 
 
-def lines(view: View) -> list[Line]:
+def lines(view: View) -> list[ScoreLine]:
     """Sum up each system in each setting."""
     runs = cells(view)
     nothing = {setting: _by_seed(here[here["bound"] == "do_nothing"]) for setting, here in runs.groupby("setting")}
     return by_system(view, lambda setting, system, own: _line(setting, system, own, nothing[setting]))
 
 
-def _line(setting: str, system: str, runs: pd.DataFrame, nothing: Mapping[int, float]) -> Line:
+def _line(setting: str, system: str, runs: pd.DataFrame, nothing: Mapping[int, float]) -> ScoreLine:
     done = runs[runs["status"] == "done"]
     bound = bound_of(runs)
-    return Line(
+    return ScoreLine(
         setting=setting,
         system=system,
         bound=bound,
@@ -107,7 +107,7 @@ def _columns(what: str) -> list[Column]:
     ]
 
 
-def _row(line: Line) -> Row:
+def _row(line: ScoreLine) -> Row:
     texts = [
         score(line.score),
         span(line.score) or DASH,
@@ -118,7 +118,7 @@ def _row(line: Line) -> Row:
     return Row(line.setting, line.system, line.bound, line.failed, texts)
 
 
-def _in_words(here: Sequence[Line]) -> str:
+def _in_words(here: Sequence[ScoreLine]) -> str:
     scored = [line for line in here if line.score is not None]
     methods = [line for line in scored if line.bound is None]
     if not methods:

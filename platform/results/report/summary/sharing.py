@@ -44,7 +44,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class SharingLine:
     """One system in one setting, as means over seeds."""
 
     setting: str
@@ -61,7 +61,7 @@ class Line:
 
 
 def show(view: View) -> Part | None:
-    """Sum up who got what, where a device has several applications or one that waits."""
+    """Sum up the shares of applications, where a device has several or one that waits."""
     shares = view.tables.frame("shares")
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not (shares["share"] == 0).any():
         return None
@@ -70,7 +70,7 @@ def show(view: View) -> Part | None:
     return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
 
 
-def lines(view: View) -> list[Line]:
+def lines(view: View) -> list[SharingLine]:
     """Sum up each system in each setting."""
     found = of_cells(view)
     return by_system(view, lambda setting, system, runs: _line(setting, system, runs, found.reindex(runs["cell"])))
@@ -140,8 +140,8 @@ def _waited(app: pd.DataFrame) -> str:
     return f"On {first['setting']}, {first['app']} never runs under {first['system']}{part}: {why[0]}."
 
 
-def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) -> Line:
-    return Line(
+def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) -> SharingLine:
+    return SharingLine(
         setting=setting,
         system=system,
         bound=bound_of(runs),
@@ -156,7 +156,7 @@ def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) ->
     )
 
 
-def _row(line: Line) -> Row:
+def _row(line: SharingLine) -> Row:
     texts = [
         score(line.accuracy) + _half(line.accuracy, 1, 3),
         percent(line.frames) + _half(line.frames, 100, 1),
@@ -172,7 +172,7 @@ def _half(found: Interval | None, scale: float, digits: int) -> str:
     return "" if found is None or found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
 
 
-def _in_words(here: Sequence[Line]) -> str:
+def _in_words(here: Sequence[SharingLine]) -> str:
     methods = [line for line in here if line.bound is None and line.frames]
     if not methods:
         return ""

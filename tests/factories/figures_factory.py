@@ -1,0 +1,54 @@
+"""Panels, lines and texts of figures, as tests read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure as Canvas
+
+from driftlab.platform.results.claims.base import Measured
+from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
+from driftlab.platform.results.figures.base import Grid, Panel, Shown, view_of
+
+OURS = (pruning, capacity, tradeoff, timeline, paging, switching)
+
+
+def show(figure: Any, tables: Any) -> Shown:
+    shown = figure.FIGURE.show(view_of(tables.run, tables))
+    assert shown is not None
+    return shown
+
+
+def hidden(figure: Any, tables: Any) -> bool:
+    return figure.FIGURE.show(view_of(tables.run, tables)) is None
+
+
+def drawn(panel: Panel) -> Any:
+    axis = Canvas().subplots()
+    panel.draw(axis)
+    return axis
+
+
+def panel_of(shown: Shown, title: str) -> Any:
+    (panel,) = (panel for panel in shown.panels if panel.title == title)
+    return drawn(panel)
+
+
+def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """What stands on an axis by colour, without rules."""
+    return {
+        line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
+        for line in axis.get_lines()
+        if line.get_color() not in (plots.QUIET, plots.RULE)
+    }
+
+
+def texts(grid: Grid) -> dict[str, list[str]]:
+    return {name: [entry.text for entry in entries] for name, entries in grid.rows.items()}
+
+
+def claimed(module: Any, name: str, tables: Any) -> float:
+    (claim,) = (claim for claim in module.CLAIMS if claim.id == name)
+    found = claim.measure(tables)
+    assert isinstance(found, Measured), found
+    return found.value

@@ -1,0 +1,317 @@
+"""Messages of the loop: late servers, refusals, damage and labels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from loop_factory import (
+    COST,
+    DOWN_BYTES,
+    PHASE,
+    RESENT_BYTES,
+    UP_BYTES,
+    FakeSession,
+    Given,
+    Labels,
+    Scripted,
+    rows,
+    run,
+    stored,
+    times,
+    tracking,
+    uploads,
+)
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Receipt
+from driftlab.platform.loop.context import BuiltNetwork
+from driftlab.platform.loop.learning import RETRY_S
+from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.scheduling import uniform
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
+from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
+from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.damage import Damage
+
+
+class TestSwitching:
+    def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
+        chosen = iter([0, 0, None, 0, 1, 1])
+        answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
+        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW))
+        session = FakeSession(switch=lambda node, variant: variant)
+        family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
+        _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
+        assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
+        assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
+
+
+def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
+    """The application is there from the start, and between two times it is not."""
+    app = App("segmentation")
+    return Event(0.0, "start", app), Event(gone_s, "stop", app), Event(back_s, "start", app)
+
+
+class TestLeaving:
+    """Windows begin at 0, 10, 20 and 30 s; who is away from 10 to 25 s has no part in the second and the third."""
+
+    def test_an_update_that_is_under_way_is_not_applied(self):
+        """It leaves the server at 9.5 s and arrives at 10.2 s."""
+        streaming = Scripted(uploads(5.0, 11.0, 28.0))
+        session, loop = run(streaming, duration_s=40.0, events=away(10.0, 25.0))
+        first, second = rows(loop, "updates")
+        assert (first["reason"], first["accepted"], first["version"]) == ("its application had gone", None, None)
+        assert [row["refused"] for row in rows(loop, "transfers")] == [None, first["reason"], None, None]
+        assert [note.now_s for note in session.of("apply")] == [second["arrive_s"]] == pytest.approx([33.2])
+        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # nor did the device hear of the answer
+        assert rows(loop, "runs")[0]["updates"] == 1
+
+    def test_no_row_of_it_appears_until_it_is_back(self):
+        """Uniform shares the device out as soon as somebody comes or goes, also between two windows."""
+        session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
+        shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
+        assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
+        assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
+        assert [note.now_s for note in session.of("watch")] == [10, 30, 40]
+        assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
+
+    def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
+        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW))
+        session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
+        assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
+        assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
+
+    @pytest.mark.parametrize("arrives", [True, False])
+    def test_neither_plans_nor_labels_are_taken(self, arrives):
+        """They leave the server at 8.5 s."""
+        events = away(9.5 if arrives else 9.0, 25.0)
+        streaming, session = Scripted(uploads(5.0, 26.0), phase=None), tracking()
+        _, loop = run(streaming, events=events)
+        assert streaming.seen[-1] == (26.0, int(arrives))
+        refused = None if arrives else "its application had gone"
+        assert rows(loop, "transfers")[1]["refused"] == refused
+        _, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"), events=events)
+        assert rows(loop, "transfers")[1]["refused"] == refused
+        assert len(session.of("track")) == arrives
+
+    def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
+        """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
+        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
+        _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
+        torn, missed, taken = rows(loop, "updates")
+        assert (torn["reason"], missed["reason"], taken["reason"]) == ("torn", "its application had gone", None)
+        first, again = (row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync")
+        assert first == pytest.approx(7.2)
+        assert 20.0 <= again <= 20.0 + RETRY_S
+
+    @pytest.mark.parametrize("back_s", [13.0, 25.0])
+    def test_after_a_switch_it_comes_back_to_none_loaded(self, back_s):
+        """It goes at 12 s, in the window that began with the switch; it is back at 13 s, before the next one."""
+        asked = []
+        at = {0.0: 0, 10.0: 1}
+
+        def allocate(window):
+            asked.extend((window.start_s, demand.running) for demand in window.demands)
+            return Allocation((Grant(1.0, variant=at.get(window.start_s, 1)),) * len(window.demands))
+
+        session = FakeSession(switch=lambda node, variant: variant)
+        family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
+        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW))
+        events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
+        _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
+        back = 20.0 if back_s < 20 else 30.0
+        assert asked == [(0.0, None), (10.0, 0), (back, None), *((at, 1) for at in np.arange(back + 10, 50, 10))]
+        moved = [(row["time_s"], row["paged_in_bytes"], row["paged_out_bytes"]) for row in rows(loop, "shares")]
+        assert moved[:3] == [(0.0, 40, 0), (10.0, 40, 40), (back, 40, 0)]
+        assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (10.0, 1)]
+
+
+class TestLateServers:
+    """Uploads leave at 5, 6 and 7 s and arrive at 6.5, 7.5 and 8.5 s; the first visit lasts from 6.5 to 9.5 s."""
+
+    def test_one_visit_takes_all_that_waits_and_trains_once(self):
+        session, loop = run(Scripted(uploads(5.0, 6.0, 7.0)))
+        first, second = rows(loop, "updates")
+        assert (first["uploads"], first["samples"]) == (1, 10)
+        assert (second["uploads"], second["samples"]) == (2, 20)
+        wanted = [9.5, 13.5, 13.5, 14.5]
+        assert times(second, "teach_start_s", "teach_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
+        assert len(session.of("label")) == len(session.of("store")) == 3
+        assert len(session.of("train")) == 2
+
+    def test_what_was_stored_together_is_told_together(self):
+        told = []
+
+        class Curious(Scripted):
+            def plan_downlink(self, state, session, stored, now_s):
+                told.append((stored.frames, stored.unknown, stored.buffered, stored.phis))
+                return DownlinkPlan(state, PHASE)
+
+        run(Curious(uploads(5.0, 6.0, 7.0)))
+        assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
+
+    def test_what_arrives_during_a_visit_waits_for_the_next(self):
+        _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
+        assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
+
+    def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
+        """The second device's first upload waits until 9.5 s, and takes along what arrived until then."""
+        _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
+        served = [(row["device"], row["uploads"], row["teach_start_s"]) for row in rows(loop, "updates")]
+        assert served == [
+            ("device-0", 1, pytest.approx(6.5)),
+            ("device-1", 2, pytest.approx(9.5)),
+            ("device-0", 1, pytest.approx(14.5)),
+        ]
+
+    def test_all_labels_that_waited_go_back(self):
+        session = tracking()
+        session, loop = run(Labels(uploads(5.0, 6.0, 7.0)), session=session, adaptation=Member("adaptation", "frozen"))
+        down = [row["queued_s"] for row in rows(loop, "transfers") if row["direction"] == "down"]
+        assert down == pytest.approx([8.5, 12.5, 12.5])
+        assert len(session.of("track")) == 3
+
+    def test_what_arrives_after_the_end_is_not_served(self):
+        session, loop = run(Scripted(uploads(5.0, 29.0)))
+        assert len(session.of("label")) == len(rows(loop, "updates")) == 1
+        late = rows(loop, "transfers")[-1]
+        assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.5), "it did not arrive in the session")
+
+
+class TestRefusals:
+    """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
+
+    def ran(self, *answers: Receipt, send_s: tuple[float, ...] = (2.0,), **script: Any):
+        given = iter(answers)
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
+        return run(Scripted(uploads(*send_s)), session=session)
+
+    def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
+        session, loop = self.ran(Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True))
+        sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
+        assert sent == [
+            ("up", "samples", UP_BYTES, None),
+            ("down", "update", DOWN_BYTES, "torn"),
+            ("up", "resync", RESYNC_BYTES, None),
+            ("down", "update", RESENT_BYTES, None),
+        ]
+        assert [note.now_s for note in session.of("resend")] == pytest.approx([7.2 + 0.516])
+        assert session.of("apply")[1].args[0] is session.of("resend")[0]
+        refused, resent = rows(loop, "updates")
+        assert (refused["accepted"], refused["reason"], refused["version"]) == (False, "torn", None)
+        assert (resent["accepted"], resent["reason"], resent["version"]) == (True, None, 2)
+        assert (resent["uploads"], resent["samples"], resent["teach_start_s"]) == (0, 0, None)
+        (whole,) = rows(loop, "runs")
+        assert whole["updates"] == 1
+        assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
+
+    def test_it_asks_again_until_the_weights_have_come(self):
+        torn = Receipt(0, accepted=False, reason="torn")
+        _, loop = self.ran(torn, torn, torn, Receipt(4, accepted=True))
+        asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
+        assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
+
+    def test_it_asks_once_for_two_refusals(self):
+        """A second update was on its way when the first was refused."""
+        torn, stale = (Receipt(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
+        session, loop = self.ran(torn, stale, Receipt(3, accepted=True), send_s=(2.0, 3.0))
+        kinds = [row["kind"] for row in rows(loop, "transfers")]
+        assert kinds.count("resync") == len(session.of("resend")) == 1
+
+    def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
+        usable = iter([3.0, None])
+        session, loop = self.ran(
+            Receipt(0, accepted=False, reason="torn"),
+            Receipt(2, accepted=True),
+            send_s=(2.0, 6.2),
+            store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=next(usable)),
+        )
+        assert [row["reason"] and row["reason"][:4] for row in rows(loop, "updates")] == ["torn", "no s", None]
+        assert len(session.of("resend")) == 1
+
+    def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
+        """The state counts 11 per answer; what comes with every weight is what the server has by then."""
+        given = iter([Receipt(0, accepted=False, reason="torn"), *[Receipt(2, accepted=True)] * 3])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
+        streaming = Scripted(uploads(2.0, 7.5, 12.0))
+        run(streaming, session=session, duration_s=13.0)
+        assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
+
+    def test_nothing_is_asked_for_after_the_end(self):
+        torn = Receipt(0, accepted=False, reason="torn")
+        _, loop = self.ran(*[torn] * 30)
+        asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert 5 < len(asked) < 20
+        assert max(asked) < 30.0
+
+
+class TestDamagedMessages:
+    """The messages of one direction that are named by their number arrive damaged; `apply` does not look at them."""
+
+    def ran(self, monkeypatch, up: tuple[int, ...] = (), down: tuple[int, ...] = (), **given: Any):
+        count, torn = {"up": 0, "down": 0}, {"up": up, "down": down}
+
+        def draw(direction: str, share: float) -> Damage | None:
+            count[direction] += 1
+            return Damage("cut", 0) if count[direction] in torn[direction] else None
+
+        def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
+            return way if purpose == "damage" else np.random.default_rng(0)
+
+        monkeypatch.setattr("driftlab.platform.loop.app_run.damage.draw", draw)
+        monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", rng_for)
+        return run(**given)
+
+    def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):
+        session, loop = self.ran(monkeypatch, up=(1,), streaming=Scripted(uploads(2.0, 12.0)))
+        assert [row["refused"] for row in rows(loop, "transfers") if row["direction"] == "up"] == ["torn", None]
+        assert len(session.of("label")) == len(rows(loop, "updates")) == 1
+
+    def test_a_plan_that_is_torn_is_not_heard_of(self, monkeypatch):
+        streaming = Scripted(uploads(2.0, 12.0, 20.0), phase=None)
+        _, loop = self.ran(monkeypatch, down=(1,), streaming=streaming)
+        assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]
+        assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
+
+    def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
+        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
+        session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
+        asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
+        assert asked == [(pytest.approx(7.2), "torn"), (pytest.approx(7.2 + 0.516 + RETRY_S), None)]
+        assert len(session.of("resend")) == 1
+
+
+class TestLabels:
+    def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
+        session = tracking()
+        session, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"))
+        down = rows(loop, "transfers")[1]
+        assert (down["kind"], down["queued_s"], down["arrive_s"]) == ("labels", pytest.approx(8.5), pytest.approx(9.2))
+        (tracked,) = session.of("track")
+        assert tracked.args == (session.of("pack")[0], 4.5, down["arrive_s"], None)
+        assert "learner" not in {node.kind for _, node, _ in session.placed}
+        assert rows(loop, "updates") == []
+        (placed,) = (args[0] for _, node, args in session.placed if node.kind == "application")
+        assert (placed.tracks, placed.chained) == (True, True)
+
+    def test_labels_and_plans_that_arrive_after_the_end_are_not_taken(self):
+        session, loop = run(Labels(uploads(26.0)), session=tracking(), adaptation=Member("adaptation", "frozen"))
+        late = rows(loop, "transfers")[1]
+        assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.2), "it did not arrive in the session")
+        assert not session.of("track")
+        _, loop = run(Scripted(uploads(27.9), phase=None))
+        late = rows(loop, "transfers")[1]
+        assert late["kind"] == "plan"
+        assert late["arrive_s"] > 30 and late["refused"] == "it did not arrive in the session"
+
+    def test_labels_may_be_carried_straight_from_the_frame_they_tell_of(self):
+        direct = Member("streaming", "remote_tracking", (("chained", False),)).make()
+        session = tracking()
+        session, _ = run(direct, session=session, adaptation=Member("adaptation", "frozen"), duration_s=3.0)
+        assert not next(args[0] for _, node, args in session.placed if node.kind == "application").chained

@@ -1,0 +1,390 @@
+"""Trials of ways to learn, switches between windows, and faulty members."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from learning_factory import (
+    FORWARD_S,
+    FROM_TEACHER,
+    LABEL_J,
+    LABEL_S,
+    ON_DEVICE,
+    ON_SERVER,
+    PHONE,
+    TEACHER,
+    OnDevice,
+    on_device,
+    seconds,
+)
+from loop_factory import (
+    COST,
+    FPS,
+    UP_BYTES,
+    WIRE,
+    FakeSession,
+    Given,
+    Scripted,
+    begin,
+    begin_real,
+    rows,
+    run,
+    run_real,
+    uploads,
+)
+
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Captured, Passes, Tried, Variant
+from driftlab.platform.loop.context import Site
+from driftlab.platform.loop.messages import TOO_LATE
+from driftlab.platform.loop.rounds import DECLINED
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.world import hardware
+from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.cost import inference_s, need_of
+
+# Trials ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Chooser(Scheduling):
+    """Learns in the way that it is told to, and remembers what it was asked."""
+
+    way: int | None = 0
+    wants = Wants(trials=True)
+    asked: list[Window] = field(default_factory=list)
+
+    def allocate(self, window: Window) -> Allocation:
+        self.asked.append(window)
+        return Allocation((Grant(0.6, learn=0.4, way=self.way),) * len(window.demands))
+
+
+class TestTrials:
+    """Two lengths are tried out; each trial takes its steps and a look at the other half of the samples."""
+
+    DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+    LOOKS = Passes((5,))
+    WORKS = tuple(Passes((4,) * steps + (5,), (4,) * steps) for steps in (10, 20))
+    TRIAL_S = sum(3 * steps * FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, PHONE, batch=5)
+    TRIAL_J = sum(need_of(COST, PHONE, passes).joules for passes in (LOOKS, *WORKS))
+
+    def ran(self, way: int | None, **more: Any) -> tuple[FakeSession, Any, Chooser]:
+        scheduler = Chooser(way)
+        session = on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
+        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **TEACHER, **more}
+        session, loop = run(OnDevice(uploads(5.0)), session=session, **given)
+        return session, loop, scheduler
+
+    def test_it_is_asked_for_every_reason_in_order(self):
+        a = App("segmentation", FPS)
+        events = Event(0.0, "start", a), Event(12.0, "stop", a), Event(25.0, "start", a)
+        _, _, scheduler = self.ran(0, events=events)
+        asked = [(window.reason, window.start_s) for window in scheduler.asked]
+        assert [reason for reason, _ in asked] == ["window", "offer", "offer", "end", "window", "go", "window", "come"]
+        assert [at for reason, at in asked if reason != "end"] == pytest.approx(
+            [0, 5, 5 + (LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
+        )
+
+    def test_ways_are_offered_with_what_they_take_and_what_they_would_reach(self):
+        session, _, scheduler = self.ran(1)
+        offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
+        assert offered.state == "offered"
+        assert offered.now == 0.5
+        assert [way.accuracy for way in offered.ways] == [0.6, 0.7]
+        assert [way.need.alone_s for way in offered.ways] == pytest.approx([3 * n * FORWARD_S for n in (10, 20)])
+        (tried,) = session.of("try_out")
+        assert tried.args[1] == (Phase(10), Phase(20))
+
+    @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
+    def test_the_chosen_way_is_learned_after_its_trial_at_the_share_for_learning(self, way, steps):
+        session, loop, _ = self.ran(way)
+        (update,) = rows(loop, "updates")
+        assert session.of("train")[0].args[0].phase == Phase(steps)
+        assert update["way"] == f"{steps} steps"
+        begun_s = 5 + (LABEL_S + self.TRIAL_S) / 0.4
+        assert update["train_start_s"] == pytest.approx(begun_s)
+        assert update["train_end_s"] == pytest.approx(begun_s + 3 * steps * FORWARD_S / 0.4)
+        assert update["work_s"] == pytest.approx(LABEL_S + self.TRIAL_S + 3 * steps * FORWARD_S)
+        phase_j = need_of(COST, PHONE, Passes((4,) * steps, (4,) * steps)).joules
+        (device,) = rows(loop, "devices")
+        assert device["learning_j"] == pytest.approx(self.TRIAL_J + phase_j)
+        assert device["labelling_j"] == pytest.approx(LABEL_J)
+
+    def test_while_it_learns_it_is_told_what_is_left(self):
+        """A window begins in the middle of the phase."""
+        _, _, scheduler = self.ran(1, window_s=5.6)
+        (running,) = (
+            window.demands[0].learning
+            for window in scheduler.asked
+            if window.reason == "window" and window.demands[0].learning is not None
+        )
+        begun_s = 5 + (LABEL_S + self.TRIAL_S) / 0.4
+        assert begun_s < 5.6 < begun_s + 60 * FORWARD_S / 0.4
+        assert (running.state, running.now, running.then) == ("running", 0.5, 0.7)
+        assert running.left.alone_s == pytest.approx(60 * FORWARD_S - (5.6 - begun_s) * 0.4)
+
+    @pytest.mark.parametrize("way", [None, 2])
+    def test_without_a_way_nothing_is_learned_and_a_row_says_so(self, way):
+        session, loop, _ = self.ran(way)
+        (update,) = rows(loop, "updates")
+        assert (update["reason"], update["train_start_s"], update["iterations"]) == (DECLINED, None, 0)
+        assert update["work_s"] == pytest.approx(LABEL_S + self.TRIAL_S)  # finding out was not free
+        assert not session.of("train")
+        assert rows(loop, "devices")[0]["learning_j"] == pytest.approx(self.TRIAL_J)
+
+
+# Between two windows --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Switcher(Scheduling):
+    """Grants the larger network at windows and when a phase ends, and the smaller one when a phase begins."""
+
+    asked: list[Window] = field(default_factory=list)
+
+    def allocate(self, window: Window) -> Allocation:
+        self.asked.append(window)
+        which = 0 if window.reason == "offer" else 1
+        return Allocation(tuple(Grant(0.5, learn=0.5, variant=which) for _ in window.demands))
+
+
+class TestBetweenWindows:
+    FAMILY = tuple(Variant(name, None, 100, 0.01) for name in "sl")
+
+    def ran(self, *send_s: float, steps: int = 50) -> tuple[FakeSession, Any, Switcher]:
+        scheduler, session = Switcher(), on_device(switch=lambda node, variant: variant)
+        given = {"measured": self.FAMILY, "scheduling": Given(scheduler), "session": session, **TEACHER}
+        session, loop = run(OnDevice(uploads(*send_s), Phase(steps)), **given)
+        return session, loop, scheduler
+
+    def test_a_device_switches_when_the_scheduler_grants_another_network(self):
+        session, loop, scheduler = self.ran(12.0)
+        ended_s = next(window.start_s for window in scheduler.asked if window.reason == "end")
+        assert 12.0 < ended_s < 20.0
+        switches = [(note.now_s, note.facts) for note in session.of("switch") if note.node.kind == "application"]
+        assert switches == [(0.0, 1), (12.0, 0), (pytest.approx(ended_s), 1)]
+        granted = [(row["time_s"], row["network"]) for row in rows(loop, "shares") if row["window_s"]]
+        assert [name for _, name in granted] == ["l", "l", "s", "s", "l", "l"]  # asked again when its labels are there
+        pieces = [note.args[:2] for note in session.of("capture")]
+        assert (10.0, 12.0) in pieces
+        assert sum(note.facts.frames for note in session.of("watch")) == 30 * FPS  # no frame twice, and none left out
+
+    def test_no_scheduler_is_asked_when_the_session_is_over(self):
+        _, loop, scheduler = self.ran(29.0, steps=2000)
+        assert min(window.window_s for window in scheduler.asked) > 0
+        assert 29.0 < max(window.start_s for window in scheduler.asked) < 29.5
+        assert seconds(loop, "segmentation") == pytest.approx(30.0)
+
+
+# Running on -----------------------------------------------------------------------------------------------------------
+
+
+class TestWindows:
+    def test_the_loop_may_be_run_window_by_window(self):
+        _, whole = run(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
+        _, loop = begin(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
+        seen = [(progress.time_s, progress.accounts["device-1"].frames) for progress in loop.windows()]
+        assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # what a window showed is asked for one window late
+        for table in ("frames", "transfers", "updates", "shares", "devices", "runs"):
+            assert without_host(rows(loop, table)) == without_host(rows(whole, table))
+
+    def test_whoever_looks_may_stop(self):
+        session, loop = begin(Scripted(uploads(5.0)))
+        progress = next(iter(loop.windows()))
+        assert (progress.time_s, progress.accounts["device-0"].up_bytes) == (10.0, UP_BYTES)
+        assert session.now_s == 10.0
+        assert rows(loop, "runs") == []
+
+    @pytest.mark.parametrize(
+        ("streaming", "adaptation"),
+        [
+            (ON_SERVER, FROM_TEACHER),
+            (Member("streaming", "local"), Member("adaptation", "tent", (("stream_batch", 4),))),
+        ],
+        ids=["ams", "tent"],
+    )
+    def test_a_longer_session_begins_in_the_same_way(self, streaming, adaptation):
+        """Three windows of five; none of these members knows how long the session will be."""
+        short, long = (frames_of(begin_real(streaming, adaptation, duration_s=d), 3) for d in (20.0, 40.0))
+        assert short["frame"].tolist() == list(range(len(short["frame"])))
+        assert len(short["frame"]) >= 20
+        for name, values in short.items():
+            assert np.array_equal(values, long[name], equal_nan=values.dtype.kind == "f"), name
+
+
+class TestLengthOfWindows:
+    """How long a window is decides when frames are handed over, and nothing else."""
+
+    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # a lesson takes several frames' time
+
+    @pytest.mark.parametrize(
+        ("streaming", "adaptation"),
+        [
+            ("local", ("tent", ("stream_batch", 4))),
+            ("local", ("tent", ("answers", "now"), ("stream_batch", 4), ("variant", "run"))),
+            ("local", ("tent", ("answers", "now"), ("learns", "beside"), ("stream_batch", 4), ("variant", "run"))),
+            ("local", ("adabn", ("stream_batch", 4))),
+            ("local", ("shot", ("stream_batch", 4))),
+            ("on_device", ("shot", ("batch", 4), ("iterations", 1))),
+        ],
+        ids=str,
+    )
+    def test_frames_scores_lessons_and_digests_stay(self, streaming, adaptation):
+        name, *given = adaptation
+        members = Member("streaming", streaming), Member("adaptation", name, tuple(given))
+        found = []
+        for window_s in (1.0, 2.0, 5.0, 10.0, 30.0):
+            loop = run_real(*members, window_s=window_s, machine=self.SLOW)
+            (whole,) = rows(loop, "runs")
+            told = without_host([*rows(loop, "adaptations"), *rows(loop, "updates")])
+            found.append((columns(loop, "frames"), told, whole["weights_digest"], whole["learning_j"]))
+        frames, told, digest, learning_j = found[0]
+        assert told and learning_j > 0
+        for other, *rest in found[1:]:
+            assert rest == [told, digest, pytest.approx(learning_j)]
+            for column, values in frames.items():
+                assert np.array_equal(values, other[column], equal_nan=values.dtype.kind == "f"), column
+
+
+def without_host(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if not name.startswith("host")} for row in found]
+
+
+def frames_of(loop: Any, windows: int) -> dict[str, Any]:
+    """Run some windows of a cell and give what the frames table holds by then."""
+    for _, _progress in zip(range(windows), loop.windows(), strict=False):
+        pass
+    return columns(loop, "frames")
+
+
+def columns(loop: Any, table: str) -> dict[str, Any]:
+    """Join what a table holds of a cell."""
+    chunks = loop.ledger.rows[table]
+    names = [name for name in chunks[0] if name not in ("device", "app") and chunks[0][name] is not None]
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
+
+
+class LateSession(FakeSession):
+    """One device's jobs of a verb are done only some time after they were begun, by the clock on the wall."""
+
+    def __init__(self, verb: str, late_s: float, **script: Any) -> None:
+        super().__init__(**script)
+        self.verb, self.late_s = verb, late_s
+        self.done_s: dict[int, float] = {}
+        self.blocked_s = 0.0
+
+    def call(self, node, verb, *args):
+        note = super().call(node, verb, *args)
+        if verb == self.verb and node.name in ("device-0", "segmentation") and not self.done_s:
+            self.done_s[id(note)] = time.monotonic() + self.late_s
+        return note
+
+    def ready(self, job):
+        return time.monotonic() >= self.done_s.get(id(job), 0.0)
+
+    def result(self, job):
+        wait_s = max(0.0, self.done_s.get(id(job), 0.0) - time.monotonic())
+        self.blocked_s += wait_s
+        time.sleep(wait_s)
+        return super().result(job)
+
+
+@pytest.mark.parametrize("verb", ["capture", "upload", "watch", "store", "forget", "train", "apply"])
+def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
+    session = LateSession(verb, 0.3, capture=lambda node, start_s, stop_s: Captured(1, has_truth=True))
+    given = {"clock": "wall", "window_s": 0.1, "server": Site(PHONE, 0.001, 1e-4), "link": replace(WIRE, rtt_ms=0.0)}
+    given["link"] = replace(given["link"], up_kbps=1e6, down_kbps=1e6)
+    session, loop = run(Scripted(uploads(0.05)), session=session, devices=2, duration_s=0.4, **given)
+    assert session.blocked_s < 0.05
+    shares = [row["time_s"] for row in rows(loop, "shares") if row["device"] == "device-1"]
+    assert shares == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    watched = [note.now_s for note in session.of("watch") if note.node.name == "device-1"]
+    assert max(watched) == pytest.approx(0.4, abs=1e-6)
+
+
+# Members of one's own -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Faulty(Adaptation):
+    """Fails in its second lesson, and learns nothing in the others."""
+
+    how: str = "raises"
+    stream_batch: int = 0
+    labels = "none"
+
+    def prepare(self, model: Any, pack: Any = None, *, go_on: Any = None) -> int:
+        return 0
+
+    def adapt(self, model: Any, state: int, batch: Any, phase: Phase) -> Adapted:
+        good = Adapted(state + 1, 1, (1.0,), work=Passes((1,), (1,)))
+        return getattr(self, self.how)(model, good) if state == 1 else good
+
+    def reset(self, model: Any, state: int) -> int:
+        return 0
+
+    def raises(self, model: Any, good: Adapted) -> Adapted:
+        raise ValueError("no such thing")
+
+    def nan_weights(self, model: Any, good: Adapted) -> Adapted:
+        next(model.parameters()).data.fill_(float("nan"))
+        return good
+
+    def nan_loss(self, model: Any, good: Adapted) -> Adapted:
+        return replace(good, losses=(1.0, float("nan")))
+
+    def no_work(self, model: Any, good: Adapted) -> Adapted:
+        return replace(good, work=None)
+
+    def negative(self, model: Any, good: Adapted) -> Adapted:
+        return replace(good, work=Passes((-1,), (1,)))
+
+    def endless(self, model: Any, good: Adapted) -> Adapted:
+        while True:
+            pass
+
+    def very_long(self, model: Any, good: Adapted) -> Adapted:
+        return replace(good, work=Passes((10**14,), (10**14,)))  # years on any device
+
+
+FAULTS = {
+    "raises": "ValueError: no such thing",
+    "nan_weights": "not finite",
+    "nan_loss": "a loss is not finite",
+    "no_work": "work is None",
+    "negative": "at least one frame",
+    "endless": "did not end within 0.5 s",
+    "very_long": "1 s are allowed",
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+class TestFaultyMembers:
+    def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
+        member = Given(Faulty(how, stream_batch=5), "shot")
+        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, learn_limit_s=1.0)
+        skipped = [row["skipped"] for row in rows(loop, "adaptations")]
+        assert FAULTS[how] in skipped[1]
+        assert skipped[0] is None
+        self.answers_everything(loop)
+
+    @pytest.mark.parametrize("place", ["device", "server"])
+    def test_in_a_phase_the_update_s_row_says_why_and_the_device_goes_on(self, how, place):
+        streaming = {"device": ON_DEVICE, "server": ON_SERVER}[place]
+        loop = run_real(streaming, Given(Faulty(how), "shot"), member_limit_s=0.5)
+        first, second = [(row["reason"], row["accepted"]) for row in rows(loop, "updates")][:2]
+        assert first == (None, True)
+        assert (FAULTS[how] if how != "very_long" else TOO_LATE) in second[0]
+        assert second[1] is None
+        self.answers_everything(loop)
+
+    def answers_everything(self, loop: Any) -> None:
+        (whole,) = rows(loop, "runs")
+        assert (whole["status"], whole["frames"]) == ("done", 20 * FPS)
+        answered = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
+        assert answered[-10:].sum() >= 5  # lessons that are broken off come again and again

@@ -1,0 +1,126 @@
+"""Windows of the loop: what devices watch, what a cell sums up, and where nodes are placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from loop_factory import (
+    COST,
+    DOWN_BYTES,
+    UP_BYTES,
+    FakeSession,
+    Scripted,
+    rows,
+    run,
+    shown,
+    uploads,
+    watched,
+)
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Captured, Finished
+from driftlab.platform.loop.context import BuiltNetwork
+from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.scaling.base import single_profile
+
+
+class TestWatching:
+    def test_windows_cover_the_stream_once(self):
+        session, _ = run(Scripted(), duration_s=25.0)
+        assert [note.args for note in session.of("capture")] == [(0, 10), (10, 20), (20, 25)]
+        assert [note.now_s for note in session.of("capture")] == [0, 10, 20]
+        assert sum(session.advances) == 25.0
+
+    def test_a_window_is_watched_when_it_is_over_and_asked_for_one_window_late(self):
+        session, _ = run(Scripted(), duration_s=30.0)
+        assert [note.now_s for note in session.of("watch")] == [10, 20, 30]
+        assert [note.asked_s for note in session.of("watch")] == [[20], [30], [30]]
+
+    def test_a_window_without_frames_is_not_watched(self):
+        session = FakeSession(capture=lambda node, start_s, stop_s: Captured(int(start_s != 10), has_truth=True))
+        session, loop = run(Scripted(), session=session)
+        assert [note.now_s for note in session.of("watch")] == [10, 30]
+        assert rows(loop, "runs")[0]["frames"] == 2
+
+    def test_truth_is_taken_from_the_stream_where_it_is(self):
+        session, _ = run(Scripted())
+        assert [note.args[1] for note in session.of("watch")] == [None] * 3
+        assert not session.of("label")
+
+    def test_a_stream_without_truth_asks_the_teacher(self):
+        session = FakeSession(capture=lambda node, start_s, stop_s: Captured(5, has_truth=False))
+        session, _ = run(Scripted(), session=session)
+        asked = session.of("label")
+        assert [note.args for note in asked] == [(captured,) for captured in session.of("capture")]
+        assert [note.args[1] for note in session.of("watch")] == asked
+
+    def test_the_whole_machine_goes_to_the_only_application(self):
+        session, _ = run(Scripted())
+        assert [note.args[3:] for note in session.of("watch")] == [(((at, 1.0),),) for at in (0.0, 10.0, 20.0)]
+
+    def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
+        _, loop = run(Scripted(), devices=2)
+        frames = [(row["device"], row["frame"]) for row in rows(loop, "frames")]
+        assert len(frames) == 6
+        for device in ("device-0", "device-1"):
+            numbers = [number for name, number in frames if name == device]
+            assert numbers == sorted(numbers)
+
+
+class TestSums:
+    def test_a_run_sums_its_devices(self):
+        _, loop = run(Scripted(uploads(5.0)), devices=2)
+        (whole,), devices = rows(loop, "runs"), rows(loop, "devices")
+        assert [row["device"] for row in devices] == ["device-0", "device-1"]
+        assert whole["frames"] == sum(row["frames"] for row in devices) == 2 * 60
+        assert (whole["score"], whole["score_frame"], whole["score_global"]) == (0.25, 0.5, 1.0)
+        assert whole["uplink_bytes"] == 2 * UP_BYTES
+        assert whole["downlink_bytes"] == 2 * DOWN_BYTES
+        assert whole["uplink_kbps"] == pytest.approx(UP_BYTES * 8 / 1000 / 30)
+        assert whole["updates"] == 2
+        assert whole["answering_j"] == pytest.approx(2 * 60 * 0.1)
+
+    def test_nothing_scored_is_nothing_measured(self):
+        def unscored(*args):
+            return replace(watched(*args), scored=0, counts=None)
+
+        def finish(node):
+            return Finished("", replace(shown(0), counts=None))
+
+        _, loop = run(Scripted(), session=FakeSession(watch=unscored, finish=finish))
+        (whole,) = rows(loop, "runs")
+        assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
+
+    def test_the_digest_tells_other_final_weights(self):
+        digests = {rows(run(Scripted(), devices=n)[1], "runs")[0]["weights_digest"] for n in (1, 2)}
+        assert len(digests) == 2
+
+
+class TestPlacing:
+    def specs(self, adaptation: Member) -> dict[str, Any]:
+        session, _ = run(Scripted(uploads(5.0)), adaptation=adaptation)
+        return {node.kind: args for _, node, args in session.placed}
+
+    def test_who_learns_from_labels_learns_at_the_server_alone(self):
+        distill = Member("adaptation", "distill")
+        placed = self.specs(distill)
+        assert placed["application"][0].student.adaptation == Member("adaptation", "frozen")
+        assert placed["learner"][0].adaptation == distill
+        assert placed["application"][1] == placed["learner"][1] == "the student's weights"
+
+    def test_who_needs_no_labels_follows_on_the_device(self):
+        assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
+
+    def test_a_network_s_weights_go_to_the_teacher(self):
+        teacher = BuiltNetwork("teacher", single_profile(COST), "digest", "the teacher's weights")
+        session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
+        assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
+
+    @pytest.mark.parametrize("pictures", [0, 1, 3])
+    def test_pictures_are_spread_over_the_first_device_on_frames_that_exist(self, pictures):
+        session, _ = run(Scripted(), devices=2, pictures=pictures)
+        first, second = (args[0].picture_times_s for _, node, args in session.placed if node.kind == "application")
+        assert second == ()
+        assert first == {0: (), 1: (15.0,), 3: (5.0, 15.0, 25.0)}[pictures]

@@ -1,0 +1,133 @@
+"""A machine takes turns like a SimPy resource, and works by the wall clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import simpy
+from machine_factory import Told, fair, job, seconds, told
+from simpy.rt import RealtimeEnvironment
+
+from driftlab.platform.core.records import Share
+from driftlab.platform.world.machine import Machine, MachineTask, first_come
+
+Log = list[tuple[float, Any, str]]
+
+
+class TestOrder:
+    """Among events of one instant, as with a plain timeout and as with simpy's own resource."""
+
+    @pytest.mark.parametrize("processors", [1, 2, 3])
+    def test_turns_are_those_of_a_resource(self, processors: int):
+        for seed in range(150):
+            plans = drawn(seed)
+            assert turns(plans, by_machine(processors)) == turns(plans, by_resource(processors))
+
+    def test_with_a_share_that_stays_a_work_waits_for_one_timeout(self):
+        for seed in range(50):
+            draw = random.Random(seed)
+            waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
+            orders = []
+            for which in (None, draw.randrange(6)):
+                clock, machine, policy = told(w=1.0)
+                work, log = machine.enter("w"), []
+                for i, each in enumerate(waits):
+                    clock.process(self.waiting(machine, work if i == which else None, i, each, log, policy))
+                clock.run()
+                orders.append(log)
+            assert orders[0] == orders[1]
+
+    def waiting(
+        self, machine: Machine, work: MachineTask | None, name: int, waits: list[int], log: Log, policy: Told
+    ) -> Iterator[Any]:
+        for wait_s in waits:
+            if work is None:
+                yield machine.clock.timeout(wait_s)
+                same: Share = {"accelerator": 1.0} if policy.shares["w"] == 1.0 else 1.0
+                policy.changed(machine, w=same)  # said otherwise, it is the same pace
+            else:
+                yield from machine.do(work, seconds(wait_s))
+            log.append((machine.clock.now, name, "waited"))
+
+
+Plan = tuple[int, list[int], int, int]  # when it comes, what it does, how long it rests, how often it comes back
+
+
+Turn = Callable[[simpy.Environment], Callable[[str, list[int], Callable[[str], None]], Iterator[Any]]]
+
+
+def drawn(seed: int) -> list[Plan]:
+    draw = random.Random(seed)
+    return [
+        (
+            draw.choice([0, 0, 1, 2, 3, 4]),
+            [draw.choice([0, 1, 1, 2, 3]) for _ in range(draw.randint(1, 3))],
+            draw.choice([0, 0, 1]),
+            draw.choice([1, 2]),
+        )
+        for _ in range(draw.randint(1, 9))
+    ]
+
+
+def turns(plans: list[Plan], turn: Turn) -> Log:
+    clock, log = simpy.Environment(), Log()
+    take = turn(clock)
+
+    def come(name: int, start_s: int, works: list[int], rest_s: int, times: int) -> Iterator[Any]:
+        yield clock.timeout(start_s)
+        for time in range(times):
+            log.append((clock.now, name, "asks"))
+            yield from take(f"{name}/{time}", works, lambda what: log.append((clock.now, name, what)))
+            yield clock.timeout(rest_s)
+            log.append((clock.now, name, "rested"))
+
+    for name, plan in enumerate(plans):
+        clock.process(come(name, *plan))
+    clock.run()
+    return log
+
+
+def by_machine(processors: int) -> Turn:
+    def on(clock: simpy.Environment) -> Any:
+        machine = Machine(clock, first_come(processors), processors)
+
+        def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
+            with machine.entered(name) as work:
+                yield work.granted
+                for alone_s in works:
+                    say("starts")
+                    yield from machine.do(work, seconds(alone_s))
+                    say("ends")
+
+        return take
+
+    return on
+
+
+def by_resource(processors: int) -> Turn:
+    def on(clock: simpy.Environment) -> Any:
+        resource = simpy.Resource(clock, processors)
+
+        def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
+            with resource.request() as request:
+                yield request
+                for alone_s in works:
+                    say("starts")
+                    yield clock.timeout(alone_s)
+                    say("ends")
+
+        return take
+
+    return on
+
+
+def test_it_works_by_the_wall_clock_too():
+    clock = RealtimeEnvironment(factor=0.01, strict=False)
+    machine, ends = Machine(clock, fair), dict[str, float]()
+    for name, alone_s in (("a", 1.0), ("b", 3.0)):
+        clock.process(job(machine, name, [seconds(alone_s)], ends))
+    clock.run(until=10)
+    assert ends == {"a": 2, "b": 4}
