@@ -121,6 +121,13 @@ def obtain_pack(recipe: PackRecipe) -> Weights:
     )
 
 
+def is_kept(recipe: FamilyRecipe) -> bool:
+    """Tell whether a family, or the network of one that is made anew each time, lies in the cache."""
+    network = f"{recipe.network.network}-{recipe.network.key()}"
+    family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
+    return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
+
+
 def cache_folder() -> Path:
     """Tell where built networks are kept."""
     import platformdirs

@@ -25,7 +25,7 @@ def bars(screen) -> Bars:
 
 def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen):
     bar = Bar(bars)
-    bar.begins(cells=2, kept=0, virtual_s=24.0)
+    bar.begins(cells=2, kept=0, work_s=24.0)
     (task,) = bars.tasks
     for number, network in enumerate(NETWORKS[:2], start=1):
         bar.building(network, number, len(NETWORKS))
@@ -46,7 +46,7 @@ def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen)
 
 def test_lines_say_the_same(capsys):
     lines = Lines()
-    lines.begins(cells=2, kept=1, virtual_s=24.0)
+    lines.begins(cells=2, kept=1, work_s=24.0)
     for number, network in enumerate(NETWORKS, start=1):
         lines.building(network, number, len(NETWORKS))
     for number, network in enumerate(NETWORKS, start=1):
