@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import print_columns, print_json, say
+from driftlab.cli.output import count, lasting, print_columns, print_json, say
 from driftlab.errors import shortened
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 LONGEST_LIST = 200  # characters of names
 MIB, GIB = 2**20, 2**30
-UNITS = (
-    ("days", 86_400, 172_800),
-    ("hours", 3600, 5400),
-    ("minutes", 60, 90),
-)  # seconds, and from how many on it is used
 
 
 def print_plan(spec: Experiment, as_json: bool) -> None:
@@ -34,13 +29,13 @@ def print_plan(spec: Experiment, as_json: bool) -> None:
         )
         return
     print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points))])
-    say(f"{_count(len(points), 'cell')}; nothing was run.")
+    say(f"{count(len(points), 'cell')}; nothing was run.")
 
 
 def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:
     """Say what the grid combines."""
     systems = dict.fromkeys(point.system.name for point in points)
-    fleets = [f"{part.name} ({_count(sum(one.count for one in part.devices), 'device')})" for part in spec.fleets]
+    fleets = [f"{part.name} ({count(sum(one.count for one in part.devices), 'device')})" for part in spec.fleets]
     workloads = [f"{part.label} ({_length(part.duration_s)} at {part.fps:g} fps)" for part in spec.workloads]
     for name, values in (
         ("systems", systems),
@@ -65,7 +60,7 @@ def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
     yield "frames", f"{expected.frames:,.0f}"
     yield (
         "time",
-        f"about {_lasting(expected.on_this_machine_s(cores, cells))} on {_count(cores, 'core')} of this machine",
+        f"about {lasting(expected.on_this_machine_s(cores, cells))} on {count(cores, 'core')} of this machine",
     )
     yield "memory", f"{size.memory_bytes / GIB:.1f} GiB"
     yield "disk", f"{size.disk_bytes / MIB:,.0f} MiB; {shutil.disk_usage(folder).free / MIB:,.0f} MiB are free"
@@ -73,15 +68,3 @@ def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
 
 def _length(duration_s: float | None) -> str:
     return "as long as it is" if duration_s is None else f"{duration_s:g} s"
-
-
-def _lasting(seconds: float) -> str:
-    """Tell a time in the unit that suits it."""
-    for unit, unit_s, least_s in UNITS:
-        if seconds >= least_s:
-            return f"{seconds / unit_s:.2g} {unit}"
-    return _count(max(1, round(seconds)), "second")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import remark
+from driftlab.cli.output import lasting, remark
 from driftlab.platform.grid.progress import Progress
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_S = 10.0  # how often plain lines tell of progress between cells
 TELLING = 0.05  # of all work: after less, no time left is told
-PACE_S = 3600.0  # how far back the bar looks for its estimate: cells take turns being slow
 
 
 @contextmanager
@@ -27,7 +26,7 @@ def shown() -> Iterator[Progress]:
         yield Lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     columns = (
@@ -35,9 +34,9 @@ def shown() -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=PACE_S) as bars:
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         yield Bar(bars)
 
 
@@ -95,7 +94,7 @@ class Lines(Progress):
         self._pace.advanced(work_s, now_s)
         if now_s - self._spoke >= PLAIN_EVERY_S and (left_s := self._pace.left_s) is not None:
             self._spoke = now_s
-            remark(f"{self._pace.share:.0%} done, about {left_s:.0f} s left")
+            remark(f"{self._pace.share:.0%} done, {_left(left_s)}")
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
@@ -107,12 +106,12 @@ class Bar(Progress):
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
-        self._task = bars.add_task("networks", total=None)
+        self._task = bars.add_task("networks", total=None, left="")
         self._cells = self._ended = 0
-        self._of_s = 0.0
+        self._of_s, self._pace = 0.0, Pace(0.0)
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._of_s = cells, work_s
+        self._cells, self._of_s, self._pace = cells, work_s, Pace(work_s)
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
         self._bars.console.print(_again(cells, reason), highlight=False, markup=False)
@@ -124,16 +123,22 @@ class Bar(Progress):
         self._bars.update(self._task, completed=done)
         if done == of:
             self._bars.remove_task(self._task)
-            self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s)
+            self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s, left="")
 
     def advanced(self, work_s: float) -> None:
-        self._bars.advance(self._task, work_s)
+        self._pace.advanced(work_s, time.monotonic())
+        left_s = self._pace.left_s
+        self._bars.update(self._task, advance=work_s, left="" if left_s is None else _left(left_s))
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
         self._bars.update(self._task, description=f"{self._ended}/{self._cells} cells")
         if reason:
             self._bars.console.print(f"FAILED {cell}: {reason}", style="red", highlight=False)
+
+
+def _left(seconds: float) -> str:
+    return f"about {lasting(seconds)} left"
 
 
 def _again(cells: Sequence[str], reason: str) -> str:

@@ -12,7 +12,7 @@ import sharing_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-READS = {"driftlab", "driftlab.platform.results"}
+READS = {"driftlab", "driftlab.platform.results.figures"}
 READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
 READS |= {"matplotlib.pyplot", "io", "os"}
 PICTURES = {

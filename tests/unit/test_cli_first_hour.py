@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import driftlab
 from driftlab.cli import app as front
-from driftlab.cli.plan import _lasting
+from driftlab.cli.output import lasting
 from driftlab.errors import RequestError
 from driftlab.platform.request.experiment import names
 
@@ -100,7 +100,7 @@ def test_a_plan_summarises_the_grid_and_what_it_takes():
     [(0.2, "1 second"), (89, "89 seconds"), (90, "1.5 minutes"), (7200, "2 hours"), (864_000, "10 days")],
 )
 def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float, said: str):
-    assert _lasting(seconds) == said
+    assert lasting(seconds) == said
 
 
 @pytest.mark.parametrize("terminal", [False, True])
