@@ -32,6 +32,7 @@ class RayBackend:
         config = config or ClusterConfig()
         self._cluster = connect(config)
         self.pool = Pool(config, self._cluster, classes)
+        self.run, self.watched = config.run, config.dashboard
         self._numbers = itertools.count()
         self._gate = threading.Condition()
         self._users = 0

@@ -60,7 +60,8 @@ class ClusterConfig:
     workers: int | None = None  # actors of a kind; None: the number of processors
     rack: int | None = None  # maximum of devices per actor, which then sets the number of actors
     gpus_per_actor: float = 0.0  # of applications, teachers and learners
-    dashboard: bool = False  # 2 s longer to start and 0.9 GB more; it shows actors by name
+    dashboard: bool = False  # 2 s longer to start and 0.9 GB more; actors are seen there by name
+    run: str = "run"  # what the dashboard calls it
     store_bytes: int = STORE_BYTES
     go_on: str = (
         "To go on: driftlab run --resume, with the folder of the run."  # for the message when the local Ray is lost
@@ -287,8 +288,8 @@ def check_gpus(config: ClusterConfig, gpus: float) -> None:
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the processors that this process may use."""
+    return machine.usable_cores()
 
 
 def _set_defaults(variables: Mapping[str, str]) -> None:

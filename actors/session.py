@@ -174,7 +174,10 @@ class RaySession:
             return actor.place.remote((self._key, self._epoch, call.node), *args), None
         step = self._steps[call.node]
         self._steps[call.node] = step + 1
-        head, payload = actor.call.remote((self._key, self._epoch, step, call.node, call.verb), *args)
+        method = actor.call
+        if self._backend.watched:  # the dashboard lists tasks: each by its run, cell, device and verb
+            method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")
+        head, payload = method.remote((self._key, self._epoch, step, call.node, call.verb), *args)
         return head, payload
 
     def _owns(self, arg: Any) -> bool:

@@ -38,7 +38,7 @@ from driftlab.platform.grid.run import run
 class FirstRound(Progress):
     def __init__(self):
         self.steps = 0
-    def advanced(self, virtual_s):
+    def advanced(self, work_s):
         self.steps += 1
         if self.steps == 2:  # a window is reported when the model begins with it: the second means the first is done
             print(time.time() - psutil.Process().create_time())

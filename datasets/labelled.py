@@ -118,6 +118,27 @@ def open_set(
 
     `counts` gives the pictures in the training, validation and test part; one number is the maximum for each part.
     """
+    source, request = _checked(name, seed, size, counts, classes, difficulty)
+    return source.opener(request)
+
+
+def class_names(name: str, *, size: int | tuple[int, int] = 32) -> tuple[str, ...]:
+    """Name the classes of a labelled set; no picture of a drawn set is drawn for it."""
+    from driftlab.datasets.signs.alphabet import names_of
+
+    source, request = _checked(name, 0, size, 1, None, None)
+    return source.opener(request).classes if source.problem is None else names_of(request.problem.classes)
+
+
+def _checked(
+    name: str,
+    seed: int,
+    size: int | tuple[int, int],
+    counts: Counts | int | None,
+    classes: int | None,
+    difficulty: float | None,
+) -> tuple[SetSource, SetRequest]:
+    """Find a set and check what is asked of it; all faults are named at once."""
     key, _, folder = name.partition(":")
     if key not in SETS:
         raise unknown_name("labelled set", key, SETS)
@@ -137,7 +158,7 @@ def open_set(
         known.difficulty if difficulty is None else float(difficulty),
     )
     exact, at_most = (source.counts, counts) if isinstance(counts, int) else (counts or source.counts, None)
-    return source.opener(SetRequest(name, folder, seed, (height, width), exact, at_most, problem))
+    return source, SetRequest(name, folder, seed, (height, width), exact, at_most, problem)
 
 
 def folder_digest(name: str) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.labelled import LabelledSet, Pictures, open_set
+from driftlab.datasets.labelled import Pictures, class_names, open_set
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Slides:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        return self._opened(1).classes
+        return class_names(self.labelled, size=self.size)
 
     @property
     def has_truth(self) -> bool:
@@ -48,10 +48,8 @@ class Slides:
 
     @cached_property
     def _pictures(self) -> Pictures:
-        """Shuffle as many pictures as the stream has frames."""
-        found = self._opened(math.ceil(self.duration_s * self.fps)).test
+        """Shuffle as many as the stream has frames."""
+        shown = math.ceil(self.duration_s * self.fps)
+        found = open_set(self.labelled, size=self.size, counts=shown).test
         order = np.random.default_rng([self.seed, 33]).permutation(len(found.images))
         return Pictures(found.images[order], found.classes[order])
-
-    def _opened(self, at_most: int) -> LabelledSet:
-        return open_set(self.labelled, size=self.size, counts=at_most)

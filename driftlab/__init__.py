@@ -8,20 +8,20 @@ from driftlab import _torchvision, errors
 
 if TYPE_CHECKING:
     from driftlab.platform.grid.run import run
-    from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.tables.read import newest_run, open_run
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "errors", "open_run", "run"]
+__all__ = ["__version__", "errors", "newest_run", "open_run", "run"]
 
 _torchvision.hook()
 
 
 def __getattr__(name: str) -> Any:
     """Load what is behind a public name when it is first asked for: importing driftlab alone stays cheap."""
-    if name == "open_run":
-        from driftlab.platform.results.tables.read import open_run
+    if name in ("open_run", "newest_run"):
+        from driftlab.platform.results.tables import read
 
-        return open_run
+        return getattr(read, name)
     if name == "run":
         from driftlab.platform.grid.run import run
 

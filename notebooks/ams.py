@@ -15,19 +15,18 @@
 # an experiment here, and each draws itself from the tables of a run that varies what it is about; one run can have
 # several. The report of a run holds the same pictures.
 #
-# Run an experiment first, such as `driftlab run ams-fig4`, and open this notebook beside the folder `runs/`.
+# Run an experiment first, such as `driftlab run ams-fig4`. This notebook may be
+# opened in any folder of the project: it searches upwards for `runs/`.
 
 # %%
 import os
-from pathlib import Path
 
 import driftlab
 from driftlab.platform.results.figures.base import view_of
 from driftlab.platform.results.figures.notebook import show
 
-# The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
-newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+# The folder of a run. Without DRIFTLAB_RUN: the newest one in runs/ of this folder or of one above it.
+RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 
 # %%
 run = driftlab.open_run(RUN)

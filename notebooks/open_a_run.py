@@ -18,16 +18,14 @@
 
 # %%
 import os
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 import driftlab
 from driftlab.platform.results.figures import plots
 
-# The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
-newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+# The folder of a run. Without DRIFTLAB_RUN: the newest one in runs/ of this folder or of one above it.
+RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 
 # %%
 run = driftlab.open_run(RUN)

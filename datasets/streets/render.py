@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage
 
 from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, Floats, StreetLook
 
@@ -96,6 +95,8 @@ class Canvas:
 
     def boxes(self) -> Floats:
         """Find the visible extent of every object: class, x0, y0, x1, y1, the far edges exclusive."""
+        from scipy import ndimage  # here: it takes longer to import than to open a stream
+
         owners = np.array([row[6] for row in self._rows], np.uint8)[self.surfaces]
         found = [
             (self._objects[number], columns.start, rows.start, columns.stop, rows.stop)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import choose_times
@@ -14,16 +18,17 @@ from driftlab.platform.streaming.sampling import choose_times
 class EveryMinute(Streaming):
     """Send samples every `period_s` seconds and train on those of the last `memory_s` seconds."""
 
-    period_s: float = 60.0
-    memory_s: float = 120.0
-    rate_fps: float = 1.0
-    iterations: int = 60
+    period_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 60.0
+    memory_s: Annotated[float, Gt(0), Means("age up to which samples are trained on", "s")] = 120.0
+    rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0
+    iterations: Annotated[int, Ge(1), Means("training steps of a phase")] = 60
 
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        """Name every parameter that is out of range; all of them are shown at once."""
-        return [f"'{name}' is {value}, must be above 0" for name, value in vars(self).items() if not value > 0]
+        """Name what does not fit together; the range of each parameter alone is checked already."""
+        short = self.memory_s < self.period_s
+        return [f"'memory_s' is {self.memory_s}, must be at least period_s = {self.period_s}"] if short else []
 
     def start(self, session: StreamFacts) -> None:
         """Return the state before the first frame; this method needs none."""

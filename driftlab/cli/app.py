@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from driftlab.errors import DriftlabError, RequestError
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
 LEAVE_S = 1.0  # for threads to notice that a run is over
+CLEAR_LINE = b"\r\x1b[2K"
 STOPPING = b"Stopping: ending what was started; what is finished is kept.\n"
 
 
@@ -32,7 +34,6 @@ def build_app() -> typer.Typer:
         help="Vision models on edge devices whose world drifts: every way of coping, side by side.",
         epilog="Start with `driftlab doctor`, then `driftlab demo`.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -54,22 +55,49 @@ def main() -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         """End as on Ctrl-C: whatever was started is stopped on the way out."""
         stopped_by.append(number)
-        with contextlib.suppress(OSError):
-            os.write(2, STOPPING)  # straight away: the signal may have interrupted a print
         raise Stopped
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as of a shell's background, which a Ctrl-C is not meant for
-            signal.signal(number, stop)
-    code = _run()
-    for number, handler in before.items():
-        signal.signal(number, signal.SIG_IGN if stopped_by else handler)
-    if stopped_by:
-        code = 128 + stopped_by[0]  # as shells count
+    with _acknowledging() as told:
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # as of a shell's background, which a Ctrl-C is not meant for
+                signal.signal(number, stop)
+        code = _run()
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if stopped_by else handler)
+        if stopped_by:
+            code = 128 + stopped_by[0]  # as shells count
+            told.wait(LEAVE_S)
     if code > 128:
         remark("Interrupted.")
     _end(code, ("cell", "ray") if stopped_by else ("cell", "ray, abandoned"))
+
+
+@contextlib.contextmanager
+def _acknowledging() -> Iterator[threading.Event]:
+    """Say that a signal has come as soon as it has, in a thread: the main one may be deep in a library for seconds.
+
+    The event is set once that was said. On a terminal the line is cleared first: a progress bar may stand on it, which
+    is drawn again below.
+    """
+    told, (reading, writing) = threading.Event(), os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def tell() -> None:
+        while number := os.read(reading, 1):
+            if number[0] in (signal.SIGINT, signal.SIGTERM):
+                with contextlib.suppress(OSError):
+                    os.write(2, (CLEAR_LINE if os.isatty(2) else b"") + STOPPING)
+                told.set()
+        os.close(reading)
+
+    threading.Thread(target=tell, name="acknowledging", daemon=True).start()
+    try:
+        yield told
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
 
 
 def _run() -> int:

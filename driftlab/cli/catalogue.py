@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from driftlab.cli.kinds import KINDS, Entry, kind_of
+from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind_of
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import RequestError
 
@@ -23,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}.", show_default=False)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help=f"One of {', '.join(KINDS)}.", show_default=False, autocompletion=complete_kind),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List everything that has a name, or the names of one kind with a line on each."""
@@ -40,7 +43,12 @@ def list_names(
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="KIND/NAME", help="For example workloads/streets/driving_la.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND/NAME", help="For example workloads/streets/driving_la.", autocompletion=complete_entry
+        ),
+    ],
     as_json: Json = False,
     image: Annotated[
         Path | None, typer.Option(help="Draw a workload: frames above, their truth below.", metavar="FILE.png")

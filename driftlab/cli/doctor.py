@@ -95,7 +95,9 @@ def _package_fault(name: str, fits: Callable[[str, bool], bool]) -> str:
 
 def cores() -> Finding:
     """How many processors this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from driftlab.platform.backend.host import usable_cores
+
+    usable = usable_cores()
     if usable == 1:
         return Finding("cores", "note", "1: cells of a grid run one after the other")
     return Finding("cores", "ok", str(usable))

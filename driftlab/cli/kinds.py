@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib.util
+import re
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from driftlab.errors import unknown_name
-from driftlab.platform.core.catalogue import FAMILIES, member_class, parameters
+from driftlab.platform.core.catalogue import FAMILIES, member_class
+from driftlab.platform.core.parameters import Parameter, parameters_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -33,6 +36,25 @@ class Kind:
 
     summaries: Callable[[], dict[str, str]]
     describe: Callable[[str], Entry]
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Complete the name of a kind."""
+    return [name for name in KINDS if name.startswith(incomplete)]
+
+
+def complete_entry(incomplete: str) -> list[str]:
+    """Complete KIND/NAME: first the kind, then what it has."""
+    kind, slash, rest = incomplete.partition("/")
+    if not slash:
+        return [f"{name}/" for name in complete_kind(kind)]
+    return [f"{kind}/{name}" for name in KINDS[kind].summaries() if name.startswith(rest)] if kind in KINDS else []
+
+
+def complete_names(kind: str, incomplete: str) -> list[str]:
+    """Complete the last of several names that stand between commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in KINDS[kind].summaries() if name.startswith(last)]
 
 
 def kind_of(name: str) -> Kind:
@@ -63,10 +85,7 @@ def _family(family: str) -> Kind:
 
     def describe(name: str) -> Entry:
         cls = member_class(family, name)
-        facts = tuple(
-            {"parameter": key, "default": _default(default), "type": _type(hint)}
-            for key, (hint, default) in parameters(cls).items()
-        )
+        facts = tuple(_explained(one) for one in parameters_of(cls).values())
         summary, _, text = (cls.__doc__ or "").partition("\n")
         return Entry(family, name, summary, facts, text.strip(), _page(f"{family}/{name}"))
 
@@ -84,11 +103,21 @@ def _class_docstring(target: str) -> str:
     return (ast.get_docstring(found[0]) or "") if found else ""
 
 
-def _default(value: Any) -> Any:
-    return "required" if value is dataclasses.MISSING else value
+def _explained(one: Parameter) -> Mapping[str, Any]:
+    """Say what a parameter of a member is, in which unit, and where it lies."""
+    return {
+        "parameter": one.name,
+        "default": "required" if one.default is dataclasses.MISSING else one.default,
+        "unit": one.unit,
+        "type": _type(one.hint),
+        "range": one.range,
+        "meaning": one.meaning,
+    }
 
 
 def _type(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "choice"
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
@@ -190,7 +219,13 @@ def _experiment(name: str) -> Entry:
 def _claims() -> dict[str, str]:
     from driftlab.platform.results.claims.base import every_claim
 
-    return {name: claim.sentence for name, claim in every_claim().items()}
+    claims = every_claim()
+    return {name: claims[name].sentence for name in sorted(claims, key=_numbered)}
+
+
+def _numbered(name: str) -> list[str | int]:
+    """Sort AMS-2 before AMS-10: every second part is a number."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _claim(name: str) -> Entry:

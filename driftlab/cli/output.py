@@ -11,6 +11,11 @@ from typing import Any
 import typer
 
 WIDTH = 100  # where there is no terminal
+UNITS = (
+    ("days", 86_400, 172_800),
+    ("hours", 3600, 5400),
+    ("minutes", 60, 90),
+)  # seconds, and from how many on it is used
 
 
 def say(text: str = "") -> None:
@@ -52,3 +57,16 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: It
     Console(file=(written := io.StringIO()), width=width, color_system=None).print(table)
     for line in written.getvalue().splitlines():
         typer.echo(line.rstrip())
+
+
+def lasting(seconds: float) -> str:
+    """Tell a time in the unit that suits it."""
+    for unit, unit_s, least_s in UNITS:
+        if seconds >= least_s:
+            return f"{seconds / unit_s:.2g} {unit}"
+    return count(max(1, round(seconds)), "second")
+
+
+def count(number: int, noun: str) -> str:
+    """Name a number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

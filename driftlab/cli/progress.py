@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import remark
+from driftlab.cli.output import lasting, remark
 from driftlab.platform.grid.progress import Progress
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 PLAIN_EVERY_S = 10.0  # how often plain lines tell of progress between cells
+TELLING = 0.05  # of all work: after less, no time left is told
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def shown() -> Iterator[Progress]:
         yield Lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     columns = (
@@ -33,22 +34,47 @@ def shown() -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         yield Bar(bars)
+
+
+class Pace:
+    """How fast work goes since the first report: the start of workers before it says nothing about the rest."""
+
+    def __init__(self, of: float) -> None:
+        self._of, self._done = of, 0.0
+        self._first: tuple[float, float] | None = None
+        self._now_s = 0.0
+
+    def advanced(self, work: float, now_s: float) -> None:
+        """Count work that was reported at a time."""
+        self._done, self._now_s = self._done + work, now_s
+        self._first = self._first or (self._done, now_s)
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self._done / self._of) if self._of else 1.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimate the time left; None before enough was done to tell."""
+        if self._first is None or self._done >= self._of:
+            return None
+        done, took_s = self._done - self._first[0], self._now_s - self._first[1]
+        return None if done < TELLING * self._of else took_s * (self._of - self._done) / done
 
 
 class Lines(Progress):
     """Two lines per network, one per cell, and now and then how far it is."""
 
     def __init__(self) -> None:
-        self._started = self._spoke = time.monotonic()
+        self._pace, self._spoke = Pace(0.0), time.monotonic()
         self._cells = self._ended = self._named = 0
-        self._virtual_s = self._of_s = 0.0
 
-    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
-        self._cells, self._of_s = cells, virtual_s
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self._cells, self._pace = cells, Pace(work_s)
         kept_text = f" ({kept} already there)" if kept else ""
         remark(f"{cells} cell{'' if cells == 1 else 's'} to run{kept_text}")
 
@@ -62,15 +88,13 @@ class Lines(Progress):
 
     def built(self, network: str, done: int, of: int) -> None:
         remark(f"network {done}/{of} ready: {network}")
-        self._started = time.monotonic()
 
-    def advanced(self, virtual_s: float) -> None:
-        self._virtual_s += virtual_s
-        now = time.monotonic()
-        if now - self._spoke >= PLAIN_EVERY_S and 0 < self._virtual_s < self._of_s:
-            self._spoke = now
-            left_s = (now - self._started) * (self._of_s / self._virtual_s - 1)
-            remark(f"{self._virtual_s / self._of_s:.0%} done, about {left_s:.0f} s left")
+    def advanced(self, work_s: float) -> None:
+        now_s = time.monotonic()
+        self._pace.advanced(work_s, now_s)
+        if now_s - self._spoke >= PLAIN_EVERY_S and (left_s := self._pace.left_s) is not None:
+            self._spoke = now_s
+            remark(f"{self._pace.share:.0%} done, {_left(left_s)}")
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
@@ -82,12 +106,12 @@ class Bar(Progress):
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
-        self._task = bars.add_task("networks", total=None)
+        self._task = bars.add_task("networks", total=None, left="")
         self._cells = self._ended = 0
-        self._of_s = 0.0
+        self._of_s, self._pace = 0.0, Pace(0.0)
 
-    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
-        self._cells, self._of_s = cells, virtual_s
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self._cells, self._of_s, self._pace = cells, work_s, Pace(work_s)
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
         self._bars.console.print(_again(cells, reason), highlight=False, markup=False)
@@ -99,16 +123,22 @@ class Bar(Progress):
         self._bars.update(self._task, completed=done)
         if done == of:
             self._bars.remove_task(self._task)
-            self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s)
+            self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s, left="")
 
-    def advanced(self, virtual_s: float) -> None:
-        self._bars.advance(self._task, virtual_s)
+    def advanced(self, work_s: float) -> None:
+        self._pace.advanced(work_s, time.monotonic())
+        left_s = self._pace.left_s
+        self._bars.update(self._task, advance=work_s, left="" if left_s is None else _left(left_s))
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
         self._bars.update(self._task, description=f"{self._ended}/{self._cells} cells")
         if reason:
             self._bars.console.print(f"FAILED {cell}: {reason}", style="red", highlight=False)
+
+
+def _left(seconds: float) -> str:
+    return f"about {lasting(seconds)} left"
 
 
 def _again(cells: Sequence[str], reason: str) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from driftlab.cli.output import print_json, print_table, remark, say
-from driftlab.errors import RequestError
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -45,9 +44,9 @@ def claims(
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
     from driftlab.platform.results.claims.base import COLUMNS, as_records, as_rows, evaluate, untestable
-    from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.tables.read import newest_run, open_run
 
-    folder = run or _newest_run(Path("runs"))
+    folder = run or newest_run()
     opened = open_run(folder)
     verdicts = evaluate(opened)
     if as_json:
@@ -60,13 +59,6 @@ def claims(
             print_table(COLUMNS, as_rows(told), whole=("paper", "ours"))
             say()
         print_table(("not testable here", "why"), untestable(verdicts).items())
-
-
-def _newest_run(folder: Path) -> Path:
-    specs = sorted(folder.glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-    if not specs:
-        raise RequestError(f"There is no run in {folder.absolute()}. Give the folder of a run, or make one first.")
-    return specs[-1].parent
 
 
 def diff(first: Folder, second: Folder, as_json: Json = False) -> None:

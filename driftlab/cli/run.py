@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from driftlab.cli.kinds import complete_names
 from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.cli.plan import print_plan
 from driftlab.cli.progress import shown
 from driftlab.errors import BackendLost, RequestError, shortened
 
@@ -19,9 +21,33 @@ if TYPE_CHECKING:
     from driftlab.platform.grid.grid import Outcome
     from driftlab.platform.request.experiment import Experiment
 
-Experiments = Annotated[str | None, typer.Argument(metavar="EXPERIMENT|FILE.yaml", show_default=False)]
-Systems = Annotated[str | None, typer.Option("--system", help="Only these systems: a,b.", show_default=False)]
-Workloads = Annotated[str | None, typer.Option("--workload", help="Only these workloads: w,v.", show_default=False)]
+
+def _complete_experiments(incomplete: str) -> list[str]:
+    return complete_names("experiments", incomplete)
+
+
+def _complete_systems(incomplete: str) -> list[str]:
+    return complete_names("systems", incomplete)
+
+
+def _complete_workloads(incomplete: str) -> list[str]:
+    return complete_names("workloads", incomplete)
+
+
+Experiments = Annotated[
+    str | None,
+    typer.Argument(metavar="EXPERIMENT|FILE.yaml", show_default=False, autocompletion=_complete_experiments),
+]
+Systems = Annotated[
+    str | None,
+    typer.Option("--system", help="Only these systems: a,b.", show_default=False, autocompletion=_complete_systems),
+]
+Workloads = Annotated[
+    str | None,
+    typer.Option(
+        "--workload", help="Only these workloads: w,v.", show_default=False, autocompletion=_complete_workloads
+    ),
+]
 Seeds = Annotated[str | None, typer.Option("--seed", help="Only these seeds: 0,1,2 or 0..4.", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the experiment.")]
 BackendName = Annotated[Literal["ray", "inline"], typer.Option("--backend", help="Ray actors, or this process alone.")]
@@ -36,11 +62,21 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 MOST_SEEDS = 10_000
 MOST_DIGITS = 19  # of a seed
+EXAMPLES = """\b
+Examples:
+  driftlab run quick                                        the smallest experiment
+  driftlab run demo --dry-run                               what would run, how long, how much disk
+  driftlab run demo --system ams --workload streets/running --seed 0..4
+  driftlab run quick --set workloads.0.duration_s=60        any value of the experiment
+  driftlab run ams-table1 --set size=full --out runs/full   another size that the experiment offers
+  driftlab run mine.yaml --backend inline                   a file of your own, in this process
+  driftlab run --resume runs/full                           go on with a run that was interrupted
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(short_help="Run an experiment.")(run)
+    app.command(short_help="Run an experiment.", epilog=EXAMPLES)(run)
     app.command(short_help="Run the main job on built-in data.")(demo)
 
 
@@ -81,7 +117,7 @@ def run(
     else:
         spec = load(experiment, overrides, _choice(system, workload, seed))
         if dry_run:
-            _plan(spec, as_json)
+            print_plan(spec, as_json)
         else:
             _start(spec, out, place, as_json)
 
@@ -124,6 +160,7 @@ class _Place:
             workers=self.workers,
             rack=self.rack,
             dashboard=self.dashboard,
+            run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
             go_on=_how_to_go_on(directory),
         )
@@ -205,28 +242,6 @@ def _told_how_to_go_on(directory: Path) -> Iterator[None]:
 
 def _how_to_go_on(directory: Path) -> str:
     return f"To go on: driftlab run --resume {directory}"
-
-
-def _plan(spec: Experiment, as_json: bool) -> None:
-    """List the cells and what they amount to."""
-    from driftlab.platform.request.cells import cells_of
-    from driftlab.platform.request.size import size_of
-
-    cells = cells_of(spec)
-    rows = [(cell.id, _count(len(cell.devices), "device"), f"{cell.duration_s:g} s") for cell in cells]
-    if as_json:
-        print_json(
-            {"experiment": spec.name, "cells": [cell.id for cell in cells], "spec": spec.model_dump(mode="json")}
-        )
-        return
-    print_columns(rows)
-    streams = [(cell, tenant.stream) for cell in cells for device in cell.devices for tenant in device.tenants]
-    frames = sum(cell.duration_s * stream.fps for cell, stream in streams)
-    say(f"{_count(len(cells), 'cell')}, {frames:.0f} frames, {size_of(spec)}; nothing was run.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:

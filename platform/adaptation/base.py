@@ -71,8 +71,9 @@ class Adaptation(ABC):
     Members import torch inside their methods: the driver reads parameters and must not pay for torch.
     """
 
-    labels: ClassVar[Literal["none", "teacher"]]  # its training signal besides images
-    packs: ClassVar[bool] = False  # whether `pack` summarises the data on which the network was built
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
+    labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
+    packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
 
     # Learning from the stream of the application; with 0 frames the member learns in phases only.
     stream_batch: int = 0

@@ -15,6 +15,11 @@ KEEP_BYTES = 2**30  # of freed memory, before any goes back to the system
 HEAP_BYTES = 2**25  # the largest block that may come from the heap
 
 
+def usable_cores() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_one_thread() -> None:
     """Use one thread in this process: parallelism is across nodes, and the number of threads changes results."""
     import cv2

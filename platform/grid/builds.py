@@ -13,7 +13,7 @@ from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site, context_key
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.request.cells import cells_of, has_own_classes, measured_of, open_workload
+from driftlab.platform.request.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
@@ -27,14 +27,8 @@ FIXED = Member("scaling", "fixed")
 
 def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, CellContext]:
     """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
-    members = list({repr(cell.system.scaling): cell.system.scaling for cell in cells_of(experiment)}.values())
-    asked = [
-        (Asked(experiment, workload, scaling, sharing[0]), sharing)
-        for workload in experiment.workloads
-        for scaling in members
-        for sharing in _sharing(experiment)
-    ]
-    wanted = {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
+    asked = _asked(experiment)
+    wanted = recipes_of(experiment)
     session = backend.open("artefacts")
     built = _build(wanted, session, progress)
     packs = _packs([one for one, _ in asked], session)
@@ -43,6 +37,23 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
         setting = _setting(one, built, packs)
         settings.update({context_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
+
+
+def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:
+    """List the networks that an experiment needs, each once."""
+    asked = _asked(experiment)
+    return {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
+
+
+def _asked(experiment: Experiment) -> list[tuple[Asked, tuple[int, ...]]]:
+    """List the conditions that networks are built for, each with the seeds that share it."""
+    members = {repr(system.scaling): system.scaling for system in systems_of(experiment)}
+    return [
+        (Asked(experiment, workload, scaling, sharing[0]), sharing)
+        for workload in experiment.workloads
+        for scaling in members.values()
+        for sharing in _sharing(experiment)
+    ]
 
 
 def _sharing(experiment: Experiment) -> list[tuple[int, ...]]:
@@ -112,9 +123,7 @@ def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Prog
 
 def _packs(asked: Sequence[Asked], session: Session) -> dict[tuple[str, str], Job]:
     """Let adaptations find out what they need to know of the data that students were built on, each thing once."""
-    members = {
-        repr(cell.system.adaptation): cell.system.adaptation for one in asked[:1] for cell in cells_of(one.experiment)
-    }
+    members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
     wanted = {
         (name, family.key()): PackRecipe(family, member)
         for name, member in members.items()

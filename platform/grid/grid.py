@@ -15,6 +15,7 @@ from driftlab.errors import BackendLost, DriftlabError
 from driftlab.platform.backend.base import Backend, NodeId, Session, describe
 from driftlab.platform.core.records import Rows
 from driftlab.platform.grid.builds import settings_of
+from driftlab.platform.grid.forecast import Meter, meters_of
 from driftlab.platform.grid.plan import Plan
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.cell import Cell
@@ -43,10 +44,11 @@ def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Pa
     todo, kept = plan.todo, len(plan.kept)
     for reason, again in plan.again.items():
         progress.repeats(again, reason)
-    progress.begins(len(todo), kept, sum(cell.duration_s * len(cell.devices) for cell in todo))
+    meters = meters_of(experiment, todo, progress)
+    progress.begins(len(todo), kept, sum(meter.whole_s for meter in meters.values()))
     failed: tuple[tuple[str, str], ...] = ()
     if todo:
-        work = Work(settings_of(experiment, backend, progress), plan.origins, backend, directory, progress)
+        work = Work(settings_of(experiment, backend, progress), plan.origins, backend, directory, progress, meters)
         failed = _run_cells(todo, work)
     return Outcome(directory, len(todo) - len(failed), kept, failed)
 
@@ -60,6 +62,7 @@ class Work:
     backend: Backend
     directory: Path
     progress: Progress
+    meters: Mapping[str, Meter]  # by cell
 
 
 def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
@@ -93,7 +96,7 @@ def _run_cell(cell: Cell, work: Work) -> str:
     setting = work.settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
         with _session(work, cell.id) as session:
-            loop = Loop(cell, setting, session, work.progress.advanced)
+            loop = Loop(cell, setting, session, work.meters[cell.id])
             loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
     except (KeyboardInterrupt, BackendLost):

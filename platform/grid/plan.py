@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from driftlab.errors import RequestError, quoted
 from driftlab.platform.core import plugins
@@ -56,7 +57,12 @@ def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origi
     found = {}
     for cell in cells:
         code = {member.name: plugins.code_digest(member.name) for member in cell.system.members}
-        own = {plugins.drop_folder(name): digest for name, digest in code.items() if digest}
+        own: dict[str, Any] = {plugins.drop_folder(name): digest for name, digest in code.items() if digest}
+        own |= {
+            f"{one.family}/{plugins.drop_folder(one.name)}": one.version
+            for one in cell.system.members
+            if one.version > 1
+        }
         narrowed = cell_spec(spec, cell.system.name, cell.workload, cell.fleet, cell.seed)
         found[cell.id] = Origin(narrowed, {**versions, **own})
     return found

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 class Progress:
     """Hears what happens and says nothing; every listener is one of these."""
 
-    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
-        """The grid begins: so many cells to run, so many already there, so many device-seconds to simulate."""
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        """The grid begins: so many cells to run, so many already there, so many seconds of work to do, as estimated."""
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
         """Cells that the folder holds run again, for this reason."""
@@ -23,8 +23,8 @@ class Progress:
     def built(self, network: str, done: int, of: int) -> None:
         """A network is ready."""
 
-    def advanced(self, virtual_s: float) -> None:
-        """Some cell has come this many device-seconds further."""
+    def advanced(self, work_s: float) -> None:
+        """Some cell has done this many of the estimated seconds of work."""
 
     def finished(self, cell: str, reason: str) -> None:
         """A cell has ended; the reason is empty unless it failed."""
@@ -36,9 +36,9 @@ class Log(Progress):
     def __init__(self, file: TextIO, listener: Progress) -> None:
         self._file, self._listener = file, listener
 
-    def begins(self, cells: int, kept: int, virtual_s: float) -> None:
-        self._write("begins", cells=cells, kept=kept, virtual_s=virtual_s)
-        self._listener.begins(cells, kept, virtual_s)
+    def begins(self, cells: int, kept: int, work_s: float) -> None:
+        self._write("begins", cells=cells, kept=kept, work_s=work_s)
+        self._listener.begins(cells, kept, work_s)
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
         self._write("repeats", cells=list(cells), reason=reason)
@@ -51,8 +51,8 @@ class Log(Progress):
         self._write("built", network=network, done=done, of=of)
         self._listener.built(network, done, of)
 
-    def advanced(self, virtual_s: float) -> None:
-        self._listener.advanced(virtual_s)
+    def advanced(self, work_s: float) -> None:
+        self._listener.advanced(work_s)
 
     def finished(self, cell: str, reason: str) -> None:
         self._write("finished", cell=cell, reason=reason)

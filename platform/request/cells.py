@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import Stream
@@ -33,18 +33,42 @@ if TYPE_CHECKING:
     )
 
 
-def cells_of(experiment: Experiment) -> list[Cell]:
+class Point(NamedTuple):
+    """A cell of the grid by what it combines; nothing of its devices is drawn yet."""
+
+    system: System
+    workload: WorkloadPart
+    fleet: FleetPart
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.system.name}/{self.workload.label}/{self.fleet.name}/seed-{self.seed}"
+
+
+def points_of(experiment: Experiment) -> list[Point]:
     """Lay out the grid, seed by seed, so that every system has its first result early."""
     systems = systems_of(experiment)
-    tenants = [(workload, tenants_of(experiment, workload)) for workload in experiment.workloads]
     return [
-        _cell(system, workload.label, fleet, devices, seed, experiment.server.gpus)
+        Point(system, workload, fleet, seed)
         for seed in experiment.seeds
         for fleet in experiment.fleets
-        for workload, inside in tenants
-        for devices in (devices_of(fleet, workload, inside, seed),)  # the same whatever system runs on them
+        for workload in experiment.workloads
         for system in systems
     ]
+
+
+def cells_of(experiment: Experiment) -> list[Cell]:
+    """Draw the worlds of all devices and visitors, which are the same whatever system runs on them."""
+    tenants = {workload.label: tenants_of(experiment, workload) for workload in experiment.workloads}
+    drawn: dict[tuple[int, str, str], tuple[DeviceSpec, ...]] = {}
+    cells = []
+    for point in points_of(experiment):
+        where = (point.seed, point.fleet.name, point.workload.label)
+        if where not in drawn:
+            drawn[where] = devices_of(point.fleet, point.workload, tenants[point.workload.label], point.seed)
+        cells.append(_cell(point, drawn[where], experiment.server.gpus))
+    return cells
 
 
 def systems_of(experiment: Experiment) -> list[System]:
@@ -59,13 +83,19 @@ def systems_of(experiment: Experiment) -> list[System]:
     return systems + [row for row in rows if row.bound not in present]
 
 
-def _cell(
-    system: System, workload: str, fleet: FleetPart, devices: tuple[DeviceSpec, ...], seed: int, gpus: int
-) -> Cell:
-    cell_id = f"{system.name}/{workload}/{fleet.name}/seed-{seed}"
-    if system.bound == "null_link":
+def _cell(point: Point, devices: tuple[DeviceSpec, ...], gpus: int) -> Cell:
+    if point.system.bound == "null_link":
         devices = tuple(replace(device, link=link.find("null")) for device in devices)
-    return Cell(cell_id, system, workload, fleet.name, devices, seed, devices[0].duration_s, fleet.gpus or gpus)
+    return Cell(
+        point.id,
+        point.system,
+        point.workload.label,
+        point.fleet.name,
+        devices,
+        point.seed,
+        devices[0].duration_s,
+        point.fleet.gpus or gpus,
+    )
 
 
 def devices_of(

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
@@ -17,7 +16,7 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.wording import describe_fault
 from driftlab.platform.networks import zoo
-from driftlab.platform.request.cells import cells_of, described, has_own_classes, measured_of, open_workload, system_of
+from driftlab.platform.request.cells import described, has_own_classes, measured_of, open_workload, points_of, system_of
 from driftlab.platform.tasks.tasks import SEGMENTATION, TASKS
 from driftlab.platform.world import apps, hardware, link
 
@@ -95,7 +94,7 @@ def faults_of(experiment: Experiment) -> list[str]:
         if experiment.window_s * workload.fps < 1
     ]
     if not faults:
-        faults += _twins([cell.id for cell in cells_of(experiment)])
+        faults += _twins([point.id for point in points_of(experiment)])
     return faults
 
 
@@ -136,7 +135,7 @@ def _check_apps(workload: WorkloadPart) -> None:
         if "duration_s" in workload.churn:
             raise RequestError("churn holds duration_s; it lasts as long as the workload, leave it out")
         churn = apps.from_mapping({"name": "churn", **workload.churn})
-        apps.draw_trace([apps.App(name) for name in names], churn, np.random.default_rng(0))
+        apps.check(names, churn)
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:

@@ -15,6 +15,7 @@ from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_
 from driftlab.platform.core.documents import read_text, read_yaml
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.networks import zoo
+from driftlab.platform.request import sets
 from driftlab.platform.request.cells import systems_of, written_out
 from driftlab.platform.request.check import faults_of, report, shape_faults
 from driftlab.platform.request.overrides import apply_overrides, merged
@@ -313,6 +314,9 @@ def _checked(document: Mapping[str, Any], source: str) -> Experiment:
 
 
 def _validated(document: Mapping[str, Any], source: str) -> Experiment:
+    document, faults = sets.written_out(document)
+    if faults:
+        raise RequestError(report(source, faults))
     try:
         experiment = Experiment.model_validate(document)
     except ValidationError as error:

@@ -32,7 +32,7 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
             raise RequestError(
                 f"--set '{shortened(override)}' is not KEY=VALUE, such as --set workloads.0.duration_s=30."
             )
-        _set(result, path.split("."), _value(text, override), override)
+        set_at(result, path.split("."), _value(text, override), f"--set '{shortened(override)}'")
     return result
 
 
@@ -46,24 +46,24 @@ def _value(text: str, override: str) -> Any:
         raise RequestError(f"--set '{shortened(override)}': {error}.") from None
 
 
-def _set(document: Any, path: list[str], value: Any, override: str) -> None:
+def set_at(document: Any, path: list[str], value: Any, told: str) -> None:
+    """Put a value at a place of a document; `told` says in errors whose request that is."""
     *parents, last = path
     here = document
     for depth, key in enumerate(parents):
-        here = here[_position(here, key, override)] if isinstance(here, list) else here.setdefault(key, {})
+        here = here[_position(here, key, told)] if isinstance(here, list) else here.setdefault(key, {})
         if not isinstance(here, dict | list):
             place = ".".join(path[: depth + 1])
-            raise RequestError(f"--set '{shortened(override)}': {place} is {quoted(here)}, which has nothing below it.")
+            raise RequestError(f"{told}: {place} is {quoted(here)}, which has nothing below it.")
     if isinstance(here, list):
-        here[_position(here, last, override)] = value
+        here[_position(here, last, told)] = value
     else:
         here[last] = value
 
 
-def _position(items: list[Any], key: str, override: str) -> int:
+def _position(items: list[Any], key: str, told: str) -> int:
     if not (key.isascii() and key.isdecimal()) or len(key) > MAX_DIGITS or int(key) >= len(items):
         raise RequestError(
-            f"--set '{shortened(override)}': '{shortened(key)}' is no position in a list of {len(items)} "
-            f"(0 to {len(items) - 1})."
+            f"{told}: '{shortened(key)}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
         )
     return int(key)

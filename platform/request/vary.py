@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, unknown_name
@@ -31,7 +31,7 @@ def expanded(systems: Sequence[str | SystemPart]) -> tuple[tuple[str | SystemPar
         if isinstance(part, str):
             rows.append(part)
             continue
-        found = [*_key_faults(part), *_name_faults(part)]
+        found = [*_key_faults(part), *naming_faults(part.vary or {}, part.name)]
         rows += [] if found else _rows(part)
         faults += [f"systems.{number}.{fault}" for fault in found or _called_wrongly(part)]
     return tuple(rows), faults
@@ -39,11 +39,12 @@ def expanded(systems: Sequence[str | SystemPart]) -> tuple[tuple[str | SystemPar
 
 def _rows(part: SystemPart) -> list[SystemPart]:
     keys = list(part.vary or {})
-    choices = [_labelled(values) for values in (part.vary or {}).values()]
+    choices = [labelled(values) for values in (part.vary or {}).values()]
     return [_row(part, dict(zip(keys, choice, strict=True))) for choice in itertools.product(*choices)]
 
 
-def _labelled(values: list[Any] | dict[Any, Any]) -> list[tuple[str, Any]]:
+def labelled(values: list[Any] | dict[Any, Any]) -> list[tuple[str, Any]]:
+    """List values with what a name calls them: by themselves, or by the labels that they were given."""
     pairs = values.items() if isinstance(values, dict) else zip(values, values, strict=True)
     return [(str(label), value) for label, value in pairs]
 
@@ -58,8 +59,13 @@ def _row(part: SystemPart, choice: dict[str, tuple[str, Any]]) -> SystemPart:
             changed[family] = {"name": member.name, **dict(member.params), parameter: value}
         else:
             changed[family] = value
+    return part.model_copy(update={**changed, "name": named(part.name, choice)})
+
+
+def named(name: str, choice: Mapping[str, tuple[str, Any]]) -> str:
+    """Put the labels of the values that were chosen into the places of a name."""
     labels = {_last(key): label for key, (label, _) in choice.items()}
-    return part.model_copy(update={**changed, "name": PLACE.sub(lambda found: labels[found[1]], part.name)})
+    return PLACE.sub(lambda found: labels[found[1]], name)
 
 
 def _member(part: SystemPart, family: str) -> Member:
@@ -90,16 +96,16 @@ def _key_faults(part: SystemPart) -> Iterator[str]:
             yield f"vary.{key}: {error}"
 
 
-def _name_faults(part: SystemPart) -> Iterator[str]:
+def naming_faults(vary: Iterable[str], name: str, field: str = "name") -> Iterator[str]:
     """Ask for a name that every varied key gives a part to, so that no two rows are called alike."""
-    varied, held = Counter(_last(key) for key in part.vary or {}), set(PLACE.findall(part.name))
+    varied, held = Counter(_last(key) for key in vary), set(PLACE.findall(name))
     yield from (
         f"vary has {count} keys '{key}', which a name cannot tell apart" for key, count in varied.items() if count > 1
     )
     for key in sorted(varied.keys() - held):
-        yield f"name is '{part.name}': it does not hold {{{key}}}, so all its rows would be called alike"
+        yield f"{field} is '{name}': it does not hold {{{key}}}, so all its rows would be called alike"
     for key in sorted(held - varied.keys()):
-        yield f"name is '{part.name}': nothing varies {{{key}}}; varied: {', '.join(sorted(varied)) or 'nothing'}"
+        yield f"{field} is '{name}': nothing varies {{{key}}}; varied: {', '.join(sorted(varied)) or 'nothing'}"
 
 
 def _called_wrongly(part: SystemPart) -> list[str]:

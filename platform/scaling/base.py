@@ -50,8 +50,9 @@ class Scaling(ABC):
     plain arrays by name, so that it is built once and read everywhere.
     """
 
-    needs_data: ClassVar[bool]  # True: building trains on labelled data, and takes a while
-    nested: ClassVar[bool]  # True: a larger network contains the smaller ones, a switch moves only the difference
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
+    needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
+    nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
 
     @abstractmethod
     def build(self, model: nn.Module, data: Data | None) -> Any:

@@ -105,6 +105,7 @@ EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window
 class Scheduling(ABC):
     """Base of the family. A member is a frozen dataclass and its verb a pure function."""
 
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     wants: ClassVar[Wants] = Wants()
 
     @abstractmethod

@@ -72,9 +72,10 @@ RESYNC_BYTES = 16  # a device's request for every weight
 class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts). A member is a frozen dataclass."""
 
-    feeds_learner: ClassVar[bool]  # whether its samples are trained on
-    place: ClassVar[Literal["server", "device"]] = "server"  # location of the learner; on the device the link is unused
-    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what the downlink carries
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
+    feeds_learner: ClassVar[bool]  # whether its samples ever reach a learner
+    place: ClassVar[Literal["server", "device"]] = "server"  # where that learner stands; on a device nothing crosses
+    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what comes back
     needs_labels: ClassVar[bool] = False  # whether its plans compare the student with a teacher
     free: ClassVar[bool] = False  # a bound: links and servers take no time
     learns: Literal["instead", "beside"] = "beside"  # on the device: instead of inference, or on a share beside it

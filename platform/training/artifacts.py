@@ -19,7 +19,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.core.ranges import BEFORE
+from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class FamilyRecipe:
 
     network: Recipe
     scaling: Member
-    version: int = 4  # raise it when a change of a member, the data or the training changes the result
+    version: int = 4  # raise it when the data or the training of all members change; a member has a version of its own
 
     def key(self) -> str:
         """Hash the recipe with every parameter of the member and, for a user's member, its file."""
@@ -69,7 +69,7 @@ class PackRecipe:
 
     family: FamilyRecipe
     adaptation: Member
-    version: int = 1  # raise it when a change of the member or the data changes the result
+    version: int = 1  # raise it when the data change what comes out; a member has a version of its own
 
     def key(self) -> str:
         """Hash the family's recipe with every parameter of the member and, for a user's member, its file."""
@@ -121,6 +121,13 @@ def obtain_pack(recipe: PackRecipe) -> Weights:
     )
 
 
+def is_kept(recipe: FamilyRecipe) -> bool:
+    """Tell whether a family, or the network of one that is made anew each time, lies in the cache."""
+    network = f"{recipe.network.network}-{recipe.network.key()}"
+    family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
+    return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
+
+
 def cache_folder() -> Path:
     """Return the folder of built networks."""
     import platformdirs
@@ -161,6 +168,7 @@ def _member_origin(member: Member) -> Origin:
     return {
         "name": plugins.drop_folder(member.name),
         "code": plugins.code_digest(member.name),
+        **({"member version": version} if (version := member.version) > 1 else {}),
         **_decisive(member.make()),
     }
 

@@ -87,10 +87,8 @@ def from_mapping(given: Mapping[str, Any]) -> Churn:
 
 def draw_trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
     """Draw the events in order of time; applications that run at the start come at 0 s."""
+    check([app.name for app in apps], churn)
     known = {app.name: app for app in apps}
-    if len(known) < len(apps) or len(apps) < churn.least:
-        names = ", ".join(app.name for app in apps) or "none"
-        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {names}.")
     most = min(churn.most, len(apps))
     running = _first(sorted(known), churn, most, rng)
     events = [Event(0.0, "start", known[name]) for name in running]
@@ -107,6 +105,13 @@ def draw_trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> t
             changed = known[running[rng.integers(len(running))]]
             events.append(Event(time_s, "change", _changed(changed, churn, rng)))
     return tuple(events)
+
+
+def check(names: Sequence[str], churn: Churn) -> None:
+    """Refuse applications for which no trace can be drawn."""
+    if len(set(names)) < len(names) or len(names) < churn.least:
+        told = ", ".join(names) or "none"
+        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {told}.")
 
 
 def stationary(churn: Churn, most: int) -> npt.NDArray[np.float64]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from driftlab.errors import RequestError, quoted, shortened
+from driftlab.platform.core.parameters import checker_of
 from driftlab.platform.core.wording import describe_fault
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ STRICT: ConfigDict = {"extra": "forbid"}  # the __pydantic_config__ of every pro
 
 
 def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
-    """Build a frozen dataclass whose fields carry their limits; all faults are reported at once."""
-    from pydantic import TypeAdapter, ValidationError
+    """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(cls).validate_python(dict(given))
+        return cast("Profile", checker_of(cls).validate_python(dict(given)))
     except ValidationError as error:
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         faults = "; ".join(_fault(detail, known) for detail in error.errors())

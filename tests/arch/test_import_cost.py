@@ -17,12 +17,21 @@ def loaded_by(code: str) -> set[str]:
     end = "import json, sys; print(json.dumps(list(sys.modules)))"
     wrapped = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\n{end}"
     done = subprocess.run([sys.executable, "-c", wrapped], capture_output=True, text=True, check=True)
+    assert "Error" not in done.stderr
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 
 
 @pytest.mark.parametrize("code", ["import driftlab", HELP], ids=["import", "help"])
 def test_nothing_heavy_is_loaded(code: str):
     assert loaded_by(code) & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    "words", ["list", "show adaptation/distill", "run nestdnn-fig10 --dry-run", "run demo --dry-run"]
+)
+def test_reading_loads_nothing_that_computes(words: str):
+    code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
+    assert loaded_by(code) & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
 
 
 def test_a_heavy_import_would_be_seen():

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.platform.core.catalogue import BASES, FAMILIES
+from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.systems.table import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +84,9 @@ def invoke(words: list[str]) -> str:
 
 
 def write_files(page: Path, folder: Path) -> None:
+    """Put the files of a page, and the examples that it links, where its commands find them."""
+    for name in re.findall(r"\]\(examples/([^)]+)\)", prose(page)):
+        shutil.copy(DOCS / "examples" / name, folder / name)
     for block in blocks(page):
         if block.name:
             (folder / block.name).write_text(block.text, encoding="utf-8")
@@ -201,7 +206,9 @@ def test_the_picture_is_whole():
 def test_the_example_files_are_those_of_the_page():
     written = {block.name: block.text for block in blocks(OWN) if block.name}
     kept = {file.name: file.read_text(encoding="utf-8") for file in (DOCS / "examples").iterdir() if file.is_file()}
-    assert written == kept
+    assert written == {name: text for name, text in kept.items() if name in written}
+    linked = {target for _, target in re.findall(r"\[([^]]+)\]\(examples/([^)]+)\)", prose(OWN))}
+    assert linked | set(written) == set(kept)
 
 
 @pytest.mark.slow
@@ -214,11 +221,35 @@ def test_the_table_of_families_names_all_that_a_member_must_have(family: str):
     assert needed <= set(re.findall(r"`(\w+)`", row))
 
 
+def test_each_family_has_an_example_that_runs_and_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_files(OWN, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (command,) = (command for command in commands(OWN) if "families.yaml" in command and "inline" in command)
+    invoke(shlex.split(command)[1:])
+    run = open_run(tmp_path / "runs/families")
+    batches = run.frame("adaptations")
+    assert set(batches["cell"]) == {"contrast/town/one/seed-0"}
+    assert (batches["iterations"] == 1).all()
+    shares = run.frame("shares").set_index("cell")
+    by_priority = shares.loc["by_priority/town/one/seed-0"].groupby("app")["share"].mean()
+    assert by_priority.to_dict() == pytest.approx({"front": 0.9 * 3 / 4, "side": 0.9 / 4})
+    variants = run.frame("variants").query("cell.str.startswith('thrifty')")
+    assert set(shares.loc["thrifty/town/one/seed-0"]["variant"].dropna()) <= set(variants["variant"])
+    energy = run.frame("runs").set_index("system")["energy_j"]
+    assert energy["thrifty"] < 0.9 * energy["by_priority"]
+    for name in (
+        "adaptation/contrast.py:Contrast",
+        "scaling/thrifty.py:Thrifty",
+        "scheduling/by_priority.py:ByPriority",
+    ):
+        assert "in [0, " in invoke(["show", name])
+
+
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
     monkeypatch.chdir(tmp_path)
     write_files(OWN, tmp_path)
-    tiny = [command for command in commands(OWN) if "--backend inline" in command]
+    tiny = [command for command in commands(OWN) if "--backend inline" in command and "every_minute" in command]
     assert len(tiny) == 1
     output = invoke(shlex.split(tiny[0])[1:])
     assert re.search(r"^driving_la +every_minute ", output, re.MULTILINE), output

@@ -12,9 +12,9 @@ import sharing_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-READS = {"driftlab", "driftlab.platform.results"}
+READS = {"driftlab", "driftlab.platform.results.figures"}
 READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
-READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
+READS |= {"matplotlib.pyplot", "io", "os"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
@@ -35,12 +35,13 @@ def test_a_notebook_runs_and_draws(path, tmp_path, monkeypatch):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    run = make_run(path.stem, tmp_path / "run")
-    monkeypatch.setenv("DRIFTLAB_RUN", str(run))
+    make_run(path.stem, tmp_path / "runs" / "made")
+    monkeypatch.delenv("DRIFTLAB_RUN", raising=False)
+    (tmp_path / "notebooks").mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     notebook = jupytext.read(path)
     client = nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path / "notebooks")}}
     )
     client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]

@@ -133,7 +133,14 @@ def test_every_name_that_is_listed_can_be_shown(kind: str):
 
 def test_a_member_lists_its_parameters_with_defaults():
     facts = json.loads(call("show", "adaptation/distill", "--json").stdout)["facts"]
-    assert {"parameter": "fraction", "default": 0.05, "type": "float"} in facts
+    assert facts[0] == {
+        "parameter": "fraction",
+        "default": 0.05,
+        "unit": "",
+        "type": "float",
+        "range": "in (0, 1]",
+        "meaning": "share of the weights that a phase changes",
+    }
 
 
 def test_everything_is_listed_by_kind():

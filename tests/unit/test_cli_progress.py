@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -23,9 +24,9 @@ def bars(screen) -> Bars:
     return Bars(console=Console(file=screen, force_terminal=True, width=100), auto_refresh=False)
 
 
-def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen):
+def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen, monkeypatch):
     bar = Bar(bars)
-    bar.begins(cells=2, kept=0, virtual_s=24.0)
+    bar.begins(cells=2, kept=0, work_s=24.0)
     (task,) = bars.tasks
     for number, network in enumerate(NETWORKS[:2], start=1):
         bar.building(network, number, len(NETWORKS))
@@ -37,7 +38,10 @@ def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen)
     bar.built(NETWORKS[2], 3, len(NETWORKS))
     (task,) = bars.tasks
     assert (task.description, task.completed, task.total) == ("0/2 cells", 0, 24.0)
-    bar.advanced(12.0)
+    for now_s in (100.0, 106.0):  # what was done before the first report says nothing about the pace
+        monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
+        bar.advanced(6.0)
+    assert task.fields["left"] == "about 12 seconds left"
     bar.finished("ams/running/one/seed-0", "")
     bar.finished("no_custom/running/one/seed-0", "out of luck")
     assert (task.description, task.completed) == ("2/2 cells", 12.0)
@@ -46,7 +50,7 @@ def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen)
 
 def test_lines_say_the_same(capsys):
     lines = Lines()
-    lines.begins(cells=2, kept=1, virtual_s=24.0)
+    lines.begins(cells=2, kept=1, work_s=24.0)
     for number, network in enumerate(NETWORKS, start=1):
         lines.building(network, number, len(NETWORKS))
     for number, network in enumerate(NETWORKS, start=1):

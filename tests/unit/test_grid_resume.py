@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
+from driftlab.platform.core.catalogue import member_class
 from driftlab.platform.grid import plan
 from driftlab.platform.grid import run as lab
 from driftlab.platform.grid.plan import origins_of, plan_of
@@ -150,6 +151,16 @@ def test_cells_of_another_version_run_again(run, monkeypatch, package):
     assert todo == CELLS
     ((reason, cells),) = again.items()
     assert (cells, f"{package} was {real(package)[:12]}, now 99" in reason) == (CELLS, True)
+
+
+@pytest.mark.parametrize(("family", "name"), [("streaming", "one_time"), ("adaptation", "distill")])
+def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypatch, family, name):
+    monkeypatch.setattr(member_class(family, name), "version", 2)
+    todo, again = planned(run)
+    assert todo == [cell for cell in CELLS if cell.startswith("one_time/")]
+    assert 0 < len(todo) < len(CELLS)
+    ((reason, cells),) = again.items()
+    assert (cells, f"{family}/{name} was None, now 2" in reason) == (todo, True)
 
 
 def test_reasons_are_logged_and_told(run):

@@ -142,8 +142,8 @@ def test_the_log_tells_everyone_and_keeps_it(tmp_path):
     heard = []
 
     class Listener(Progress):
-        def begins(self, cells, kept, virtual_s):
-            heard.append(("begins", cells, kept, virtual_s))
+        def begins(self, cells, kept, work_s):
+            heard.append(("begins", cells, kept, work_s))
 
         def building(self, network, number, of):
             heard.append(("building", network, number, of))
@@ -151,8 +151,8 @@ def test_the_log_tells_everyone_and_keeps_it(tmp_path):
         def built(self, network, done, of):
             heard.append(("built", network, done, of))
 
-        def advanced(self, virtual_s):
-            heard.append(("advanced", virtual_s))
+        def advanced(self, work_s):
+            heard.append(("advanced", work_s))
 
         def finished(self, cell, reason):
             heard.append(("finished", cell, reason))

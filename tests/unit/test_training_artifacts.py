@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import Member, member_class
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.nodes.builder import Builder
 from driftlab.platform.training import artifacts, pretrain
@@ -294,3 +294,16 @@ def test_a_network_that_was_kept_without_its_recipe_is_known_by_the_json_beside_
     save_file(load_file(kept()), kept(), metadata={"digest": digest(WEIGHTS)})
     obtain(RECIPE)
     assert built == [RECIPE]
+
+
+def test_the_version_of_a_member_changes_what_stands_on_it_alone(monkeypatch):
+    def keys():
+        families = [FamilyRecipe(RECIPE, Member("scaling", name)) for name in ("usnet", "nested")]
+        packs = [PackRecipe(families[1], Member("adaptation", name)) for name in ("tent", "shot")]
+        return [recipe.key() for recipe in (*families, *packs)]
+
+    before = keys()
+    monkeypatch.setattr(member_class("scaling", "usnet"), "version", 2)
+    assert [a == b for a, b in zip(before, keys(), strict=True)] == [False, True, True, True]
+    monkeypatch.setattr(member_class("adaptation", "shot"), "version", 2)
+    assert [a == b for a, b in zip(before, keys(), strict=True)] == [False, True, True, False]

@@ -94,6 +94,18 @@ def open_run(path: str | Path) -> Run:
     return Run(path=folder, spec=read_spec(folder), info=_info(folder))
 
 
+def newest_run(start: str | Path = ".") -> Path:
+    """Find the newest run in `runs/` of a folder, or of the nearest one above it that has runs."""
+    here = Path(start).absolute()
+    for folder in (here, *here.parents):
+        specs = sorted((folder / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
+        if specs:
+            return specs[-1].parent
+    raise RequestError(
+        f"There is no run in {here / 'runs'}, nor in a folder runs above. Give the folder of a run, or make one first."
+    )
+
+
 def read_spec(folder: Path) -> Mapping[str, Any]:
     """Read what a run was asked to run."""
     import yaml

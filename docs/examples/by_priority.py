@@ -1,0 +1,25 @@
+"""By priority: an application's share of the machine is its share of all priorities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Window
+
+
+@dataclass(frozen=True)
+class ByPriority(Scheduling):
+    """Divide the machine in proportion to priorities; which network runs on a share is left to the scaling member."""
+
+    reserve: Annotated[float, Ge(0), Lt(1), Means("share of the machine that nobody gets")] = 0.0
+
+    def allocate(self, window: Window) -> Allocation:
+        """Return one grant per demand, in the order of the demands; shares add up to at most 1."""
+        whole = sum(demand.priority for demand in window.demands)
+        return Allocation(
+            tuple(Grant((1 - self.reserve) * demand.priority / whole) for demand in window.demands),
+        )

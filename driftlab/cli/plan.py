@@ -1,0 +1,70 @@
+"""`driftlab run --dry-run`: what would run, how long it takes on this machine, and what it needs."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from driftlab.cli.output import count, lasting, print_columns, print_json, say
+from driftlab.errors import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from driftlab.platform.request.cells import Point
+    from driftlab.platform.request.experiment import Experiment
+
+LONGEST_LIST = 200  # characters of names
+MIB, GIB = 2**20, 2**30
+
+
+def print_plan(spec: Experiment, as_json: bool) -> None:
+    """Summarise the grid, and say how long it takes and what it needs on this machine; no data is drawn for it."""
+    from driftlab.platform.request.cells import points_of
+
+    points = points_of(spec)
+    if as_json:
+        print_json(
+            {"experiment": spec.name, "cells": [point.id for point in points], "spec": spec.model_dump(mode="json")}
+        )
+        return
+    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points))])
+    say(f"{count(len(points), 'cell')}; nothing was run.")
+
+
+def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:
+    """Say what the grid combines."""
+    systems = dict.fromkeys(point.system.name for point in points)
+    fleets = [f"{part.name} ({count(sum(one.count for one in part.devices), 'device')})" for part in spec.fleets]
+    workloads = [f"{part.label} ({_length(part.duration_s)} at {part.fps:g} fps)" for part in spec.workloads]
+    for name, values in (
+        ("systems", systems),
+        ("workloads", workloads),
+        ("fleets", fleets),
+        ("seeds", [str(seed) for seed in spec.seeds]),
+    ):
+        listed = shortened(", ".join(values), LONGEST_LIST)
+        yield name, f"{listed}  [{len(values)}]" if len(values) > 1 else listed
+
+
+def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
+    """Say what a run takes on this machine."""
+    from driftlab.platform.backend.host import usable_cores
+    from driftlab.platform.grid.forecast import forecast
+    from driftlab.platform.grid.paths import RUNS
+    from driftlab.platform.request.size import size_of
+
+    size, expected, cores = size_of(spec), forecast(spec), usable_cores()
+    folder = next(path for path in (RUNS.absolute(), *RUNS.absolute().parents) if path.exists())
+    yield "networks", f"{expected.to_build} to build, {expected.kept} kept from earlier runs"
+    yield "frames", f"{expected.frames:,.0f}"
+    yield (
+        "time",
+        f"about {lasting(expected.on_this_machine_s(cores, cells))} on {count(cores, 'core')} of this machine",
+    )
+    yield "memory", f"{size.memory_bytes / GIB:.1f} GiB"
+    yield "disk", f"{size.disk_bytes / MIB:,.0f} MiB; {shutil.disk_usage(folder).free / MIB:,.0f} MiB are free"
+
+
+def _length(duration_s: float | None) -> str:
+    return "as long as it is" if duration_s is None else f"{duration_s:g} s"

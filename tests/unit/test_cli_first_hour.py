@@ -1,0 +1,139 @@
+"""What a newcomer meets: examples, completion, what a run would take, and a Ctrl-C that is heard at once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import driftlab
+from driftlab.cli import app as front
+from driftlab.cli.output import lasting
+from driftlab.errors import RequestError
+from driftlab.platform.request.experiment import names
+
+DEEP = """
+import hashlib, signal, sys
+from driftlab.cli import app
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+
+def compute(name):
+    sys.stdout.write("computing")
+    sys.stdout.flush()
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # for half an hour, and no signal ends it
+
+app.catalogue.kind_of = compute
+sys.argv[1:] = ["list"]
+app.main()
+"""
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(front.build_app(), list(words), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def completed(line: str) -> list[str]:
+    """What the shell is told when Tab is pressed at the end of a line."""
+    words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+    environment = {"_DRIFTLAB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    code = [sys.executable, "-m", "driftlab"]
+    done = subprocess.run(code, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("driftlab run ams-t", ["ams-table1", "ams-table2", "ams-table3"]),
+        ("driftlab run quick --system no_custom,on", ["no_custom,one_time", "no_custom,onda", "no_custom,on_device"]),
+        ("driftlab run quick --workload streets/w", ["streets/walking_paris", "streets/walking_ny"]),
+        ("driftlab list sy", ["systems"]),
+        ("driftlab show sched", ["scheduling/"]),
+        ("driftlab show scheduling/ne", ["scheduling/nestdnn"]),
+        ("driftlab show nothing/a", []),
+    ],
+)
+def test_names_are_completed(line: str, words: list[str]):
+    assert sorted(completed(line)) == sorted(words)
+
+
+def test_help_of_run_has_examples_that_can_be_asked_for():
+    help_text = call("run", "--help")
+    examples = re.findall(r"^ +driftlab (run .*?)(?:  .*)?$", help_text, re.MULTILINE)
+    assert len(examples) >= 5
+    known = [words[1] for words in map(shlex.split, examples) if words[1] in names()]
+    assert len(known) >= 4
+
+
+def test_claims_are_listed_by_their_numbers():
+    listed = [line.split()[0] for line in call("list", "claims").splitlines()]
+    keys = [(name.split("-")[0], int(re.search(r"\d+", name)[0])) for name in listed]
+    assert keys == sorted(keys)
+    assert any(number > 9 for _, number in keys)
+
+
+def test_a_plan_summarises_the_grid_and_what_it_takes():
+    rows = dict(line.split("  ", 1) for line in call("run", "ams-clients", "--dry-run").splitlines() if "  " in line)
+    said = {name.strip(): text.strip() for name, text in rows.items()}
+    assert list(said) == ["systems", "workloads", "fleets", "seeds", "networks", "frames", "time", "memory", "disk"]
+    assert said["systems"] == "ams, ams-steady, ams-patient  [3]"
+    assert "devices-4 (4 devices)" in said["fleets"]
+    assert said["frames"] == f"{3 * 5 * (9 + 4 + 6 + 9) * 150:,}"
+    assert re.match(r"about \d", said["time"])
+    assert re.match(r"\d[\d,]* MiB; \d[\d,]* MiB are free", said["disk"])
+    assert "60 cells; nothing was run." in call("run", "ams-clients", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.2, "1 second"), (89, "89 seconds"), (90, "1.5 minutes"), (7200, "2 hours"), (864_000, "10 days")],
+)
+def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float, said: str):
+    assert lasting(seconds) == said
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
+    reading, writing = pty.openpty() if terminal else os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", DEEP], stdout=subprocess.PIPE, stderr=writing)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.read(9) == b"computing"
+        child.send_signal(signal.SIGINT)
+        assert select.select([reading], [], [], 30.0)[0], "nothing was said"
+        said = os.read(reading, 1000)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    assert said.startswith(front.CLEAR_LINE) is terminal  # a progress bar on that line makes room
+    assert front.STOPPING.strip() in said
+
+
+def test_the_newest_run_is_found_from_any_folder_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for age, name in enumerate(["old", "new"]):
+        spec = tmp_path / "runs" / name / "spec.yaml"
+        spec.parent.mkdir(parents=True)
+        spec.touch()
+        os.utime(spec, (1e9 + age, 1e9 + age))
+    below = tmp_path / "notebooks" / "mine"
+    (below / "runs").mkdir(parents=True)  # one without a run does not end the search
+    assert driftlab.newest_run(below) == tmp_path / "runs" / "new"
+    monkeypatch.chdir(below)
+    assert driftlab.newest_run() == tmp_path / "runs" / "new"
+
+
+def test_where_there_is_no_run_that_is_said():
+    with pytest.raises(RequestError, match="There is no run in /proc/runs"):
+        driftlab.newest_run("/proc")

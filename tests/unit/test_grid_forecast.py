@@ -1,0 +1,110 @@
+"""What a run is expected to take: counted by hand for each kind of learning, and told as work goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftlab.cli.progress import Pace
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.grid import forecast as forecasts
+from driftlab.platform.grid.forecast import Courses, Meter, forecast, meters_of
+from driftlab.platform.grid.progress import Progress
+from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.request.size import FRAME_S, STEP_PX_S
+from driftlab.platform.systems.system import System
+from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.training import artifacts
+
+PIXELS = 32 * 48
+STREAM = StreamSpec("streets/running", 0, 32, 48, 2.0, 60.0)
+DOCUMENT = {
+    "name": "asked",
+    "systems": ["no_custom", "ams"],
+    "bounds": False,
+    "seeds": [0, 1],
+    "workloads": [{"name": "streets/running", "duration_s": 60.0, "fps": 2.0, "height": 32, "width": 48}],
+    "fleets": [{"name": "three", "devices": [{"count": 3}]}],
+}
+
+
+def course(system: System):
+    (found,) = Courses(10.0).of(system, [STREAM], live=True)
+    return found
+
+
+def passes(system: System) -> list[tuple[float, float]]:
+    return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in course(system).learning]
+
+
+def test_answering_takes_as_long_as_there_are_frames():
+    assert course(SYSTEMS["no_custom"]).until(60.0) == pytest.approx(120 * FRAME_S)
+    assert passes(SYSTEMS["no_custom"]) == []
+
+
+def test_phases_are_those_that_the_streaming_member_plans():
+    assert passes(SYSTEMS["ams"]) == [(at_s, pytest.approx(60 * 4)) for at_s in (10.0, 20.0, 30.0, 40.0, 50.0)]
+    assert passes(SYSTEMS["best_static"]) == [(0.0, pytest.approx(300 * 4))]
+    every = Member("streaming", "one_time", (("sample_s", 20.0), ("iterations", 7)))
+    assert passes(System("once", "", every, Member("adaptation", "distill"))) == [(20.0, pytest.approx(7 * 4))]
+
+
+def test_on_the_stream_every_batch_is_learned_from():
+    adaptation = Member("adaptation", "onda", (("stream_batch", 40),))
+    found = passes(System("onda", "", adaptation=adaptation))
+    assert found == [(at_s, pytest.approx(40 * forecasts.FORWARD_SHARE)) for at_s in (0.0, 20.0, 40.0)]
+
+
+def test_members_whose_parameters_are_lists_can_be_asked():
+    assert passes(System("listed", "", scaling=Member("scaling", "nested", (("keep", [1.0, 0.5]),)))) == []
+    distill = Member("adaptation", "distill", (("lengths", [5, 10]),))
+    assert len(passes(System("listed", "", Member("streaming", "ams"), distill))) == 5
+
+
+def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeypatch):
+    def refuse(*args):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(forecasts, "_phases", refuse)
+    assert passes(SYSTEMS["ams"]) == []
+
+
+def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
+    cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
+    told = []
+    meter = Meter(cell, Courses(30.0).of(cell.system, [cell.devices[0].tenants[0].stream], live=True), told.append)
+    meter(3 * 30.0)
+    meter(3 * 30.0)
+    phase_s = 240 * PIXELS * STEP_PX_S
+    assert told == [pytest.approx(3 * (60 * FRAME_S + 2 * phase_s)), pytest.approx(3 * (60 * FRAME_S + 3 * phase_s))]
+    assert sum(told) == pytest.approx(meter.whole_s)
+
+
+def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
+    monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path))
+    experiment = parse(DOCUMENT)
+    found = forecast(experiment)
+    meters = meters_of(experiment, cells_of(experiment), Progress())
+    assert len(meters) == 4
+    assert found.cells_s == pytest.approx(sum(meter.whole_s for meter in meters.values()))
+    assert (found.frames, found.to_build, found.kept) == (4 * 3 * 120, 1, 0)
+    assert found.building_s == pytest.approx(2500 * 4 * PIXELS * STEP_PX_S)
+    (recipe,) = forecasts.recipes_of(experiment).values()
+    (tmp_path / f"tiny-{recipe.network.key()}.safetensors").touch()
+    assert (forecast(experiment).to_build, forecast(experiment).kept) == (0, 1)
+    monkeypatch.setattr(forecasts, "slowness", lambda: 1.0)
+    one, two = (found.on_this_machine_s(cores, 4) - forecasts.START_S - found.building_s for cores in (1, 2))
+    assert one == pytest.approx(2 * two)
+
+
+def test_the_pace_leaves_the_start_of_workers_out():
+    pace = Pace(100.0)
+    for now_s, work in ((30.0, 2.0), (31.0, 2.0)):  # half a minute before anything was reported
+        pace.advanced(work, now_s)
+        assert pace.left_s is None  # too little to tell
+    pace.advanced(8.0, 35.0)
+    assert pace.left_s == pytest.approx(5.0 * 88 / 10)
+    pace.advanced(88.0, 80.0)
+    assert pace.left_s is None
+    assert pace.share == 1.0
