@@ -26,7 +26,9 @@ def test_nothing_heavy_is_loaded(code: str):
     assert loaded_by(code) & HEAVY == set()
 
 
-@pytest.mark.parametrize("words", ["list", "show adaptation/distill", "run nestdnn-fig10 --dry-run", "run demo --dry-run"])
+@pytest.mark.parametrize(
+    "words", ["list", "show adaptation/distill", "run nestdnn-fig10 --dry-run", "run demo --dry-run"]
+)
 def test_reading_loads_nothing_that_computes(words: str):
     code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
     assert loaded_by(code) & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
