@@ -10,8 +10,8 @@ from tables_factory import Made
 
 from driftlab.platform.results.analysis import sharing
 from driftlab.platform.results.analysis.measured import Measured, Untestable
-from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
-from driftlab.platform.results.claims.base import judge
+from driftlab.platform.results.claims import measures
+from driftlab.platform.results.claims.base import every_claim, judge
 
 SEEDS = (0, 1, 2)
 KEEP = (0.8, 0.6, 0.45, 0.3)
@@ -96,11 +96,11 @@ def shared(rows: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> Made:
 WAITS: dict[str, Any] = {"share": 0.0} | dict.fromkeys(
     ("variant", "accuracy", "known_accuracy", "latency_ms", "energy_j")
 )
-CLAIMS = {claim.id: claim for claim in (*nestdnn.CLAIMS, *nestdnn_sharing.CLAIMS)}
+CLAIMS = {name: claim for name, claim in every_claim().items() if name.startswith("N")}
 
 
 def claim(name: str, tables: Made) -> Measured:
-    found = CLAIMS[name].measure(tables)
+    found = CLAIMS[name].ask(tables)
     assert isinstance(found, Measured), found
     return found
 
@@ -110,7 +110,7 @@ def value(name: str, tables: Made) -> float:
 
 
 def word(name: str, tables: Made) -> str:
-    return judge(CLAIMS[name], CLAIMS[name].measure(tables)).word
+    return judge(CLAIMS[name], CLAIMS[name].ask(tables)).word
 
 
 FAMILIES: dict[str, dict[str, list[float]]] = {
@@ -140,16 +140,16 @@ def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_tra
     assert found.value == pytest.approx((0.1 + 0.2 - 0.1 + 0.0) / 4)
     told = "at least as good at 75% of 8 points; over a random choice +0.150"
     assert found.note == f"{told}, over 2 applications, each of a seed of its own"
-    assert isinstance(CLAIMS["N-1"].measure(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
+    assert isinstance(CLAIMS["N-1"].ask(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
 
 
 def test_shares_kept_go_with_the_networks_from_the_smallest_on():
-    found = nestdnn.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
+    found = sharing.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
     assert found[found["app"] == "a"][["share", "accuracy"]].to_numpy().tolist() == [[0.25, 0.3], [0.5, 0.7], [1, 0.9]]
 
 
 def test_where_a_network_is_missing_nobody_knows_what_was_kept():
-    assert set(nestdnn.pruned_alone(pruned(trr_0=[0.3, 0.9], l1_0=[0.3, 0.7, 0.9]))["system"]) == {"l1-0"}
+    assert set(sharing.pruned_alone(pruned(trr_0=[0.3, 0.9], l1_0=[0.3, 0.7, 0.9]))["system"]) == {"l1-0"}
 
 
 def test_networks_of_one_size_are_compared_and_small_ones_apart_from_large_ones():
@@ -198,7 +198,7 @@ def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_by
 
 def test_without_a_count_of_what_is_shared_its_claims_cannot_be_told():
     for name in ("N-7", "N-5b"):
-        unknown = CLAIMS[name].measure(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
+        unknown = CLAIMS[name].ask(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
         assert isinstance(unknown, Untestable)
 
 
@@ -228,7 +228,7 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
     """With 10 to 40 bytes two nested networks are 50 / 3 bytes apart on average, and two others hold 50."""
     tables = built(FAMILIES, **{name: lambda row: {"memory_bytes": row["memory_bytes"] * (1 + (row["app"] == "b"))}
                                 for name in ("ours", "base")})  # fmt: skip
-    assert isinstance(CLAIMS["N-8"].measure(tables), Untestable)
+    assert isinstance(CLAIMS["N-8"].ask(tables), Untestable)
     loads = [share("ours", 0, float(k), paged_in_bytes=3, paged_out_bytes=k, paging_j=0.02 * (3 + k)) for k in range(3)]
     tables = Made(SPEC, runs=tables.frame("runs").to_dict("records"), variants=tables.frame("variants"), shares=loads)
     found = claim("N-8", tables)
@@ -240,7 +240,7 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
 
 def test_without_networks_nothing_can_be_said():
     for name, one in CLAIMS.items():
-        assert isinstance(one.measure(Made(SPEC)), Untestable), name
+        assert isinstance(one.ask(Made(SPEC)), Untestable), name
 
 
 # --- the frontier
@@ -291,7 +291,7 @@ def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
 def test_one_objective_says_nothing_of_the_other():
     rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
     for name in FRONTIER:
-        assert isinstance(CLAIMS[name].measure(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
+        assert isinstance(CLAIMS[name].ask(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
 
 
 def test_a_frontier_is_of_the_schedulers_in_use_alone():
@@ -315,7 +315,7 @@ def test_a_goal_counts_with_all_of_its_traces_or_not_at_all(seeds: tuple[int, ..
     assert (found.value, found.n) == (pytest.approx(FRONTIER["N-11"]), 3)
     told = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
     assert found.note == f"on w {FRONTIER['N-11']:.3g}; {told}"
-    refused = CLAIMS["N-11"].measure(shared(never))
+    refused = CLAIMS["N-11"].ask(shared(never))
     assert isinstance(refused, Untestable)
     assert refused.reason == told
 
@@ -448,7 +448,7 @@ def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
 
 
 def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
-    monkeypatch.setattr(nestdnn_sharing, "ENOUGH", 46)
+    monkeypatch.setattr(measures.sharing, "ENOUGH", 46)
     counts = [6, 5, 4, 3, 2, 6, 5, 4, 6, 5]
     tables = shared([*visits("ours", "d", counts), *visits("fast", "d", [2, 6]), *visits("ours", "e", [6] * 9)])
     found = claim("N-9", tables)
@@ -461,6 +461,6 @@ def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
 
 @pytest.mark.parametrize("number", ["N-9", "N-10"])
 def test_a_short_run_does_not_say_how_often_who_is_there(number):
-    refused = CLAIMS[number].measure(shared(visits("ours", "d", [6, 5, 4])))
+    refused = CLAIMS[number].ask(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert refused.reason.startswith("has 15 windows of applications and needs 100000")

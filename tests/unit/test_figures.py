@@ -15,8 +15,9 @@ from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.request.cells import cells_of
 from driftlab.platform.request.experiment import Choice, Experiment, load, names
 from driftlab.platform.results import figures
+from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
-from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
+from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}

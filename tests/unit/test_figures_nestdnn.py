@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from tables_factory import Made
 
 from driftlab.platform.results.analysis.measured import Measured
-from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
+from driftlab.platform.results.claims.base import every_claim
 from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
 from driftlab.platform.results.figures.base import Grid, Panel, Shown, common, view_of
 from driftlab.platform.results.figures.table import FIGURES
@@ -60,9 +60,8 @@ def notes(grid: Grid) -> dict[str, list[str]]:
     return {name: [entry.note for entry in entries] for name, entries in grid.rows.items()}
 
 
-def claimed(module: Any, name: str, tables: Any) -> float:
-    (claim,) = (claim for claim in module.CLAIMS if claim.id == name)
-    found = claim.measure(tables)
+def claimed(name: str, tables: Any) -> float:
+    found = every_claim()[name].ask(tables)
     assert isinstance(found, Measured), found
     return found.value
 
@@ -138,7 +137,7 @@ def test_all_sizes_need_the_largest_or_the_sum_and_the_claim_says_the_same():
     grid = show(capacity, tables).grids[1]
     assert texts(grid)["all"] == ["140.0", "80.0"]
     assert notes(grid)["all"] == ["", "\u221243 %"]
-    assert claimed(nestdnn, "N-5", tables) == pytest.approx(1 - 80 / 140)
+    assert claimed("N-5", tables) == pytest.approx(1 - 80 / 140)
 
 
 def test_without_independent_networks_nothing_is_saved():
@@ -203,7 +202,7 @@ def test_rankings_are_compared_where_something_is_gone_as_the_claim_does():
     assert grid.columns == ["layer 1", "layer 2", "all"]
     assert texts(grid) == {"trr": ["0.350", "0.250", "0.300"], "l1": ["0.250", "0.450", "0.350"]}
     assert [entry.strong for entry in grid.rows["trr"]] == [True, False, False]
-    assert claimed(nestdnn, "N-1", tables) == pytest.approx(0.300 - 0.350)
+    assert claimed("N-1", tables) == pytest.approx(0.300 - 0.350)
 
 
 def test_one_ranking_has_nothing_to_be_compared_with():
@@ -262,12 +261,12 @@ def test_the_table_and_the_claims_read_off_the_same():
     tables = factory.made()
     (grid,) = show(tradeoff, tables).grids
     at_accuracy, at_rate, *knee = texts(grid)["total"]
-    assert at_accuracy == f"{claimed(nestdnn_sharing, 'N-11', tables):.2f} ×"
-    assert at_rate == plots.signed(100 * claimed(nestdnn_sharing, "N-12", tables))
+    assert at_accuracy == f"{claimed('N-11', tables):.2f} ×"
+    assert at_rate == plots.signed(100 * claimed("N-12", tables))
     assert knee == [
-        f"{claimed(nestdnn_sharing, 'N-13', tables):.2f} ×",
-        plots.signed(100 * claimed(nestdnn_sharing, "N-13b", tables)),
-        f"{claimed(nestdnn_sharing, 'N-15', tables):.2f} ×",
+        f"{claimed('N-13', tables):.2f} ×",
+        plots.signed(100 * claimed("N-13b", tables)),
+        f"{claimed('N-15', tables):.2f} ×",
     ]
 
 
@@ -408,7 +407,7 @@ def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
     (grid,) = show(paging, tables).grids
     assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
     assert texts(grid)["status_quo"] == ["0", "–", "–", "–", "–", "–"]
-    assert claimed(nestdnn_sharing, "N-6", tables) == 0
+    assert claimed("N-6", tables) == 0
 
 
 def test_who_never_switches_has_nothing_to_show():
@@ -447,7 +446,7 @@ def test_random_switches_draw_what_the_claim_says():
     assert drawn_j["nested"][-1] == pytest.approx(1000 * 20e-3, rel=0.05)  # 10, 20 and 30 kB at 1 uJ for a byte
     assert drawn_j["independent"][-1] == pytest.approx(1000 * 140e-3 / 3, rel=0.05)  # 30, 50 and 60 kB
     saved = drawn_j["independent"][-1] - drawn_j["nested"][-1]
-    assert saved == pytest.approx(claimed(nestdnn, "N-8", tables), rel=0.05)
+    assert saved == pytest.approx(claimed("N-8", tables), rel=0.05)
 
 
 def test_nested_and_independent_networks_switch_in_the_same_order():

@@ -13,6 +13,7 @@ from driftlab.platform.results.tables.systems import Slot, recorded_slots, slots
 if TYPE_CHECKING:
     import pandas as pd
 
+Kinds = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # what systems have in their slots, or one of several
 CELL = ["workload", "fleet", "seed"]
 FRAME = [*CELL, "device", "app", "frame"]
 
@@ -43,6 +44,23 @@ def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
     found = slots(tables, done(tables)["system"].unique())
     chosen = {system: of[family] for system, of in found.items()}
     return {system: one for system, one in chosen.items() if not names or one.name in names}
+
+
+def first_of(tables: Tables, system: str | Kinds) -> str:
+    """Name the first system of the run that is of one of these kinds, or nothing; a name stays as it is."""
+    return system if isinstance(system, str) else next(iter(of_kinds(tables, system)), "")
+
+
+def of_kinds(tables: Tables, kinds: Kinds) -> list[str]:
+    """Name the systems whose slots are as asked: `{"streaming": "ams", "streaming.interval_s": 10}`, or one of many."""
+    wanted = [kinds] if isinstance(kinds, Mapping) else kinds
+    found = slots(tables, done(tables)["system"].unique())
+    return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in wanted)]
+
+
+def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
+    family, dot, parameter = key.partition(".")
+    return bool((of[family][parameter] if dot else of[family].name) == value)
 
 
 def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,3 +76,18 @@ def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
     half = (least.mean - least.low) * wider
     note = f"on {name}, the lowest of {len(known)}"
     return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
+
+
+def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
+    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
+    import pandas as pd
+
+    by = list(by)
+    seeds = rows.dropna(subset=[value]).groupby([*by, "seed"])[value].mean().reset_index()
+    found = []
+    for key, part in seeds.groupby(by):
+        mean = interval(part[value])
+        if mean is not None:
+            found.append((*key, *mean))
+    table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
+    return table.astype(dict.fromkeys(("mean", "low", "high"), float))

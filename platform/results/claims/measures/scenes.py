@@ -1,4 +1,4 @@
-"""Claims about specialising once: it pays while the scene stays, and what it learned expires with the scene."""
+"""Measures of specialising once: while the scene stays, and after it has changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.platform.results.analysis.cells import CELL, labels_of
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -75,37 +74,3 @@ def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFram
 
 def _over_seeds(cells: pd.Series) -> Measured | Untestable:
     return over_seeds(cells.rename("value").reset_index())
-
-
-CLAIMS = (
-    Claim(
-        id="ONCE-1",
-        experiment="ams-table1",
-        source="AMS, Table 2: Interview, 71.91 to 87.40 %",
-        sentence="specialising once helps where the scene does not change",
-        paper=0.1549,
-        unit=DIFFERENCE,
-        rule="sign",
-        measure=gain_on_a_still_scene,
-    ),
-    Claim(
-        id="ONCE-2",
-        experiment="ams-table1",
-        source="AMS, Table 1: A2D2, 62.05 to 50.78 %",
-        sentence="specialising once hurts on scenes that were not in its samples",
-        paper=-0.1127,
-        unit=DIFFERENCE,
-        rule="sign",
-        measure=gain_after_the_scene_changed,
-    ),
-    Claim(
-        id="ONCE-3",
-        experiment="ams-table1",
-        source="driftlab: what ONCE-1 and ONCE-2 say together",
-        sentence="what specialising once gains is smaller on new scenes than on known ones",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="le",
-        measure=gain_lost_with_the_scene,
-    ),
-)
