@@ -96,11 +96,11 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
 
 def system_columns(cell: Cell) -> Mapping[str, Any]:
     """Write down what a system is made of: every parameter of every member, given or not."""
-    found = []
+    found: list[tuple[str | None, ...]] = []
     for member in cell.system.members:
-        values = {**member.defaults(), **dict(member.params)}
-        told = {name: json.dumps(value, sort_keys=True, default=str) for name, value in sorted(values.items())}
-        found += [(member.family, member.name, *pair) for pair in (told or {None: None}).items()]
+        values = sorted({**member.defaults(), **dict(member.params)}.items())
+        told = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
+        found += [(member.family, member.name, *pair) for pair in told or [(None, None)]]
     names = ("family", "member", "parameter", "value")
     return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
 

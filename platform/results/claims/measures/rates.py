@@ -24,8 +24,6 @@ HALF = "half"  # the student of half the width
 USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.low_fps": 0.1, "streaming.high_fps": 1.0}
 STREAM = ["cell", "device", "app"]
 
-# How far back to look -------------------------------------------------------------------------------------------------
-
 
 def short_horizon_ages(tables: Tables) -> Measured | Untestable:
     """Subtract what the longest horizon loses with longer intervals from what the shortest loses."""
@@ -74,9 +72,6 @@ def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
 
 def _ends(values: list[float]) -> list[float]:
     return [values[0], values[-1]] if len(values) > 1 else []
-
-
-# Both controllers -----------------------------------------------------------------------------------------------------
 
 
 def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:

@@ -26,7 +26,7 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
-    return _over_seeds(still.groupby(CELL)["gain"].mean())
+    return over_seeds(still.groupby(CELL)["gain"].mean().rename("value").reset_index())
 
 
 def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
@@ -38,7 +38,7 @@ def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
     return (
         Untestable("no new scene after the update")
         if strange.empty
-        else _over_seeds(strange.groupby(CELL)["gain"].mean())
+        else over_seeds(strange.groupby(CELL)["gain"].mean().rename("value").reset_index())
     )
 
 
@@ -50,7 +50,7 @@ def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
     gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
         return Untestable("needs both known and new scenes after the update")
-    return _over_seeds(both[False] - both[True])
+    return over_seeds((both[False] - both[True]).rename("value").reset_index())
 
 
 def _pairs(tables: Tables) -> pd.DataFrame:
@@ -70,7 +70,3 @@ def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFram
     began_s = known.groupby([*STREAM[:-1], "scene"])["time_s"].transform("min")
     known = known.assign(familiar=began_s < known["teach_start_s"])
     return known[known["version"] > 0]
-
-
-def _over_seeds(cells: pd.Series) -> Measured | Untestable:
-    return over_seeds(cells.rename("value").reset_index())

@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
 APPS = 6
 ENOUGH = 100_000  # windows of applications: who is there now is there for minutes, so few of them are news
-TOO_SHORT = "has {} windows of applications and needs {}"
 KNEE = "knee"
 STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
-
-# Switching ------------------------------------------------------------------------------------------------------------
 
 
 def nested_switches(tables: Tables) -> Measured | Untestable:
@@ -47,16 +44,11 @@ def nested_switches(tables: Tables) -> Measured | Untestable:
     return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
-# Who comes and goes ---------------------------------------------------------------------------------------------------
-
-
 def concurrency(tables: Tables) -> Measured | Untestable:
     """Take the number of applications whose share of the time is farthest from the paper's."""
     rows = _visitors(tables)
-    if rows.empty:
-        return Untestable("needs six applications that come and go")
-    if len(rows) < ENOUGH:
-        return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
+    if isinstance(rows, Untestable):
+        return rows
     counts = rows.groupby(["cell", "device", "time_s"]).size()
     shares = 100 * counts.value_counts(normalize=True)
     gaps = {number: abs(shares.get(number, 0.0) - percent) for number, percent in PAPER_CONCURRENT.items()}
@@ -67,25 +59,23 @@ def concurrency(tables: Tables) -> Measured | Untestable:
 def even_shares(tables: Tables) -> Measured | Untestable:
     """Take the application whose part of all application seconds is farthest from an even one."""
     rows = _visitors(tables)
-    if rows.empty:
-        return Untestable("needs six applications that come and go")
-    if len(rows) < ENOUGH:
-        return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
+    if isinstance(rows, Untestable):
+        return rows
     parts = 100 * rows["app"].value_counts(normalize=True)
     note = f"{parts.min():.1f} to {parts.max():.1f} %"
     return Measured(float((parts - 100 / APPS).abs().max()), n=len(rows), note=note)
 
 
-def _visitors(tables: Tables) -> DataFrame:
+def _visitors(tables: Tables) -> DataFrame | Untestable:
     """List who is there window by window, once for each trace, on devices that six applications come to."""
     rows = once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
-    return rows[(apps == APPS) & changes]
-
-
-# The frontier ---------------------------------------------------------------------------------------------------------
+    found = rows[(apps == APPS) & changes]
+    if found.empty:
+        return Untestable("needs six applications that come and go")
+    return found if len(found) >= ENOUGH else Untestable(f"has {len(found)} windows of applications and needs {ENOUGH}")
 
 
 def on_frontier(tables: Tables, objective: str, where: str, wanted: str) -> Measured | Untestable:
@@ -118,9 +108,6 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
     return Measured(found.value, found.low, found.high, found.n, f"{note}; {told}" if ends else note)
-
-
-# The optimum, and time ------------------------------------------------------------------------------------------------
 
 
 def gap_to_optimum(tables: Tables) -> Measured | Untestable:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 USUAL = {"streaming": "ams", "streaming.values": "fp16", "streaming.horizon_s": 120.0}
 
-# Figure 4: score over traffic -----------------------------------------------------------------------------------------
-
 
 def traffic_at_equal_score(tables: Tables, column: str) -> Measured | Untestable:
     """Divide the traffic of Just-In-Time, at the threshold where it scores as AMS does, by that of AMS."""
@@ -112,9 +110,6 @@ def _slope(cells: pd.DataFrame) -> float:
     if used["downlink_kbps"].nunique() < 2:
         return float("nan")
     return float(np.polyfit(np.log(used["downlink_kbps"]), used["score"], 1)[0])
-
-
-# Beyond the paper: smaller updates ------------------------------------------------------------------------------------
 
 
 def quantised_downlink(tables: Tables) -> Measured | Untestable:
