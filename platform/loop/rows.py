@@ -100,7 +100,8 @@ def system_columns(cell: Cell) -> Mapping[str, Any]:
     for member in cell.system.members:
         values = sorted({**member.defaults(), **dict(member.params)}.items())
         told = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
-        found += [(member.family, member.name, *pair) for pair in told or [(None, None)]]
+        own = (member.family, member.name)
+        found += [(*own, *pair) for pair in told] or [(*own, None, None)]
     names = ("family", "member", "parameter", "value")
     return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
 
