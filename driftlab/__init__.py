@@ -8,7 +8,8 @@ from driftlab import _torchvision, errors
 
 if TYPE_CHECKING:
     from driftlab.platform.grid.run import run
-    from driftlab.platform.results.tables.read import newest_run, open_run
+    from driftlab.platform.results.analysis.run import open_run
+    from driftlab.platform.results.tables.read import newest_run
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "errors", "newest_run", "open_run", "run"]
@@ -18,10 +19,14 @@ _torchvision.hook()
 
 def __getattr__(name: str) -> Any:
     """Load what is behind a public name when it is first asked for: importing driftlab alone stays cheap."""
-    if name in ("open_run", "newest_run"):
-        from driftlab.platform.results.tables import read
+    if name == "newest_run":
+        from driftlab.platform.results.tables.read import newest_run
 
-        return getattr(read, name)
+        return newest_run
+    if name == "open_run":
+        from driftlab.platform.results.analysis.run import open_run
+
+        return open_run
     if name == "run":
         from driftlab.platform.grid.run import run
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import kbps
+from driftlab.platform.core.metrics import iou, kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
+from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
 from driftlab.platform.loop.deliveries import TrainingRound
@@ -92,6 +94,35 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
 
 
+def system_columns(cell: Cell) -> Mapping[str, Any]:
+    """Write down what a system is made of: every parameter of every member, given or not."""
+    found: list[tuple[str | None, ...]] = []
+    for member in cell.system.members:
+        values = sorted({**member.defaults(), **dict(member.params)}.items())
+        told = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
+        own = (member.family, member.name)
+        found += [(*own, *pair) for pair in told] or [(*own, None, None)]
+    names = ("family", "member", "parameter", "value")
+    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
+
+
+def class_columns(app: AppRun) -> Mapping[str, Any] | None:
+    """Tell what was counted of every class over the session; None of tasks that do not count by class."""
+    counts = app.account.counts
+    if counts is None or counts.ndim < 2:
+        return None
+    hits = np.diagonal(counts)
+    return {
+        "device": app.device,
+        "app": app.app,
+        "class": np.arange(len(hits)),
+        "truth": counts.sum(axis=1),
+        "predicted": counts.sum(axis=0),
+        "hits": hits,
+        "score": iou(counts),
+    }
+
+
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = given.app, given.demand, given.network
@@ -154,7 +185,8 @@ def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | N
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     """Return the rows of a failed cell, with its reason."""
-    return {"runs": [{**request_columns(cell, experiment), "status": "failed", "error": reason}]}
+    row = {**request_columns(cell, experiment), "status": "failed", "error": reason}
+    return {"runs": [row], "systems": [system_columns(cell)]}
 
 
 def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:

@@ -15,9 +15,10 @@ from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.request.cells import cells_of
 from driftlab.platform.request.experiment import Choice, Experiment, load, names
 from driftlab.platform.results import figures
+from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
-from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
-from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
+from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
@@ -100,8 +101,8 @@ def texts(grid: Any) -> dict[str, list[str]]:
 
 
 def test_every_file_is_in_the_table():
-    files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - {"base", "table"}
-    assert {figure.name for figure in FIGURES} == files
+    files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - set(HELPERS)
+    assert {figure.name for figure in FIGURES} == files == set(ORDER)
 
 
 @pytest.mark.parametrize("name", names())

@@ -4,22 +4,66 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import sharing_factory as factory
-from figures_factory import OURS, claimed, drawn, hidden, lines, panel_of, show, texts
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Canvas
 from tables_factory import Made
 
-from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
-from driftlab.platform.results.figures import capacity, plots, pruning, timeline, tradeoff
-from driftlab.platform.results.figures.base import Grid, common, view_of
+from driftlab.platform.results.analysis.measured import Measured
+from driftlab.platform.results.claims.base import every_claim
+from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
+from driftlab.platform.results.figures.base import Grid, Panel, Shown, common, view_of
 from driftlab.platform.results.figures.table import FIGURES
 
+OURS = (pruning, capacity, tradeoff, timeline, paging, switching)
 SEEN = ("tradeoff", "paging", "switching", "capacity", "timeline")
+
+
+def show(figure: Any, tables: Any) -> Shown:
+    shown = figure.FIGURE.show(view_of(tables.run, tables))
+    assert shown is not None
+    return shown
+
+
+def hidden(figure: Any, tables: Any) -> bool:
+    return figure.FIGURE.show(view_of(tables.run, tables)) is None
+
+
+def drawn(panel: Panel) -> Any:
+    axis = Canvas().subplots()
+    panel.draw(axis)
+    return axis
+
+
+def panel_of(shown: Shown, title: str) -> Any:
+    (panel,) = (panel for panel in shown.panels if panel.title == title)
+    return drawn(panel)
+
+
+def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """What stands on an axis by colour, without rules."""
+    return {
+        line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
+        for line in axis.get_lines()
+        if line.get_color() not in (plots.QUIET, plots.RULE)
+    }
+
+
+def texts(grid: Grid) -> dict[str, list[str]]:
+    return {name: [entry.text for entry in entries] for name, entries in grid.rows.items()}
 
 
 def notes(grid: Grid) -> dict[str, list[str]]:
     return {name: [entry.note for entry in entries] for name, entries in grid.rows.items()}
+
+
+def claimed(name: str, tables: Any) -> float:
+    found = every_claim()[name].ask(tables)
+    assert isinstance(found, Measured), found
+    return found.value
 
 
 # --- which figures a run has
@@ -93,7 +137,7 @@ def test_all_sizes_need_the_largest_or_the_sum_and_the_claim_says_the_same():
     grid = show(capacity, tables).grids[1]
     assert texts(grid)["all"] == ["140.0", "80.0"]
     assert notes(grid)["all"] == ["", "\u221243 %"]
-    assert claimed(nestdnn, "N-5", tables) == pytest.approx(1 - 80 / 140)
+    assert claimed("N-5", tables) == pytest.approx(1 - 80 / 140)
 
 
 def test_without_independent_networks_nothing_is_saved():
@@ -158,7 +202,7 @@ def test_rankings_are_compared_where_something_is_gone_as_the_claim_does():
     assert grid.columns == ["layer 1", "layer 2", "all"]
     assert texts(grid) == {"trr": ["0.350", "0.250", "0.300"], "l1": ["0.250", "0.450", "0.350"]}
     assert [entry.strong for entry in grid.rows["trr"]] == [True, False, False]
-    assert claimed(nestdnn, "N-1", tables) == pytest.approx(0.300 - 0.350)
+    assert claimed("N-1", tables) == pytest.approx(0.300 - 0.350)
 
 
 def test_one_ranking_has_nothing_to_be_compared_with():
@@ -217,12 +261,12 @@ def test_the_table_and_the_claims_read_off_the_same():
     tables = factory.made()
     (grid,) = show(tradeoff, tables).grids
     at_accuracy, at_rate, *knee = texts(grid)["total"]
-    assert at_accuracy == f"{claimed(nestdnn_sharing, 'N-11', tables):.2f} ×"
-    assert at_rate == plots.signed(100 * claimed(nestdnn_sharing, "N-12", tables))
+    assert at_accuracy == f"{claimed('N-11', tables):.2f} ×"
+    assert at_rate == plots.signed(100 * claimed("N-12", tables))
     assert knee == [
-        f"{claimed(nestdnn_sharing, 'N-13', tables):.2f} ×",
-        plots.signed(100 * claimed(nestdnn_sharing, "N-13b", tables)),
-        f"{claimed(nestdnn_sharing, 'N-15', tables):.2f} ×",
+        f"{claimed('N-13', tables):.2f} ×",
+        plots.signed(100 * claimed("N-13b", tables)),
+        f"{claimed('N-15', tables):.2f} ×",
     ]
 
 
@@ -327,3 +371,153 @@ def test_one_window_is_no_time():
     tables = factory.made()
     tables.drop("shares", lambda row: row["time_s"] != 3)
     assert hidden(timeline, tables)
+
+
+# --- loading and dropping
+
+
+def test_what_is_loaded_and_dropped_adds_up():
+    shown = show(paging, factory.made())
+    loaded, dropped = (drawn(panel) for panel in shown.panels[:2])
+    assert [panel.title for panel in shown.panels[:2]] == ["two: loaded", "two: dropped"]
+    colour = shown.legend["total-0.1"].colour
+    assert lines(loaded)[colour] == ([0, 1, 2, 3, 4, 5], pytest.approx([40, 40, 60, 60, 60, 70]))  # 20 in one of two
+    assert lines(dropped)[colour][1] == pytest.approx([0, 0, 20, 20, 20, 20])
+    assert lines(loaded)[shown.legend["status_quo"].colour][1] == [20, 20, 40, 40, 40, 40]
+    assert loaded.get_ylim() == dropped.get_ylim()
+
+
+def test_energy_is_counted_as_far_as_all_traces_switch():
+    once = show(paging, factory.made(seeds=(0,)))
+    curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
+    assert curve == ([1, 2], pytest.approx([20, 40]))
+    assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch
+
+
+def test_one_switch_is_no_curve():
+    tables = factory.made(seeds=(0,))
+    tables.drop("shares", lambda row: row["time_s"] < 3)
+    shown = show(paging, tables)
+    assert texts(shown.grids[0])["total-0.1"][0] == "1"
+    assert [panel.title for panel in shown.panels] == ["two: loaded", "two: dropped"]
+
+
+def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
+    tables = factory.made()
+    (grid,) = show(paging, tables).grids
+    assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
+    assert texts(grid)["status_quo"] == ["0", "–", "–", "–", "–", "–"]
+    assert claimed("N-6", tables) == 0
+
+
+def test_who_never_switches_has_nothing_to_show():
+    assert hidden(paging, factory.made(only=("status_quo", "total-1.0")))
+
+
+# --- switching at random
+
+
+def random_switches(tables: Any) -> dict[str, Any]:
+    """What has been drawn by each way of scaling, over the number of switches."""
+    shown = show(switching, tables)
+    found = lines(panel_of(shown, "energy of random switches"))
+    x, _ = found[shown.legend["nested"].colour]
+    assert x == list(range(0, 1001, switching.THIN))
+    return {way: np.array(found[look.colour][1]) for way, look in shown.legend.items()}
+
+
+def test_a_walk_never_stays_and_goes_everywhere_equally_often():
+    for count in (2, 3, 5):
+        stations = np.concatenate([switching.walk(count, np.random.default_rng(seed)) for seed in range(40)])
+        stations = stations.reshape(40, -1)
+        assert stations.shape[1] == 1001
+        often = np.zeros((count, count))
+        np.add.at(often, (stations[:, :-1], stations[:, 1:]), 1)
+        expected = 40_000 * (1 - np.eye(count)) / (count * (count - 1))
+        assert np.abs(often - expected).max() < 5 * np.sqrt(expected.max())  # and nothing at all on the diagonal
+        assert np.diag(often).sum() == 0
+        assert set(stations[:, 0]) == set(range(count))
+
+
+def test_random_switches_draw_what_the_claim_says():
+    tables = factory.made()
+    drawn_j = random_switches(tables)
+    assert all(curve[0] == 0 for curve in drawn_j.values())
+    assert drawn_j["nested"][-1] == pytest.approx(1000 * 20e-3, rel=0.05)  # 10, 20 and 30 kB at 1 uJ for a byte
+    assert drawn_j["independent"][-1] == pytest.approx(1000 * 140e-3 / 3, rel=0.05)  # 30, 50 and 60 kB
+    saved = drawn_j["independent"][-1] - drawn_j["nested"][-1]
+    assert saved == pytest.approx(claimed("N-8", tables), rel=0.05)
+
+
+def test_nested_and_independent_networks_switch_in_the_same_order():
+    """Of the switches between two points so many are between each two networks: whole numbers that add up."""
+    drawn_j = random_switches(factory.made())
+    moved = 1000 * np.diff(np.array([drawn_j["nested"], drawn_j["independent"]]))
+    count = np.full(moved.shape[1], switching.THIN)
+    both = 2 * np.vstack([count, moved])  # two applications, of which a line is the mean
+    often = np.linalg.solve([[1, 1, 1], [10, 20, 30], [30, 60, 50]], both)
+    np.testing.assert_allclose(often, often.round(), atol=1e-6)
+    assert often.round().min() == 0
+    assert often.round().max() > switching.THIN  # the applications do not switch by turns
+
+
+def test_random_switches_are_the_same_again_and_others_for_each_application():
+    first, again = random_switches(factory.made()), random_switches(factory.made())
+    alone = factory.made()
+    alone.drop("variants", lambda row: row["app"] == "b")
+    for way, curve in first.items():
+        assert list(curve) == list(again[way])
+        assert list(curve) != list(random_switches(alone)[way])
+
+
+def test_a_switch_moves_what_lies_between_two_networks_or_both():
+    tables = factory.made()
+    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (2 if row["app"] == "b" else 1))
+    up, down = show(switching, tables).grids
+    assert [grid.title for grid in (up, down)] == [f"switch to a {word} network, kB" for word in ("larger", "smaller")]
+    assert up.columns == ["nested: loaded", "nested: dropped", "independent: loaded", "independent: dropped"]
+    assert texts(up) == {"a": ["20.0", "0.0", "33.3", "13.3"], "b": ["40.0", "0.0", "66.7", "26.7"]}
+    assert texts(down) == {"a": ["0.0", "20.0", "13.3", "33.3"], "b": ["0.0", "40.0", "26.7", "66.7"]}
+
+
+def test_the_heights_that_the_paper_has_are_written_out():
+    axis = panel_of(show(switching, factory.made()), "energy of random switches")
+    drawn_j = random_switches(factory.made())
+    marked = [plots.short(curve[k // switching.THIN]) for curve in drawn_j.values() for k in (250, 500, 750, 1000)]
+    assert sorted(text.get_text() for text in axis.texts) == sorted(marked)
+
+
+def test_who_trains_anew_under_each_seed_is_averaged():
+    tables = factory.made()
+    tables.run.spec["student"] = {"per_seed": True}
+    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (3 if row["cell"].endswith("1") else 1))
+    assert texts(show(switching, tables).grids[0])["a"] == ["40.0", "0.0", "66.7", "26.7"]
+    assert random_switches(tables)["nested"][-1] == pytest.approx(40, rel=0.05)
+
+
+def test_an_application_that_differs_between_workloads_is_two():
+    tables = factory.made()
+    tables.change("runs", workload=lambda row: "two" if row["seed"] == 0 else "other")
+    assert list(show(switching, tables).grids[0].rows) == ["a", "b"]
+    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] + row["cell"].endswith("1"))
+    assert list(show(switching, tables).grids[0].rows) == ["other · a", "other · b", "two · a", "two · b"]
+
+
+def test_random_switches_need_both_ways_and_devices_that_load():
+    assert hidden(switching, factory.made(only=("status_quo",)))
+    assert hidden(switching, factory.made(only=("total-0.1",)))
+    unmoved = factory.made()
+    unmoved.change("shares", paged_in_bytes=lambda row: 0, paged_out_bytes=lambda row: 0)
+    assert hidden(switching, unmoved)
+    fewer = factory.made()
+    fewer.drop("variants", lambda row: row["cell"].startswith("status_quo") and row["variant"] == 2)
+    assert hidden(switching, fewer)
+
+
+def test_pandas_frames_are_left_as_they_are():
+    tables = factory.made()
+    before = {name: tables.frame(name).copy() for name in ("runs", "shares", "variants")}
+    for figure in OURS:
+        figure.FIGURE.show(view_of(tables.run, tables))
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(tables.frame(name), frame)

@@ -1,24 +1,21 @@
-"""What claims compare: systems by what they do, and cells of the same workload, fleet and seed side by side."""
+"""What is compared: systems by what they do, and cells of the same workload, fleet and seed side by side."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import label_of
-from driftlab.platform.core.metrics import interval
-from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.results.tables.systems import Slot, slots_of
+from driftlab.platform.results.tables.systems import Slot, recorded_slots, slots_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Kinds = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # what systems have in their slots, or one of several
 CELL = ["workload", "fleet", "seed"]
 FRAME = [*CELL, "device", "app", "frame"]
-MORE_SEEDS = "one seed has no interval; run it with more seeds"
 
 
 def done(tables: Tables) -> pd.DataFrame:
@@ -29,14 +26,41 @@ def done(tables: Tables) -> pd.DataFrame:
 
 def slot(tables: Tables, system: str, family: str) -> Slot:
     """Read the member that a system of this run has in a slot, with every parameter."""
-    return slots_of(tables.run.spec, [system])[system][family]
+    return slots(tables, [system])[system][family]
+
+
+def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
+    """Read what systems have in their slots: from the table of the run, or from its spec if the run is older."""
+    names = list(systems)
+    rows = tables.frame("systems")
+    rows = rows[rows["system"].isin(names)].drop_duplicates(["system", "family", "parameter"])
+    known = recorded_slots(rows.to_dict("records"))
+    known |= slots_of(tables.run.spec, [name for name in names if name not in known])
+    return {name: known[name] for name in names}
 
 
 def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
     """Read the members that the systems of a run have in a slot, by system; of these names alone, if any are given."""
-    found = slots_of(tables.run.spec, done(tables)["system"].unique())
-    slots = {system: of[family] for system, of in found.items()}
-    return {system: one for system, one in slots.items() if not names or one.name in names}
+    found = slots(tables, done(tables)["system"].unique())
+    chosen = {system: of[family] for system, of in found.items()}
+    return {system: one for system, one in chosen.items() if not names or one.name in names}
+
+
+def first_of(tables: Tables, system: str | Kinds) -> str:
+    """Name the first system of the run that is of one of these kinds, or nothing; a name stays as it is."""
+    return system if isinstance(system, str) else next(iter(of_kinds(tables, system)), "")
+
+
+def of_kinds(tables: Tables, kinds: Kinds) -> list[str]:
+    """Name the systems whose slots are as asked: `{"streaming": "ams", "streaming.interval_s": 10}`, or one of many."""
+    wanted = [kinds] if isinstance(kinds, Mapping) else kinds
+    found = slots(tables, done(tables)["system"].unique())
+    return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in wanted)]
+
+
+def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
+    family, dot, parameter = key.partition(".")
+    return bool((of[family][parameter] if dot else of[family].name) == value)
 
 
 def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
@@ -61,45 +85,6 @@ def difference(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
     gains = (both["ours"] - both["theirs"]).groupby(both["workload"]).mean()
     note = f"{gains.min():+.3f} on {gains.idxmin()} to {gains.max():+.3f} on {gains.idxmax()}"
     return over_seeds(both.assign(value=both["ours"] - both["theirs"]), note)
-
-
-def over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
-    """Average a `value` over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
-    found = interval(cells.groupby("seed")["value"].mean())
-    if found is None:
-        return Untestable("nothing was measured")
-    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note))
-
-
-def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
-    """Average a `value` as factors are averaged: by its logarithm."""
-    found = over_seeds(cells.assign(value=cells["value"].map(math.log)), note)
-    if isinstance(found, Untestable) or found.low is None or found.high is None:
-        return found
-    return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note)
-
-
-def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
-    """Take the workload whose `value` is lowest over seeds: by its interval's lower end if all workloads have to hold.
-
-    Where a claim needs only one workload, it is the one with the lowest mean. The worst of many is low by chance too:
-    `chosen_after` divides the chance of an interval that misses by their number (Bonferroni).
-    """
-    from scipy.special import stdtrit
-
-    found = {name: interval(part["value"]) for name, part in cells.groupby("workload")}
-    known = {name: value for name, value in found.items() if value is not None and value.low is not None}
-    if not known:
-        return Untestable(MORE_SEEDS)
-    by = "mean" if chosen_after else "low"
-    name, least = min(known.items(), key=lambda item: float(getattr(item[1], by)))
-    assert least.low is not None
-    wider = 1.0
-    if chosen_after:
-        wider = float(stdtrit(least.n - 1, 1 - 0.025 / len(known)) / stdtrit(least.n - 1, 0.975))
-    half = (least.mean - least.low) * wider
-    note = f"on {name}, the lowest of {len(known)}"
-    return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
 
 
 def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:

@@ -1,44 +1,22 @@
-"""What a claim is, how it is judged, and how verdicts are shown. One file per source; each has a tuple `CLAIMS`."""
+"""What a claim is, how it is judged, and how verdicts are shown. The claims are data: a YAML file for each source."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from driftlab.errors import unknown_name
-from driftlab.platform.core.metrics import Interval
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.measures import MEASURES
 from driftlab.platform.results.tables.read import Run, Tables
 
 DASH = "–"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the tables say about a claim."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int = 1
-    note: str = ""
-
-    @classmethod
-    def of(cls, found: Interval, note: str = "") -> Measured:
-        """Take a mean with its interval."""
-        return cls(found.mean, found.low, found.high, found.n, note)
-
-
-@dataclass(frozen=True)
-class Untestable:
-    """Why these tables cannot say anything about a claim."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +34,12 @@ class Claim:
     paper: float | None
     unit: str
     rule: str
-    measure: Callable[[Tables], Measured | Untestable]
+    measure: str  # by its name
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def ask(self, tables: Tables) -> Measured | Untestable:
+        """Measure it."""
+        return MEASURES[self.measure](tables, **self.arguments)
 
 
 @dataclass(frozen=True)
@@ -69,12 +52,16 @@ class Verdict:
     note: str
 
 
-def every_claim() -> dict[str, Claim]:
+@cache
+def every_claim() -> Mapping[str, Claim]:
     """Collect the claims of every file in this folder."""
-    package = importlib.import_module(__package__)
+    from driftlab.platform.core.documents import read_yaml
+
     found: dict[str, Claim] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        for claim in getattr(importlib.import_module(f"{__package__}.{module.name}"), "CLAIMS", ()):
+    for file in sorted(Path(__file__).parent.glob("*.yaml")):
+        for entry in read_yaml(file.read_text(encoding="utf-8")):
+            paper = entry.pop("paper")
+            claim = Claim(**entry, paper=paper["value"], unit=paper["unit"], rule=paper["rule"])
             assert claim.id not in found, f"two claims are called '{claim.id}'"
             found[claim.id] = claim
     return found
@@ -93,7 +80,7 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
 
 def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
-    found = claim.measure(tables)
+    found = claim.ask(tables)
     elsewhere = tables.run.spec.get("name") != claim.experiment
     return (
         Untestable(f"{found.reason}: run {claim.experiment}") if isinstance(found, Untestable) and elsewhere else found

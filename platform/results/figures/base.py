@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.analysis.cells import members
 from driftlab.platform.results.analysis.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.figures import plots
@@ -123,18 +122,3 @@ def common(names: Sequence[str]) -> str:
     """Name a group by what its names begin with."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
-
-
-def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
-    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
-    import pandas as pd
-
-    by = list(by)
-    seeds = rows.dropna(subset=[value]).groupby([*by, "seed"])[value].mean().reset_index()
-    found = []
-    for key, part in seeds.groupby(by):
-        mean = interval(part[value])
-        if mean is not None:
-            found.append((*key, *mean))
-    table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
-    return table.astype(dict.fromkeys(("mean", "low", "high"), float))

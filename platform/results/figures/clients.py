@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import losses, uploads, without_waiting
+from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import gains
+from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.figures import (
-    accuracy,
-    capacity,
-    clients,
-    frontier,
-    gains,
-    horizon,
-    paging,
-    pruning,
-    rates,
-    strategies,
-    streets,
-    switching,
-    timeline,
-    tradeoff,
-    traffic,
+import importlib
+import pkgutil
+
+from driftlab.platform.results.figures.base import Figure
+
+HELPERS = ("base", "notebook", "plots", "svg", "table")  # every other file of this folder is a figure
+ORDER = (  # a figure that is not named here comes first
+    "frontier",
+    "strategies",
+    "horizon",
+    "clients",
+    "pruning",
+    "tradeoff",
+    "paging",
+    "switching",
+    "capacity",
+    "timeline",
+    "streets",
+    "accuracy",
+    "rates",
+    "gains",
+    "traffic",
 )
 
-FIGURES = (
-    frontier.FIGURE,
-    strategies.FIGURE,
-    horizon.FIGURE,
-    clients.FIGURE,
-    pruning.FIGURE,
-    tradeoff.FIGURE,
-    paging.FIGURE,
-    switching.FIGURE,
-    capacity.FIGURE,
-    timeline.FIGURE,
-    streets.FIGURE,
-    accuracy.FIGURE,
-    rates.FIGURE,
-    gains.FIGURE,
-    traffic.FIGURE,
-)
+
+def _figures() -> tuple[Figure, ...]:
+    folder = importlib.import_module(str(__package__))
+    names = [module.name for module in pkgutil.iter_modules(folder.__path__) if module.name not in HELPERS]
+    found: list[Figure] = [importlib.import_module(f"{__package__}.{name}").FIGURE for name in names]
+    return tuple(sorted(found, key=lambda figure: ORDER.index(figure.name) if figure.name in ORDER else -1))
+
+
+FIGURES = _figures()

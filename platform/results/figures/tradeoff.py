@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import CELL
+from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.analysis.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,6 +30,7 @@ from driftlab.platform.results.tables.columns import (
     ordered,
     table_of,
 )
+from driftlab.platform.results.tables.facts import CLASSES, SYSTEMS
 
 _PURPOSES = {
     "answering": "networks that answer frames",
@@ -305,9 +306,14 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "shares": _SHARES,
         "variants": _VARIANTS,
         "devices": _DEVICES,
+        "systems": SYSTEMS,
+        "classes": CLASSES,
         "pictures": _PICTURES,
     }
 )
+
+VIEWS: Mapping[str, str] = MappingProxyType({"scores": "frames", "class_scores": "classes"})  # view -> its table
+IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # what a view adds to every row
 
 
 def host_columns(table: str) -> frozenset[str]:
@@ -350,6 +356,8 @@ run = driftlab.open_run("runs/demo-...")
 run.table("frames")  # pyarrow.Table
 run.frame("runs")  # pandas.DataFrame
 run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
+run.frame("scores")  # frames with the system, workload, fleet and seed of every row; likewise class_scores of classes
+run.compare("ams", "no_custom")  # see analysis.md
 ```
 
 Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), and what

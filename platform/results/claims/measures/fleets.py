@@ -1,11 +1,11 @@
-"""Claims about how many devices share a GPU, read from a run of `ams-clients`."""
+"""Measures of how many devices share a GPU before waiting costs a point."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import losses, members, over_seeds, table_of
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import losses, members, table_of
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -81,37 +81,3 @@ def _served(lost: pd.DataFrame) -> pd.DataFrame:
         small = means.index[(means < LOSS).cummin()]
         rows.append({"seed": seed, "value": max(small, default=1)})
     return table_of(rows)
-
-
-CLAIMS = (
-    Claim(
-        id="AMS-14",
-        experiment="ams-clients",
-        source="AMS, Figures 6 and 10: 7 devices, 9 with ATR",
-        sentence="with adaptive training intervals a GPU serves more devices at less than a point of loss",
-        paper=2.0,
-        unit="devices",
-        rule="sign",
-        measure=devices_gained,
-    ),
-    Claim(
-        id="SHARE-1",
-        experiment="ams-clients",
-        source="driftlab: more devices than the paper's 9",
-        sentence="a GPU serves more than 9 devices that make room for one another, at less than a point of loss",
-        paper=float(MORE),
-        unit="devices",
-        rule="ge",
-        measure=devices_served,
-    ),
-    Claim(
-        id="SHARE-2",
-        experiment="ams-clients",
-        source="driftlab: `patience`",
-        sentence="devices that make room for one another lose less in a large fleet",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="ge",
-        measure=room_made,
-    ),
-)

@@ -1,7 +1,6 @@
-"""Claims about when AMS samples and trains, and how far back it looks.
+"""Measures of when AMS samples and trains, and how far back it looks.
 
-AMS-15 and AMS-16 are read from a run of `ams-horizon`, the others from `ams-rates`. A sampling rate is what an upload
-brought over the time since the upload before.
+A sampling rate is what an upload brought over the time since the upload before.
 """
 
 from __future__ import annotations
@@ -13,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.datasets.streets.presets import PRESETS, StreetPreset
-from driftlab.platform.results.analysis.cells import CELL, done, labels_of, members, over_seeds, slot, table_of, uploads
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, done, first_of, labels_of, members, slot, table_of, uploads
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.results.tables.systems import Slot
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
-USUAL = (10.0, 0.1, 1.0)  # interval_s, low_fps and high_fps of AMS
+USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.low_fps": 0.1, "streaming.high_fps": 1.0}
 STREAM = ["cell", "device", "app"]
-
-# How far back to look -------------------------------------------------------------------------------------------------
 
 
 def short_horizon_ages(tables: Tables) -> Measured | Untestable:
@@ -69,16 +65,13 @@ def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
     """Name the AMS systems with fixed intervals by their horizon and interval."""
     return {
         (member["horizon_s"], member["interval_s"]): name
-        for name, member in _ams(tables).items()
+        for name, member in members(tables, "streaming", "ams").items()
         if not member["slowdown"]
     }
 
 
 def _ends(values: list[float]) -> list[float]:
     return [values[0], values[-1]] if len(values) > 1 else []
-
-
-# Both controllers -----------------------------------------------------------------------------------------------------
 
 
 def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
@@ -136,8 +129,8 @@ def rates_within_bounds(tables: Tables) -> Measured | Untestable:
 
 def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     """Subtract how much `tanh` control changes the rate from buffer to buffer from how much `scaled` control does."""
-    modes = {member["control"]: name for name, member in reversed(_ams(tables).items()) if _usual(member)}
-    if not {"scaled", "tanh"} <= set(modes):
+    modes = {mode: first_of(tables, {**USUAL, "streaming.control": mode}) for mode in ("scaled", "tanh")}
+    if not all(modes.values()):
         return Untestable("needs AMS with tanh and with scaled control")
     buffers = _buffers(tables)
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
@@ -150,7 +143,7 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
 
 def time_to_encode(tables: Tables) -> Measured | Untestable:
     """Tell how long this machine took to encode the buffer that took it longest, seed by seed."""
-    clips = [name for name, member in _ams(tables).items() if member["codec"].startswith("h264")]
+    clips = [name for name, member in members(tables, "streaming", "ams").items() if member["codec"].startswith("h264")]
     sent = uploads(tables)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
@@ -160,25 +153,17 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
     return over_seeds(worst.rename("value").reset_index(), note)
 
 
-def _ams(tables: Tables) -> dict[str, Slot]:
-    return members(tables, "streaming", "ams")
-
-
-def _usual(member: Slot) -> bool:
-    return (member["interval_s"], member["low_fps"], member["high_fps"]) == USUAL
-
-
 def _quickest(tables: Tables) -> list[str]:
     """Name the AMS system that asks most often: stops are short."""
-    members = {name: member for name, member in _ams(tables).items() if member["control"] != "fixed"}
-    return sorted(members, key=lambda name: members[name]["interval_s"])[:1]
+    adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
+    return sorted(adaptive, key=lambda name: adaptive[name]["interval_s"])[:1]
 
 
 def _buffers(tables: Tables) -> pd.DataFrame:
     """List every buffer of every AMS stream, with the seed of the stream."""
     sent = uploads(tables)
     streams = tables.frame("devices")[["cell", "device", "stream_seed"]]
-    return sent[sent["system"].isin(list(_ams(tables)))].merge(streams, on=["cell", "device"])
+    return sent[sent["system"].isin(list(members(tables, "streaming", "ams")))].merge(streams, on=["cell", "device"])
 
 
 def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[StreetPreset], bool]) -> pd.DataFrame:
@@ -193,77 +178,3 @@ def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[StreetPreset], bo
 
 def _still(preset: StreetPreset) -> bool:
     return all(speed == 0 for _, speed in preset.speed_mps)
-
-
-CLAIMS = (
-    Claim(
-        id="AMS-15",
-        experiment="ams-horizon",
-        source="AMS, Figure 8b",
-        sentence="a short horizon loses more than a long one when updates come less often",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="ge",
-        measure=short_horizon_ages,
-    ),
-    Claim(
-        id="AMS-16",
-        experiment="ams-horizon",
-        source="AMS, Figure 8a",
-        sentence="the horizon with which a small student scores best",
-        paper=256.0,
-        unit="s",
-        rule="info",
-        measure=best_horizon,
-    ),
-    Claim(
-        id="AMS-17",
-        experiment="ams-rates",
-        source="AMS, Figure 3",
-        sentence="the sampling rate falls while the camera stands",
-        paper=0.0,
-        unit=HZ,
-        rule="ge",
-        measure=rate_falls_in_stops,
-    ),
-    Claim(
-        id="AMS-18",
-        experiment="ams-rates",
-        source="AMS, Figure 9: on Interview from about 150 s on; Appendix D: by 2 s each time",
-        sentence="the training interval grows on a still scene",
-        paper=2.0,
-        unit="s",
-        rule="ge",
-        measure=slows_down_on_a_still_scene,
-    ),
-    Claim(
-        id="AMS-19",
-        experiment="ams-rates",
-        source="AMS, Figure 11",
-        sentence="the mean sampling rate of every stream is within its limits",
-        paper=1.0,
-        unit="of the streams",
-        rule="exact",
-        measure=rates_within_bounds,
-    ),
-    Claim(
-        id="AMS-21",
-        experiment="ams-rates",
-        source="AMS, Section 3.2: at most 1 s",
-        sentence="encoding a buffer takes little time",
-        paper=1.0,
-        unit="s",
-        rule="le",
-        measure=time_to_encode,
-    ),
-    Claim(
-        id="RATE-1",
-        experiment="ams-rates",
-        source="driftlab: a gain that follows the rate",
-        sentence="the sampling rate is steadier under `scaled` control than under the paper's",
-        paper=0.0,
-        unit=HZ,
-        rule="le",
-        measure=scaled_control_is_steadier,
-    ),
-)

@@ -1,12 +1,12 @@
-"""Claims about specialising once: it pays while the scene stays, and what it learned expires with the scene."""
+"""Measures of specialising once: while the scene stays, and after it has changed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results.analysis.cells import CELL, labels_of, over_seeds
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, labels_of
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
-    return _over_seeds(still.groupby(CELL)["gain"].mean())
+    return over_seeds(still.groupby(CELL)["gain"].mean().rename("value").reset_index())
 
 
 def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
@@ -38,7 +38,7 @@ def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
     return (
         Untestable("no new scene after the update")
         if strange.empty
-        else _over_seeds(strange.groupby(CELL)["gain"].mean())
+        else over_seeds(strange.groupby(CELL)["gain"].mean().rename("value").reset_index())
     )
 
 
@@ -50,7 +50,7 @@ def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
     gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
         return Untestable("needs both known and new scenes after the update")
-    return _over_seeds(both[False] - both[True])
+    return over_seeds((both[False] - both[True]).rename("value").reset_index())
 
 
 def _pairs(tables: Tables) -> pd.DataFrame:
@@ -70,41 +70,3 @@ def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFram
     began_s = known.groupby([*STREAM[:-1], "scene"])["time_s"].transform("min")
     known = known.assign(familiar=began_s < known["teach_start_s"])
     return known[known["version"] > 0]
-
-
-def _over_seeds(cells: pd.Series) -> Measured | Untestable:
-    return over_seeds(cells.rename("value").reset_index())
-
-
-CLAIMS = (
-    Claim(
-        id="ONCE-1",
-        experiment="ams-table1",
-        source="AMS, Table 2: Interview, 71.91 to 87.40 %",
-        sentence="specialising once helps where the scene does not change",
-        paper=0.1549,
-        unit=DIFFERENCE,
-        rule="sign",
-        measure=gain_on_a_still_scene,
-    ),
-    Claim(
-        id="ONCE-2",
-        experiment="ams-table1",
-        source="AMS, Table 1: A2D2, 62.05 to 50.78 %",
-        sentence="specialising once hurts on scenes that were not in its samples",
-        paper=-0.1127,
-        unit=DIFFERENCE,
-        rule="sign",
-        measure=gain_after_the_scene_changed,
-    ),
-    Claim(
-        id="ONCE-3",
-        experiment="ams-table1",
-        source="driftlab: what ONCE-1 and ONCE-2 say together",
-        sentence="what specialising once gains is smaller on new scenes than on known ones",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="le",
-        measure=gain_lost_with_the_scene,
-    ),
-)

@@ -1,4 +1,4 @@
-"""Claims about what a kilobit buys: those of AMS's Figure 4, and our own about smaller updates; read from `ams-fig4`.
+"""Measures of what a kilobit buys: those of AMS's Figure 4, and our own about smaller updates.
 
 Which system is which follows from its slots, so that an experiment of one's own answers as well.
 """
@@ -6,6 +6,7 @@ Which system is which follows from its slots, so that an experiment of one's own
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,36 +15,25 @@ from driftlab.platform.results.analysis.cells import (
     CELL,
     difference,
     done,
-    over_seeds,
-    ratio_over_seeds,
+    first_of,
+    members,
+    of_kinds,
     side_by_side,
     slot,
     table_of,
 )
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds, ratio_over_seeds
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.wire.value_codecs import bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-USUAL = ("fp16", 120.0)  # values and horizon_s of AMS
-
-# Figure 4: score over traffic -----------------------------------------------------------------------------------------
+USUAL = {"streaming": "ams", "streaming.values": "fp16", "streaming.horizon_s": 120.0}
 
 
-def downlink_at_equal_score(tables: Tables) -> Measured | Untestable:
-    """Divide the downlink of Just-In-Time, at the threshold where it scores as AMS does, by that of AMS."""
-    return _at_equal_score(tables, "downlink_kbps")
-
-
-def uplink_at_equal_score(tables: Tables) -> Measured | Untestable:
-    """Do the same for the uplink."""
-    return _at_equal_score(tables, "uplink_kbps")
-
-
-def _at_equal_score(tables: Tables, column: str) -> Measured | Untestable:
+def traffic_at_equal_score(tables: Tables, column: str) -> Measured | Untestable:
+    """Divide the traffic of Just-In-Time, at the threshold where it scores as AMS does, by that of AMS."""
     names = _just_in_time(tables, dense=False)
     runs = done(tables).dropna(subset=["score"])
     ams = runs[runs["system"] == "ams"]
@@ -72,7 +62,7 @@ def _at_equal_score(tables: Tables, column: str) -> Measured | Untestable:
 
 def flatter_than_just_in_time(tables: Tables) -> Measured | Untestable:
     """Tell by how much steeper than that of AMS the score of Just-In-Time falls with the logarithm of its downlink."""
-    steady = _intervals(tables)
+    steady = of_kinds(tables, USUAL)
     rivals = _just_in_time(tables, dense=False)
     if len(steady) < 3 or len(rivals) < 3:
         return Untestable("needs AMS with three intervals and Just-In-Time with three thresholds or more")
@@ -96,38 +86,22 @@ def dense_just_in_time(tables: Tables) -> Measured | Untestable:
     return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]), note)
 
 
-def usual_threshold(tables: Tables) -> Measured | Untestable:
-    """Compare Just-In-Time at its usual threshold with AMS."""
-    traffic = side_by_side(tables, "just_in_time", "ams", "downlink_kbps")
-    found = difference(tables, "just_in_time", "ams")
+def difference_and_traffic(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
+    """Compare scores, and tell the ratio of the traffic beside them."""
+    traffic = side_by_side(tables, ours, theirs, "downlink_kbps")
+    found = difference(tables, ours, theirs)
     if isinstance(found, Untestable):
         return found
-    ratio = (traffic["ours"] / traffic["theirs"]).mean()
-    return Measured(found.value, found.low, found.high, found.n, f"at {ratio:.3g} times the downlink")
+    return replace(found, note=f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
 
 
 def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
     """Name the Just-In-Time systems of a run that send a part of the weights, or all, with their thresholds."""
-    members = {name: _members(tables, name) for name in done(tables)["system"].unique()}
     return {
         name: streaming["threshold"]
-        for name, (streaming, adaptation) in members.items()
-        if streaming.name == "just_in_time" and (adaptation["fraction"] == 1) == dense
+        for name, streaming in members(tables, "streaming", "just_in_time").items()
+        if (slot(tables, name, "adaptation")["fraction"] == 1) == dense
     }
-
-
-def _intervals(tables: Tables) -> list[str]:
-    """Name the AMS systems of a run with the usual values and horizon, whatever their interval."""
-    members = {name: _members(tables, name) for name in done(tables)["system"].unique()}
-    return [
-        name
-        for name, (streaming, _) in members.items()
-        if streaming.name == "ams" and (streaming["values"], streaming["horizon_s"]) == USUAL
-    ]
-
-
-def _members(tables: Tables, name: str) -> tuple[Slot, Slot]:
-    return slot(tables, name, "streaming"), slot(tables, name, "adaptation")
 
 
 def _slope(cells: pd.DataFrame) -> float:
@@ -138,13 +112,10 @@ def _slope(cells: pd.DataFrame) -> float:
     return float(np.polyfit(np.log(used["downlink_kbps"]), used["score"], 1)[0])
 
 
-# Beyond the paper: smaller updates ------------------------------------------------------------------------------------
-
-
 def quantised_downlink(tables: Tables) -> Measured | Untestable:
     """Divide the downlink of four-bit updates by that of the paper's."""
     name = _quantised(tables)
-    if name is None:
+    if not name:
         return Untestable("needs 'ams' and AMS with values: int4")
     both = side_by_side(tables, name, "ams", "downlink_kbps")
     return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]), _with_eight_bits(tables, name))
@@ -153,7 +124,7 @@ def quantised_downlink(tables: Tables) -> Measured | Untestable:
 def quantised_score(tables: Tables) -> Measured | Untestable:
     """Tell how far the scores may differ: the end of the interval that is further from 0 is what has to be small."""
     name = _quantised(tables)
-    if name is None:
+    if not name:
         return Untestable("needs 'ams' and AMS with values: int4")
     found = difference(tables, name, "ams")
     if isinstance(found, Untestable) or found.low is None or found.high is None:
@@ -173,81 +144,6 @@ def _with_eight_bits(tables: Tables, name: str) -> str:
     return f"eight bits a value would make it {ratio:.2f} times, because the mask stays"
 
 
-def _quantised(tables: Tables) -> str | None:
-    names = list(done(tables)["system"].unique())
-    fours = [name for name in names if slot(tables, name, "streaming")["values"] == "int4"]
-    return fours[0] if fours and "ams" in names else None
-
-
-CLAIMS = (
-    Claim(
-        id="AMS-5",
-        experiment="ams-fig4",
-        source="AMS, Section 4.2: 4.4 to 44.5 times, 15.7 on average",
-        sentence="Just-In-Time needs more downlink for the same score",
-        paper=1.0,
-        unit="times",
-        rule="ge",
-        measure=downlink_at_equal_score,
-    ),
-    Claim(
-        id="AMS-6",
-        experiment="ams-fig4",
-        source="AMS, Section 4.2: 5.2 to 37.1 times, 16.8 on average",
-        sentence="Just-In-Time needs more uplink for the same score",
-        paper=1.0,
-        unit="times",
-        rule="ge",
-        measure=uplink_at_equal_score,
-    ),
-    Claim(
-        id="AMS-12",
-        experiment="ams-fig4",
-        source="AMS, Figure 4",
-        sentence="with less downlink AMS loses less score than Just-In-Time",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="ge",
-        measure=flatter_than_just_in_time,
-    ),
-    Claim(
-        id="AMS-13",
-        experiment="ams-fig4",
-        source="AMS, Section 4.2: 150 times the downlink of AMS",
-        sentence="Just-In-Time needs far more downlink without choosing weights",
-        paper=5.0,
-        unit="times",
-        rule="ge",
-        measure=dense_just_in_time,
-    ),
-    Claim(
-        id="AMS-20",
-        experiment="ams-fig4",
-        source="AMS, Section 4.2: at its usual threshold +1.0 points for 3.3 times the bandwidth",
-        sentence="Just-In-Time at its usual threshold against AMS",
-        paper=0.01,
-        unit=DIFFERENCE,
-        rule="info",
-        measure=usual_threshold,
-    ),
-    Claim(
-        id="DELTA-1",
-        experiment="ams-fig4",
-        source="driftlab: four-bit values, Rice-coded masks and error feedback",
-        sentence="quantised updates halve the downlink of AMS",
-        paper=0.5,
-        unit="times",
-        rule="le",
-        measure=quantised_downlink,
-    ),
-    Claim(
-        id="DELTA-2",
-        experiment="ams-fig4",
-        source="driftlab: four-bit values, Rice-coded masks and error feedback",
-        sentence="quantised updates score within 0.3 points of the paper's",
-        paper=0.003,
-        unit="mIoU",
-        rule="le",
-        measure=quantised_score,
-    ),
-)
+def _quantised(tables: Tables) -> str:
+    """Name the first system with four-bit values; nothing without one, or without AMS beside it."""
+    return first_of(tables, {"streaming.values": "int4"}) if "ams" in set(done(tables)["system"]) else ""

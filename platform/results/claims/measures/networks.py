@@ -1,14 +1,12 @@
-"""Claims of the NestDNN paper about its networks: what they answer and hold, and what a switch between them moves.
-
-Read from runs of `nestdnn-fig3`, `-fig6` to `-fig8`, `-table3` and `-tables45`.
-"""
+"""Measures of networks of several sizes: what they answer and hold, and what a switch between them moves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import difference, members
+from driftlab.platform.results.analysis.cells import members
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.analysis.sharing import (
     APP,
     every_switch,
@@ -22,13 +20,10 @@ from driftlab.platform.results.analysis.sharing import (
     pruned_alone,
     unscaled,
 )
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ACCURACY = "of the answers"
 
 
 def residual_beats_norm(tables: Tables) -> Measured | Untestable:
@@ -142,16 +137,6 @@ def switching_energy(tables: Tables) -> Measured | Untestable:
     return over_apps(saved, f"{told}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
 
 
-def learning_helps(tables: Tables) -> Measured | Untestable:
-    """Subtract the score of nested networks that do not learn from that of those that AMS teaches."""
-    return difference(tables, "ams+nested", "nestdnn")
-
-
-def smaller_ones_help(tables: Tables) -> Measured | Untestable:
-    """Subtract the score of AMS into one whole network from that of AMS into nested ones."""
-    return difference(tables, "ams+nested", "ams")
-
-
 def _with_kernels(tables: Tables) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Pair nested with independent networks where it was counted what they can share."""
     return [
@@ -187,107 +172,3 @@ def _kept_on_the_way_up(alone: pd.DataFrame) -> int:
 def _moved(rows: pd.DataFrame, *, nested: bool) -> float:
     """Average what a switch between two networks moves, in and out."""
     return float(every_switch(rows, nested=nested)[["loaded", "dropped"]].sum(axis="columns").mean())
-
-
-CLAIMS = (
-    Claim(
-        id="N-1",
-        experiment="nestdnn-fig3",
-        source="NestDNN, Figure 3: 89.72 against 75.45 % where half of one layer is pruned",
-        sentence="the triplet response residual prunes better than the L1 norm",
-        paper=0.1427,
-        unit=ACCURACY,
-        rule="sign",
-        measure=residual_beats_norm,
-    ),
-    Claim(
-        id="N-2",
-        experiment="nestdnn-fig6",
-        source="NestDNN, Figure 6: +4.98 points",
-        sentence="descendants are more accurate than independent networks of the same size",
-        paper=0.0498,
-        unit=ACCURACY,
-        rule="sign",
-        measure=descendants_are_better,
-    ),
-    Claim(
-        id="N-3",
-        experiment="nestdnn-fig6",
-        source="NestDNN, Figure 6: +6.68 points for the two smallest, +3.72 for the two largest",
-        sentence="small descendants gain more than large ones",
-        paper=0.0296,
-        unit=ACCURACY,
-        rule="sign",
-        measure=small_ones_gain_more,
-    ),
-    Claim(
-        id="N-4",
-        experiment="nestdnn-fig7",
-        source="NestDNN, Figure 7",
-        sentence="every descendant computes less than the whole network",
-        paper=1.0,
-        unit="of the descendants",
-        rule="exact",
-        measure=fewer_operations,
-    ),
-    Claim(
-        id="N-5",
-        experiment="nestdnn-table3",
-        source="NestDNN, Table 3: 587.4 of 1112.0 MB",
-        sentence="nested networks need less memory than independent ones together",
-        paper=0.528,
-        unit="of the memory",
-        rule="sign",
-        measure=memory_saved,
-    ),
-    Claim(
-        id="N-5b",
-        experiment="nestdnn-table3",
-        source="NestDNN, Table 3: 1112.0 MB less the largest of each application, 587.4 MB",
-        sentence="what nested networks save is all but the largest of what they share",
-        paper=1.0,
-        unit="times",
-        rule="exact",
-        measure=memory_saved_is_all_but_the_largest,
-    ),
-    Claim(
-        id="N-7",
-        experiment="nestdnn-tables45",
-        source="NestDNN, Tables 4 and 5, for four of six applications",
-        sentence="of what they share, nested networks load what independent ones load less what they drop",
-        paper=1.0,
-        unit="times",
-        rule="exact",
-        measure=what_nested_load,
-    ),
-    Claim(
-        id="N-8",
-        experiment="nestdnn-fig8",
-        source="NestDNN, Figure 8: 602.1 J (VC) to 4.0 J (VS)",
-        sentence="a thousand switches at random draw less among nested networks than among independent ones",
-        paper=4.0,
-        unit="J",
-        rule="sign",
-        measure=switching_energy,
-    ),
-    Claim(
-        id="NEST-2",
-        experiment="ams-nested",
-        source="driftlab: AMS into nested networks",
-        sentence="on a shared device whose world drifts, nested networks that AMS teaches beat those that do not learn",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="ge",
-        measure=learning_helps,
-    ),
-    Claim(
-        id="NEST-3",
-        experiment="ams-nested",
-        source="driftlab: AMS into nested networks",
-        sentence="on a shared device whose world drifts, AMS into nested networks beats AMS into a whole one",
-        paper=0.0,
-        unit=DIFFERENCE,
-        rule="ge",
-        measure=smaller_ones_help,
-    ),
-)

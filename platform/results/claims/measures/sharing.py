@@ -1,15 +1,12 @@
-"""Claims of the NestDNN paper about sharing a device: arrivals, the frontier, the optimum.
-
-Read from runs of `nestdnn-fig9` to `-fig11`, `-tables45` and `-optimum`.
-"""
+"""Measures of a shared device: who comes and goes, the frontier, the optimum, and the time of decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import lowest, members, over_seeds, slot
+from driftlab.platform.results.analysis.cells import members, slot
+from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds
 from driftlab.platform.results.analysis.sharing import (
     costs,
     crossing,
@@ -22,21 +19,16 @@ from driftlab.platform.results.analysis.sharing import (
     once,
     switches,
 )
-from driftlab.platform.results.claims.base import Claim, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
-POINTS = "points"
 APPS = 6
 ENOUGH = 100_000  # windows of applications: an application stays for minutes, so few windows are independent
-TOO_SHORT = "has {} windows of applications and needs {}"
 KNEE = "knee"
 STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
-
-# Switching ------------------------------------------------------------------------------------------------------------
 
 
 def nested_switches(tables: Tables) -> Measured | Untestable:
@@ -52,16 +44,11 @@ def nested_switches(tables: Tables) -> Measured | Untestable:
     return Measured(float(wrong), n=len(found), note=f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
-# Arrivals and departures ----------------------------------------------------------------------------------------------
-
-
 def concurrency(tables: Tables) -> Measured | Untestable:
     """Take the number of applications whose share of the time is farthest from the paper's."""
-    rows = visitors(tables)
-    if rows.empty:
-        return Untestable("needs six applications that come and go")
-    if len(rows) < ENOUGH:
-        return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
+    rows = _visitors(tables)
+    if isinstance(rows, Untestable):
+        return rows
     counts = rows.groupby(["cell", "device", "time_s"]).size()
     shares = 100 * counts.value_counts(normalize=True)
     gaps = {number: abs(shares.get(number, 0.0) - percent) for number, percent in PAPER_CONCURRENT.items()}
@@ -71,26 +58,24 @@ def concurrency(tables: Tables) -> Measured | Untestable:
 
 def even_shares(tables: Tables) -> Measured | Untestable:
     """Take the application whose part of all application seconds is farthest from an even one."""
-    rows = visitors(tables)
-    if rows.empty:
-        return Untestable("needs six applications that come and go")
-    if len(rows) < ENOUGH:
-        return Untestable(TOO_SHORT.format(len(rows), ENOUGH))
+    rows = _visitors(tables)
+    if isinstance(rows, Untestable):
+        return rows
     parts = 100 * rows["app"].value_counts(normalize=True)
     note = f"{parts.min():.1f} to {parts.max():.1f} %"
     return Measured(float((parts - 100 / APPS).abs().max()), n=len(rows), note=note)
 
 
-def visitors(tables: Tables) -> DataFrame:
+def _visitors(tables: Tables) -> DataFrame | Untestable:
     """List the applications window by window, once for each trace, on devices that six applications come to."""
     rows = once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
-    return rows[(apps == APPS) & changes]
-
-
-# The frontier ---------------------------------------------------------------------------------------------------------
+    found = rows[(apps == APPS) & changes]
+    if found.empty:
+        return Untestable("needs six applications that come and go")
+    return found if len(found) >= ENOUGH else Untestable(f"has {len(found)} windows of applications and needs {ENOUGH}")
 
 
 def on_frontier(tables: Tables, objective: str, where: str, wanted: str) -> Measured | Untestable:
@@ -123,9 +108,6 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
     return Measured(found.value, found.low, found.high, found.n, f"{note}; {told}" if ends else note)
-
-
-# The optimum, and time ------------------------------------------------------------------------------------------------
 
 
 def gap_to_optimum(tables: Tables) -> Measured | Untestable:
@@ -184,101 +166,3 @@ def _decision_s(tables: Tables) -> dict[str, Series]:
     """Average how long each system's decisions took on this machine, seed by seed."""
     by_system = decisions(tables).groupby("system")
     return {name: part.groupby("seed")["host_schedule_seconds"].mean() for name, part in by_system}
-
-
-def _claim(id: str, objective: str, where: str, wanted: str, said: float) -> Claim:
-    """Word a claim about a frontier; where the paper tells a factor, any factor above 1 is on its side."""
-    who = {"total": "MinTotalCost", "max": "MinMaxCost"}[objective]
-    does = {"speedup": "answers faster", "gain": "answers better", "energy_ratio": "draws less for a frame"}[wanted]
-    place = {KNEE: "at the knee", "gain": "at its accuracy", "speedup": "at its frame rate"}[where]
-    figure = "Figure 11" if wanted == "energy_ratio" else "Figure 10"
-    points = wanted == "gain"
-    return Claim(
-        id=id,
-        experiment="nestdnn-fig11" if wanted == "energy_ratio" else "nestdnn-fig10",
-        source=f"NestDNN, {figure}: " + (f"+{100 * said:.1f} points" if points else f"{said:.1f} times"),
-        sentence=f"{who} {does} than the status quo {place}",
-        paper=said if points else 1.0,
-        unit="of the answers" if points else "times",
-        rule="sign" if points else "ge",
-        measure=partial(on_frontier, objective=objective, where=where, wanted=wanted),
-    )
-
-
-# id, objective, where on the frontier, what is measured there, and what the paper says of it
-ON_FRONTIER = (
-    ("N-11", "total", "gain", "speedup", 2.0),
-    ("N-12", "total", "speedup", "gain", 0.041),
-    ("N-13", "total", KNEE, "speedup", 1.5),
-    ("N-13b", "total", KNEE, "gain", 0.026),
-    ("N-14", "max", "gain", "speedup", 1.9),
-    ("N-14b", "max", "speedup", "gain", 0.042),
-    ("N-14c", "max", KNEE, "speedup", 1.5),
-    ("N-14d", "max", KNEE, "gain", 0.021),
-    ("N-15", "total", KNEE, "energy_ratio", 1.7),
-    ("N-15b", "max", KNEE, "energy_ratio", 1.5),
-)
-
-CLAIMS = (
-    Claim(
-        id="N-6",
-        experiment="nestdnn-tables45",
-        source="NestDNN, Tables 4 and 5",
-        sentence="nested networks drop nothing on the way up and load nothing on the way down",
-        paper=0.0,
-        unit="bytes",
-        rule="exact",
-        measure=nested_switches,
-    ),
-    Claim(
-        id="N-9",
-        experiment="nestdnn-fig9",
-        source="NestDNN, Figure 9: 9.8, 12.7, 18.6, 24.5 and 34.3 % with two to six",
-        sentence="as many applications run at a time as in the paper",
-        paper=0.0,
-        unit=POINTS,
-        rule="abs<=1.5",
-        measure=concurrency,
-    ),
-    Claim(
-        id="N-10",
-        experiment="nestdnn-fig9",
-        source="NestDNN, Figure 9: about 16.7 % each",
-        sentence="every application runs as often as any other",
-        paper=0.0,
-        unit=POINTS,
-        rule="abs<=1.5",
-        measure=even_shares,
-    ),
-    *(_claim(*row) for row in ON_FRONTIER),
-    Claim(
-        id="N-16",
-        experiment="nestdnn-optimum",
-        source="NestDNN: not quantified",
-        sentence="what greedy schedules cost above the optimum",
-        paper=None,
-        unit=POINTS,
-        rule="info",
-        measure=gap_to_optimum,
-    ),
-    Claim(
-        id="N-17",
-        experiment="nestdnn-optimum",
-        source="NestDNN, Section 3.3: 70 % of the allocations",
-        sentence="keeping an unfinished plan saves time",
-        paper=0.7,
-        unit="of the time",
-        rule="sign",
-        measure=time_saved,
-    ),
-    Claim(
-        id="NEST-1",
-        experiment="nestdnn-optimum",
-        source="driftlab: blocks of units, and dividing anew",
-        sentence="lookahead is nearer to the optimum than the steepest walk, also on a finer grid",
-        paper=0.0,
-        unit=POINTS,
-        rule="ge",
-        measure=nearer_by_looking_ahead,
-    ),
-)

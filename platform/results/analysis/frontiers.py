@@ -1,0 +1,57 @@
+"""Which systems no other one beats in everything, and how long a stream takes to recover after its scene changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STREAM = ["cell", "device", "app"]
+
+
+def pareto(points: pd.DataFrame, gain: str, cost: str) -> pd.DataFrame:
+    """Keep the points that no other one beats: at least as much gain for at most the cost, and one of both strictly.
+
+    The front is sorted by cost; points that lack a number are no part of it.
+    """
+    known = points.dropna(subset=[gain, cost]).sort_values([cost, gain], ascending=[True, False], kind="stable")
+    best = known[gain].cummax()
+    first = known[gain] == best
+    cheapest = known.groupby(best)[cost].transform("min") == known[cost]
+    return known[first & cheapest]
+
+
+def recoveries(tables: Tables, tolerance: float = 0.02) -> pd.DataFrame:
+    """List every change of scene of every stream, and when the windowed score was back within a tolerance.
+
+    `before` is the windowed score of the last frame of the old scene; `lost` is how far it falls below that;
+    `recover_s` is the time until it is back for the first time after its lowest point, NaN where the scene changes
+    again, or the session ends, before that.
+    """
+    import pandas as pd
+
+    frames = tables.frame("frames").dropna(subset=["score_window"])
+    columns = ["change_s", "before", "lost", "recover_s"]
+    found = []
+    for key, rows in frames.sort_values([*STREAM, "time_s"]).groupby(STREAM, sort=False):
+        time_s, scores = (rows[name].to_numpy(float) for name in ("time_s", "score_window"))
+        changes = np.flatnonzero(np.diff(rows["scene"].to_numpy())) + 1
+        for begin, end in zip(changes, np.append(changes, len(rows))[1:], strict=True):
+            found.append((*key, *_recovery(time_s[begin:end], scores[begin:end], scores[begin - 1], tolerance)))
+    table = pd.DataFrame(found, columns=[*STREAM, *columns]).astype(dict.fromkeys(columns, float))
+    identity = tables.frame("runs")[["cell", "system", "workload", "fleet", "seed"]]
+    return table.merge(identity, on="cell")
+
+
+def _recovery(
+    time_s: np.ndarray, scores: np.ndarray, before: float, tolerance: float
+) -> tuple[float, float, float, float]:
+    lowest = int(np.argmin(scores))
+    back = np.flatnonzero(scores[lowest:] >= before - tolerance)
+    recover_s = time_s[lowest + back[0]] - time_s[0] if len(back) else float("nan")
+    return float(time_s[0]), before, before - float(scores[lowest]), float(recover_s)

@@ -1,0 +1,19 @@
+"""Everything that claims measure: each public function of these modules, by its name.
+
+A measure takes the tables of a run and the arguments of a claim; it gives what was measured or why nothing was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.measures import fleets, networks, rates, scenes, scores, sharing, traffic
+
+Measure = Callable[..., Measured | Untestable]
+MEASURES: Mapping[str, Measure] = {
+    name: found
+    for module in (fleets, networks, rates, scenes, scores, sharing, traffic)
+    for name, found in vars(module).items()
+    if getattr(found, "__module__", "") == module.__name__ and not name.startswith("_")
+}

@@ -1,0 +1,29 @@
+"""Tables of what a cell was made of, and of what was counted by class."""
+
+from __future__ import annotations
+
+from driftlab.platform.results.tables.columns import COUNT, INDEX, REAL, TEXT, column, table_of
+
+SYSTEMS = table_of(
+    "systems",
+    "One row per parameter of every member that the system of the cell is made of, whether it was given or a default.",
+    column("system", TEXT, "row of the table of systems"),
+    column("family", TEXT, "streaming, adaptation, scaling or scheduling"),
+    column("member", TEXT, "which member of that family"),
+    column("parameter", TEXT, "name of the parameter", null="the member has none"),
+    column("value", TEXT, "its value, in JSON", null="the member has no parameter"),
+    since="4.2",
+)
+
+CLASSES = table_of(
+    "classes",
+    "One row per application and class of its task: what was counted over the session, where pixels are named.",
+    column("device", TEXT, "which device"),
+    column("app", TEXT, "which application on it"),
+    column("class", INDEX, "number of the class in the task's list"),
+    column("truth", COUNT, "pixels of the class", "pixels"),
+    column("predicted", COUNT, "pixels that were taken for it", "pixels"),
+    column("hits", COUNT, "pixels of the class that were taken for it", "pixels"),
+    column("score", REAL, "intersection over union, 0 to 1", null="the class is in neither truth nor prediction"),
+    since="4.2",
+)
