@@ -164,8 +164,6 @@ def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(f
 class Events:
     """Keeps what TensorBoard is told."""
 
-    written: dict[str, list] = {}
-
     def __init__(self, folder):
         self.own = self.written.setdefault(folder, [])
 
@@ -184,7 +182,7 @@ class Events:
 
 def test_tensorboard_gets_a_folder_per_cell_whose_clock_is_virtual(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Events))
-    monkeypatch.setattr(Events, "written", {})
+    monkeypatch.setattr(Events, "written", {}, raising=False)
     export(folder, "tensorboard", tmp_path)
     rows = open_run(folder).table("runs").to_pylist()
     assert set(Events.written) == {str(tmp_path / row["cell"]) for row in rows}

@@ -125,6 +125,11 @@ def common(names: Sequence[str]) -> str:
     return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
 
 
+def untold(found: pd.Series, nothing: float = 0.0) -> str:
+    """Say of a mean with its interval that it cannot be told from nothing; empty if it can."""
+    return "cannot tell" if not (found["low"] > nothing or found["high"] < nothing) else ""
+
+
 def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
     """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
     import pandas as pd

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTE = (
     "Each frame’s {} minus that of the same frame under the system that does nothing. A curve tells on which "
     "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
-    "the share of frames on the right of it, as means over seeds."
+    "the share of frames on the right of it, as means over seeds with half of their 95 % intervals in points."
 )
 
 
@@ -31,9 +31,9 @@ def show(view: View) -> Shown | None:
     improved = found.assign(better=found["gain"] > 0, all="all")
     columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
     shares = {
-        (system, column): share
+        (system, column): (share, low)
         for by in ("setting", "all")
-        for system, column, share, *_ in means(improved, ["system", by], "better").itertuples(index=False)
+        for system, column, share, low, *_ in means(improved, ["system", by], "better").itertuples(index=False)
     }
     rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
     return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
@@ -60,8 +60,11 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     plots.tidy(axis)
 
 
-def _entry(share: float | None) -> Entry:
-    return Entry("–" if share is None else f"{share:.0%}".replace("%", " %"))
+def _entry(found: tuple[float, float] | None) -> Entry:
+    if found is None:
+        return Entry("–")
+    share, low = found
+    return Entry(f"{100 * share:.0f} %", "" if low != low else f"± {100 * (share - low):.0f}")
 
 
 FIGURE = Figure("gains", "Gain frame by frame", show)

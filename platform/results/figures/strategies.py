@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means
+from driftlab.platform.results.figures.base import Entry, Figure, Grid, Panel, Shown, View, means, untold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,8 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
 
 
 def _entry(found: pd.Series) -> Entry:
-    note = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
-    return Entry(f"{found['mean']:+.1f}".replace("-", "\u2212"), note)
+    half = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
+    return Entry(plots.signed(found["mean"]), ", ".join(filter(None, (half, untold(found)))))
 
 
 def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

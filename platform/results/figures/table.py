@@ -10,6 +10,7 @@ from driftlab.platform.results.figures import (
     gains,
     horizon,
     paging,
+    pareto,
     pruning,
     rates,
     strategies,
@@ -35,5 +36,6 @@ FIGURES = (
     accuracy.FIGURE,
     rates.FIGURE,
     gains.FIGURE,
+    pareto.FIGURE,
     traffic.FIGURE,
 )

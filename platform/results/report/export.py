@@ -1,4 +1,4 @@
-"""Write a run for other tools: CSV for spreadsheets, and the formats of MLflow and TensorBoard where these are there."""
+"""Write a run for other tools: CSV for spreadsheets, and what MLflow and TensorBoard read where these are installed."""
 
 from __future__ import annotations
 
