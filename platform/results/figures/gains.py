@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each frame’s {} minus that of the same frame under the system that does nothing. A curve tells on which "
-    "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
-    "the share of frames on the right of it, as means over seeds with half of their 95 % intervals in points."
+    "Each frame’s {} minus that of the same frame under the system that does nothing. CDF of the "
+    "gain per frame: frames left of 0 are worse than doing nothing. The table has the share of frames right of 0, as "
+    "means over seeds with half of their 95 % intervals in points."
 )
 
 

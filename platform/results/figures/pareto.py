@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Further up and further left is better. The stepped line is the Pareto front: no method has a higher mean score "
-    "for less. Grey points are bounds and never on it. Means over seeds; the bar is the 95 % interval of the score. Costs "
-    "are per device, traffic is both ways, and the axis is logarithmic above its first mark where costs differ much."
+    "for less. Grey rules are bounds, which are not judged by their cost. Means over seeds; the bar is the 95 % "
+    "interval of the score. Costs are per device, traffic is both ways; the axis is logarithmic where costs differ much."
 )
 COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
+GREYS = frozenset(plots.GREYS.values())
+LABELLED = 6  # methods of a front that have room for their names
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
@@ -36,7 +38,7 @@ def show(view: View) -> Shown | None:
             points = scores.join(here.groupby("system")[cost].mean().astype(float).rename("cost")).dropna(
                 subset=["cost"]
             )
-            points = points.assign(method=[name in _methods(view) for name in points.index])
+            points = points.assign(method=[view.looks[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
                 panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
     looks = {name: look for name, look in view.looks.items() if name in set(runs["system"])}
@@ -49,21 +51,27 @@ def front(points: pd.DataFrame) -> list[str]:
     return list(methods[methods["mean"] > methods["mean"].cummax().shift(fill_value=-1.0)].index)
 
 
-def _methods(view: View) -> set[str]:
-    return set(view.runs[view.runs["bound"].isna()]["system"])
-
-
 def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     best = points.loc[front(points)]
     axis.plot(best["cost"], best["mean"], color=plots.QUIET, linewidth=1.0, drawstyle="steps-post", zorder=1)
-    for name, look in view.looks.items():
-        if name in points.index:
-            plots.trend(axis, points.loc[[name]], "cost", look)
-    _scale(axis, points["cost"])
+    judged = [name for name in view.looks if name in points.index and (points.loc[name, "method"] or _idle(view, name))]
+    for name in set(points.index) - set(judged):
+        look = view.looks[name]
+        axis.axhline(points.loc[name, "mean"], color=look.colour, linestyle=look.dash, linewidth=1.2, zorder=0)
+    for name in judged:
+        plots.trend(axis, points.loc[[name]], "cost", view.looks[name])
+    for k, (name, point) in enumerate(best.iterrows() if len(best) <= LABELLED else ()):
+        plots.beside(axis, str(name), point["cost"], point["mean"], above=k % 2 == 0)
+    _scale(axis, points.loc[judged, "cost"])
     axis.set_xlabel(f"{label} per device")
     axis.set_ylabel(plots.measure(view.runs))
     axis.margins(x=0.06, y=0.1)
     plots.tidy(axis)
+
+
+def _idle(view: View, name: str) -> bool:
+    """Tell whether a system is the one that does nothing, whose cost is what coping adds to."""
+    return bool((view.runs[view.runs["system"] == name]["bound"] == "do_nothing").any())
 
 
 def _scale(axis: Axes, costs: pd.Series) -> None:

@@ -10,7 +10,7 @@ from driftlab.platform.results.analysis.pairing import Answer, Comparison, compa
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures.plots import measure
-from driftlab.platform.results.report.summary.base import DASH, count, signed
+from driftlab.platform.results.report.summary.base import DASH, count, half, signed
 
 MARKS: Mapping[Answer, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
 AGAINST: Mapping[Answer, str] = {
@@ -32,10 +32,7 @@ class Gain:
     @property
     def text(self) -> str:
         """Write the difference and half of its interval."""
-        found = self.difference
-        if found is None:
-            return DASH
-        return signed(found.mean) + ("" if found.low is None else f" ± {found.mean - found.low:.3f}")
+        return signed(self.difference.mean) + half(self.difference) if self.difference else DASH
 
     @property
     def mark(self) -> str:

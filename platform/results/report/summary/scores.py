@@ -20,7 +20,6 @@ from driftlab.platform.results.report.summary.base import (
     mean,
     number,
     score,
-    span,
 )
 from driftlab.platform.results.report.summary.gains import Gain, by_setting, reference
 
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = (
-    "Means over n seeds. A score is the {} over the last seconds, averaged over frames (0 to 1); its interval is "
-    "Student’s t. The gain is the mean difference from {}, seed by seed, and half of its 95 % interval: better or "
-    "worse where the interval excludes 0, else the seeds cannot tell. Traffic, energy and updates are per device. Grey "
-    f"rows are bounds, not methods. {DASH} means not measured."
+    "Means over n seeds; ± is half of a 95 % interval (Student’s t). A score is the {} over the last seconds, averaged "
+    "over frames (0 to 1). The gain is the mean difference from {}, seed by seed: better or worse where its interval "
+    "excludes 0, else the seeds cannot tell. Traffic, energy and updates are per device. Grey rows are bounds, not "
+    f"methods. {DASH} means not measured."
 )
 
 
@@ -89,7 +88,6 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> L
 def _columns(what: str) -> list[Column]:
     return [
         Column(what, look="strong"),
-        Column("95 % interval", look="quiet"),
         Column("n", look="quiet"),
         Column("gain"),
         Column("verdict", look="verdict"),
@@ -103,7 +101,6 @@ def _columns(what: str) -> list[Column]:
 def _row(line: Line) -> Row:
     texts = [
         score(line.score),
-        span(line.score) or DASH,
         str(line.score.n if line.score else 0),
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
         *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
