@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 NOTE = (
     "Further up and further left is better. The stepped line is the Pareto front: no method has a higher mean score "
     "for less. Grey rules are bounds, which are not judged by their cost. Means over seeds; the bar is the 95 % "
-    "interval of the score. Costs are per device, traffic is both ways; the axis is logarithmic where costs differ much."
+    "interval of the score. Costs are per device, traffic is both ways; where costs differ much, the axis is "
+    "logarithmic."
 )
 COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
+HALF = 0.5  # of an axis
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
@@ -60,13 +62,21 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
         axis.axhline(points.loc[name, "mean"], color=look.colour, linestyle=look.dash, linewidth=1.2, zorder=0)
     for name in judged:
         plots.trend(axis, points.loc[[name]], "cost", view.looks[name])
-    for k, (name, point) in enumerate(best.iterrows() if len(best) <= LABELLED else ()):
-        plots.beside(axis, str(name), point["cost"], point["mean"], above=k % 2 == 0)
+    axis.margins(x=0.06, y=0.1)
     _scale(axis, points.loc[judged, "cost"])
+    if len(best) <= LABELLED:
+        _name(axis, best)
     axis.set_xlabel(f"{label} per device")
     axis.set_ylabel(plots.measure(view.runs))
-    axis.margins(x=0.06, y=0.1)
     plots.tidy(axis)
+
+
+def _name(axis: Axes, best: pd.DataFrame) -> None:
+    """Write the names of the methods on the front where the front leaves room: left above, or right below."""
+    for name, cost, mean in best[["cost", "mean"]].itertuples():
+        right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
+        place, side = ((-5, 4), "right") if right else ((5, -11), "left")
+        axis.annotate(name, (cost, mean), place, textcoords="offset points", ha=side, fontsize=8, color=plots.INK)
 
 
 def _idle(view: View, name: str) -> bool:
@@ -78,7 +88,7 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     """Count by factors where costs differ much; what costs nothing stands at 0, left of the smallest one."""
     some = costs[costs > 0]
     if some.empty or some.max() < WIDE * some.min():
-        axis.set_xlim(left=min(0.0, float(costs.min())))
+        axis.set_xlim(left=-0.06 * float(costs.max()))
         return
     from matplotlib.ticker import FuncFormatter, NullLocator
 

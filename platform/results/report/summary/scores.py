@@ -88,9 +88,9 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> L
 def _columns(what: str) -> list[Column]:
     return [
         Column(what, look="strong"),
-        Column("n", look="quiet"),
         Column("gain"),
-        Column("verdict", look="verdict"),
+        Column("verdict"),
+        Column("n", look="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
         Column("energy", "J"),
@@ -101,8 +101,8 @@ def _columns(what: str) -> list[Column]:
 def _row(line: Line) -> Row:
     texts = [
         score(line.score),
-        str(line.score.n if line.score else 0),
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
+        str(line.score.n if line.score else 0),
         *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
     ]
     return Row(line.setting, line.system, line.bound, line.failed, texts)
