@@ -24,6 +24,7 @@ import matplotlib.pyplot as plt
 
 import driftlab
 from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import view_of
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one under runs/.
 newest = sorted(Path("runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
@@ -33,7 +34,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "
 run = driftlab.open_run(RUN)
 runs = plots.with_settings(run.frame("runs"))
 frames = run.frame("frames")
-looks = plots.styles(runs)
+looks = view_of(run).looks  # the colours of its report
 runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
