@@ -25,7 +25,7 @@ from driftlab.platform.loop.ledger import Account
 from driftlab.platform.loop.messages import Direction
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_app, place_teachers
-from driftlab.platform.loop.rows import device_row, run_row, variant_rows
+from driftlab.platform.loop.rows import class_columns, device_row, run_row, system_columns, variant_rows
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world.clock import make_clock
@@ -131,5 +131,8 @@ class Loop:
             self.ledger.row("devices", **device_row(device, live=live))
             for row in variant_rows(device):
                 self.ledger.row("variants", **row)
+        for columns in filter(None, map(class_columns, self._apps)):
+            self.ledger.add("classes", columns)
+        self.ledger.add("systems", system_columns(self.parts.cell))
         accounts = [app.account for app in self._apps]
         self.ledger.row("runs", **run_row(self.parts.cell, self.parts.context, accounts, digests))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import kbps
+from driftlab.platform.core.metrics import iou, kbps
 from driftlab.platform.core.records import Applied, Rows, Uploaded
+from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import AppContext, CellContext
 from driftlab.platform.loop.deliveries import TrainingRound
@@ -92,6 +94,34 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None
 
 
+def system_columns(cell: Cell) -> Mapping[str, Any]:
+    """Write down what a system is made of: every parameter of every member, given or not."""
+    found = []
+    for member in cell.system.members:
+        values = {**member.defaults(), **dict(member.params)}
+        told = {name: json.dumps(value, sort_keys=True, default=str) for name, value in sorted(values.items())}
+        found += [(member.family, member.name, *pair) for pair in (told or {None: None}).items()]
+    names = ("family", "member", "parameter", "value")
+    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
+
+
+def class_columns(app: AppRun) -> Mapping[str, Any] | None:
+    """Tell what was counted of every class over the session; None of tasks that do not count by class."""
+    counts = app.account.counts
+    if counts is None or counts.ndim < 2:
+        return None
+    hits = np.diagonal(counts)
+    return {
+        "device": app.device,
+        "app": app.app,
+        "class": np.arange(len(hits)),
+        "truth": counts.sum(axis=1),
+        "predicted": counts.sum(axis=0),
+        "hits": hits,
+        "score": iou(counts),
+    }
+
+
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
     """Write down what an application got for a while, and what that means on this machine."""
     app, demand, network = given.app, given.demand, given.network
@@ -154,7 +184,8 @@ def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | N
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     """Keep a place for a cell that failed, with its reason."""
-    return {"runs": [{**asked_for(cell, experiment), "status": "failed", "error": reason}]}
+    row = {**asked_for(cell, experiment), "status": "failed", "error": reason}
+    return {"runs": [row], "systems": [system_columns(cell)]}
 
 
 def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.datasets.catalogue import label_of
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.results.tables.systems import Slot, slots_of
+from driftlab.platform.results.tables.systems import Slot, recorded_slots, slots_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,14 +25,24 @@ def done(tables: Tables) -> pd.DataFrame:
 
 def slot(tables: Tables, system: str, family: str) -> Slot:
     """Read the member that a system of this run has in a slot, with every parameter."""
-    return slots_of(tables.run.spec, [system])[system][family]
+    return slots(tables, [system])[system][family]
+
+
+def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
+    """Read what systems have in their slots: from the table of the run, or from its spec if the run is older."""
+    names = list(systems)
+    rows = tables.frame("systems")
+    rows = rows[rows["system"].isin(names)].drop_duplicates(["system", "family", "parameter"])
+    known = recorded_slots(rows.to_dict("records"))
+    known |= slots_of(tables.run.spec, [name for name in names if name not in known])
+    return {name: known[name] for name in names}
 
 
 def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
     """Read the members that the systems of a run have in a slot, by system; of these names alone, if any are given."""
-    found = slots_of(tables.run.spec, done(tables)["system"].unique())
-    slots = {system: of[family] for system, of in found.items()}
-    return {system: one for system, one in slots.items() if not names or one.name in names}
+    found = slots(tables, done(tables)["system"].unique())
+    chosen = {system: of[family] for system, of in found.items()}
+    return {system: one for system, one in chosen.items() if not names or one.name in names}
 
 
 def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:

@@ -10,6 +10,8 @@ from driftlab.platform.results.tables import read
 from driftlab.platform.results.tables.read import Run, Tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from driftlab.platform.results.analysis.pairing import Comparison
 
 
@@ -30,6 +32,10 @@ class StudiedRun(Run):
         from driftlab.platform.results.analysis.pairing import compare
 
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
+
+    def classes(self) -> pd.DataFrame:
+        """List how every class fared under every system; only pixels are counted by class, since schema 4.2."""
+        return self.frame("class_scores")
 
 
 def open_run(path: str | Path) -> StudiedRun:

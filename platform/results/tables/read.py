@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shortened, unknown_name
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
-from driftlab.platform.results.tables.schema import TABLES, is_newer
+from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_newer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +32,14 @@ class Run:
     info: Mapping[str, Any]  # versions, host and seeds
 
     def table(self, name: str) -> pa.Table:
-        """Read one table over all complete cells, in the order of their names, with the columns of today's schema."""
+        """Read one table over all complete cells, in the order of their names, with the columns of today's schema.
+
+        A view (`scores`, `class_scores`) is a table with the system, workload, fleet, seed and bound of every row.
+        """
+        if name in VIEWS:
+            return _with_identity(self.table(VIEWS[name]), self.table("runs"))
         if name not in TABLES:
-            raise unknown_name("table", name, TABLES)
+            raise unknown_name("table", name, [*TABLES, *VIEWS])
         runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
@@ -61,11 +67,11 @@ class Run:
         return self.table(name).to_pandas()
 
     def sql(self, query: str) -> pa.Table:
-        """Ask in SQL (DuckDB); every table is a view of its name."""
+        """Ask in SQL (DuckDB); every table and view has its name."""
         import duckdb
 
         with duckdb.connect() as connection:
-            for name in TABLES:
+            for name in (*TABLES, *VIEWS):
                 if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
                     connection.register(name, self.table(name))
             try:
@@ -136,6 +142,13 @@ def _info(folder: Path) -> Mapping[str, Any]:
     if fault := shape_fault(Info, info):
         raise DataError(f"'{file}' cannot be read ({fault}). Remove it: {_cure(folder)}")
     return info
+
+
+def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:
+    """Add to every row of a table what its cell is, in front."""
+    places = pc.index_in(rows["cell"], runs["cell"].combine_chunks())
+    known = {name: runs[name].combine_chunks().take(places) for name in IDENTITY}
+    return pa.table({"cell": rows["cell"], **known, **{name: rows[name] for name in rows.column_names[1:]}})
 
 
 def _read(file: Path, table: str, folder: Path) -> pa.Table:

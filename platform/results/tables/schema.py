@@ -282,6 +282,30 @@ _DEVICES = table_of(
     column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_GIVEN}"),
 )
 
+_SYSTEMS = table_of(
+    "systems",
+    "One row per parameter of every member that the system of the cell is made of, whether it was given or a default.",
+    column("system", TEXT, "row of the table of systems"),
+    column("family", TEXT, "streaming, adaptation, scaling or scheduling"),
+    column("member", TEXT, "which member of that family"),
+    column("parameter", TEXT, "name of the parameter", null="the member has none"),
+    column("value", TEXT, "its value, in JSON", null="the member has no parameter"),
+    since="4.2",
+)
+
+_CLASSES = table_of(
+    "classes",
+    "One row per application and class of its task: what was counted over the session, where pixels are named.",
+    column("device", TEXT, "which device"),
+    column("app", TEXT, "which application on it"),
+    column("class", INDEX, "number of the class in the task's list"),
+    column("truth", COUNT, "pixels of the class", "pixels"),
+    column("predicted", COUNT, "pixels that were taken for it", "pixels"),
+    column("hits", COUNT, "pixels of the class that were taken for it", "pixels"),
+    column("score", REAL, "intersection over union, 0 to 1", null="the class is in neither truth nor prediction"),
+    since="4.2",
+)
+
 _PICTURES = table_of(
     "pictures",
     "What a model saw at a few moments; answers are drawn in one colour per class.",
@@ -305,9 +329,14 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "shares": _SHARES,
         "variants": _VARIANTS,
         "devices": _DEVICES,
+        "systems": _SYSTEMS,
+        "classes": _CLASSES,
         "pictures": _PICTURES,
     }
 )
+
+VIEWS: Mapping[str, str] = MappingProxyType({"scores": "frames", "class_scores": "classes"})  # view -> its table
+IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # what a view adds to every row
 
 
 def host_columns(table: str) -> frozenset[str]:
@@ -350,6 +379,8 @@ run = driftlab.open_run("runs/demo-...")
 run.table("frames")  # pyarrow.Table
 run.frame("runs")  # pandas.DataFrame
 run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
+run.frame("scores")  # frames with the system, workload, fleet and seed of every row; likewise class_scores of classes
+run.compare("ams", "no_custom")  # see analysis.md
 ```
 
 Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), and what

@@ -1,7 +1,8 @@
-"""What the systems of a run were, by its spec alone: no member is imported, since its parameters may change later.
+"""What the systems of a run were: no member is imported, since its parameters may change later.
 
-A slot of a spec holds the parameters that were given and, under `defaults`, all others. Specs of schema version 4 hold
-only what was given; `defaults_schema4.json` keeps the defaults and the table of systems of that time and never changes.
+Runs say it in their table `systems`; of older ones, and of systems without a cell, the spec tells the same. A slot of a
+spec holds the parameters that were given and, under `defaults`, all others. Specs of schema version 4 hold only what
+was given; `defaults_schema4.json` keeps the defaults and the table of systems of that time and never changes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,23 @@ def slots_of(spec: Mapping[str, Any], systems: Iterable[str]) -> dict[str, dict[
     parts = {part["name"]: part for part in every_system(spec)}
     found = {name: parts.get(name) or _written_out(name) for name in systems}
     return {name: {family: _slot(part[family]) for family in _frozen()["defaults"]} for name, part in found.items()}
+
+
+def recorded_slots(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Slot]]:
+    """Read what systems have in their slots from rows of table `systems`, of which each cell has its own."""
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for row in rows:
+        params = found.setdefault(row["system"], {}).setdefault(row["family"], {}).setdefault(row["member"], {})
+        if isinstance(row["parameter"], str):
+            params[row["parameter"]] = _hashable(json.loads(row["value"]))
+    return {
+        system: {
+            family: Slot(name, tuple(sorted(params.items())))
+            for family, members in families.items()
+            for name, params in members.items()
+        }
+        for system, families in found.items()
+    }
 
 
 def every_system(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
