@@ -1,9 +1,9 @@
-"""The headline of a report: verdicts of paired differences, claims that hold or fall, and links that were never used."""
+"""The headline of a report: verdicts of paired differences, claims that hold or fall, and unused links."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tables_factory import Made
@@ -13,7 +13,12 @@ from driftlab.platform.results.report.summary import scores
 from driftlab.platform.results.report.summary.gains import MARKS, by_setting, headline, reference
 from driftlab.platform.results.report.summary.table import summarise, unsent
 
-LEVELS = {"no_custom": (0.40, 0.50, 0.60), "up": (0.50, 0.61, 0.70), "down": (0.30, 0.41, 0.50), "same": (0.5, 0.4, 0.6)}
+LEVELS = {
+    "no_custom": (0.40, 0.50, 0.60),
+    "up": (0.50, 0.61, 0.70),
+    "down": (0.30, 0.41, 0.50),
+    "same": (0.5, 0.4, 0.6),
+}
 SPEC = {"name": "x", "summary": "Everything gains a lot.", "systems": ["up", "down", "same"]}
 
 
@@ -43,7 +48,9 @@ class TestDifferences:
         found = marks(view(three_seeds(**LEVELS)))
         for mark, system in zip(MARKS.values(), ("up", "down", "same"), strict=True):
             assert f" {system} (" in found[mark]
-            assert not [other for other in LEVELS if other not in ("no_custom", system) and f" {other} (" in found[mark]]
+            assert not [
+                other for other in LEVELS if other not in ("no_custom", system) and f" {other} (" in found[mark]
+            ]
 
     def test_a_difference_stands_with_half_of_its_interval(self):
         gain = by_setting(view(three_seeds(**LEVELS)))["w", "up"]
@@ -120,10 +127,12 @@ def test_claims_that_fell_are_named_and_those_that_held_counted():
 
 
 class TestUnsent:
-    SILENT = {"uplink_bytes": 0, "downlink_bytes": 0}
+    SILENT: ClassVar = {"uplink_bytes": 0, "downlink_bytes": 0}
 
     def test_a_run_that_sent_something_says_nothing(self):
-        assert unsent(view([run_row("ams", 0, 0.5), run_row("no_custom", 0, 0.5, streaming="local", **self.SILENT)])) == []
+        assert (
+            unsent(view([run_row("ams", 0, 0.5), run_row("no_custom", 0, 0.5, streaming="local", **self.SILENT)])) == []
+        )
 
     def test_a_run_in_which_nothing_was_sent_says_so_and_names_who_should_have(self):
         rows = [run_row("ams", 0, 0.5, **self.SILENT), run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]

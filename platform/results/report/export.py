@@ -6,20 +6,16 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.files import whole, write_whole
 from driftlab.platform.results.tables.read import Run, open_run
-from driftlab.platform.results.tables.schema import TABLES
+from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-IDENTITY = ["cell", "system", "workload", "fleet", "seed", "bound"]
-NAMED = (*IDENTITY[1:], "streaming", "adaptation", "scaling", "scheduling", "student", "teacher")  # what a cell is
+NAMED = (*IDENTITY, "streaming", "adaptation", "scaling", "scheduling", "student", "teacher")  # what a cell is
 BATCH = 1000  # numbers that MLflow takes at once
 MS = 1000  # MLflow counts time in milliseconds
 
@@ -34,18 +30,11 @@ def export(directory: str | Path, target: str, out: str | Path | None = None) ->
     return folder
 
 
-def scores(run: Run) -> pd.DataFrame:
-    """List the scores of every frame with the system, workload, fleet, seed and scene that they belong to."""
-    frames = run.frame("frames").drop(columns=["version", "processed", "latency_ms"])
-    return run.frame("runs")[IDENTITY].merge(frames, on="cell")
-
-
 def _csv(run: Run, folder: Path) -> None:
-    """Write every table and the scores; pictures become files, and their columns hold the paths."""
+    """Write every table and view; pictures become files, and their columns hold the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in TABLES:
+    for name in (*TABLES, *VIEWS):
         _write_csv(_with_files(run.table(name), folder), folder / f"{name}.csv")
-    _write_csv(pa.Table.from_pandas(scores(run), preserve_index=False), folder / "scores.csv")
 
 
 def _write_csv(table: pa.Table, file: Path) -> None:
