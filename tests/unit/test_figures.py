@@ -19,6 +19,7 @@ from driftlab.platform.results.figures import clients, frontier, gains, horizon,
 from driftlab.platform.results.figures.base import Panel, Shown, View, means, view_of
 from driftlab.platform.results.figures.table import FIGURES
 
+TOOLS = {"base", "table", "plots", "svg", "notebook"}
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
     "ams-table1": {"streets", "rates"},
@@ -100,7 +101,7 @@ def texts(grid: Any) -> dict[str, list[str]]:
 
 
 def test_every_file_is_in_the_table():
-    files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - {"base", "table"}
+    files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - TOOLS
     assert {figure.name for figure in FIGURES} == files
 
 
