@@ -59,6 +59,11 @@ class TestDifferences:
         assert gain.difference.high - gain.difference.mean == pytest.approx(half, rel=1e-4)
         assert gain.text == f"+{0.31 / 3:.3f} ± {half:.3f}"
 
+    def test_every_system_has_an_answer_in_each_setting(self):
+        found = by_setting(view(three_seeds(**LEVELS)))
+        answers = {"up": "better", "down": "worse", "same": "cannot tell"}
+        assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
+
     def test_one_seed_tells_nothing(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
         assert list(marks(view(rows))) == [MARKS["cannot tell"]]

@@ -97,6 +97,13 @@ def test_the_line_joins_the_front():
     assert line.get_drawstyle() == "steps-post"
 
 
+def test_methods_on_the_front_are_named_as_far_as_there_is_room():
+    names = {text.get_text() for text in drawn(ROWS)["w: traffic"].texts}
+    assert names == {"a", "b"}
+    many = [run_row(f"s{k}", 0.1 + k / 20, 1.0 + k, 5.0 + k) for k in range(pareto.LABELLED + 1)]
+    assert not drawn(many)["w: traffic"].texts
+
+
 def test_costs_that_differ_much_are_counted_by_factors():
     far = [*ROWS, run_row("d", 0.8, 100.0, 10.0)]
     assert drawn(ROWS)["w: traffic"].get_xscale() == "linear"
