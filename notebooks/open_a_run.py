@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 
 import driftlab
 from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import view_of
 
 # The folder of a run. Without DRIFTLAB_RUN: the newest one in runs/ of this folder or of one above it.
 RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
@@ -31,7 +32,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 run = driftlab.open_run(RUN)
 runs = plots.with_settings(run.frame("runs"))
 frames = run.frame("frames")
-looks = plots.styles(runs)
+looks = view_of(run).looks  # the colours of its report
 runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""`driftlab report`, `claims` and `diff`: what finished runs say."""
+"""`driftlab report`, `claims`, `diff` and `export`: what finished runs say."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="Write report.html and report.md from a run's tables.")(report)
     app.command(short_help="Judge the papers' claims by a run's tables.")(claims)
     app.command(short_help="Say whether two runs have the same tables.")(diff)
+    app.command(short_help="Write a run's tables for other tools: CSV, MLflow or TensorBoard.")(export)
 
 
 def report(run: Folder, as_json: Json = False) -> None:
@@ -76,3 +77,21 @@ def diff(first: Folder, second: Folder, as_json: Json = False) -> None:
     else:
         say("No difference.")
     raise typer.Exit(1 if found else 0)
+
+
+def export(
+    run: Folder,
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow or tensorboard.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write.  [default: DIR/export/FORMAT]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run for other tools: every table and the scores as CSV, or one MLflow or TensorBoard run per cell."""
+    from driftlab.platform.results.report.export import export as write_export
+
+    folder = write_export(run, to, out)
+    if as_json:
+        print_json({"format": to, "folder": folder})
+    else:
+        say(str(folder))

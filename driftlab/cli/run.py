@@ -266,7 +266,8 @@ def _sum_up(directory: Path) -> None:
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
 
-    for part in summarise(view_of(open_run(directory))).parts:
+    summary = summarise(view_of(open_run(directory)))
+    for part in summary.parts:
         head = ("workload", "system", *(column.named for column in part.columns))
         print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
         say()
@@ -274,3 +275,7 @@ def _sum_up(directory: Path) -> None:
             say(warning)
         if part.warnings:
             say()
+    for line in (*summary.unsent, *(f"{finding.mark} {finding.text}".strip() for finding in summary.findings)):
+        say(line)
+    if summary.unsent or summary.findings:
+        say()

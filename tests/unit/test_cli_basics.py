@@ -35,11 +35,11 @@ def test_version():
 def test_help_names_every_command():
     output = call("--help").output
     assert call("-h").output == output
-    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff"):
+    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export"):
         assert f"\n  {command} " in output
 
 
-@pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "claims", "diff"])
+@pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export"])
 def test_every_command_explains_itself(command: str):
     result = call(command, "--help")
     assert result.exit_code == 0

@@ -88,7 +88,7 @@ class TestSharing:
         (found,) = sharing.lines(view(["a"], shares, *runs))
         assert (found.accuracy.mean, found.accuracy.n) == (pytest.approx(0.6), 2)
         (row,) = sharing.show(view(["a"], shares, *runs)).rows
-        assert row.texts == ["0.600 ± 1.271", "50.0 ± 0.0", "0.0", "0", "2", "2", "2"]
+        assert row.texts == ["0.600 ± 1.271", "50.0 ± 0.0", "0.0 ± 0.0", "0", "2", "2", "2"]
 
     def test_words_name_the_fastest_and_the_most_accurate(self):
         runs = [run_row("a"), run_row("b")]
@@ -186,7 +186,7 @@ def test_a_report_has_a_table_for_what_frames_scored_and_one_for_what_was_shared
     rows["shares"] = [share(app, device=device) for device in factory.DEVICES for app in "xy"]
     Recorder(str(run)).write("x", rows)
     page = write_report(run).read_text(encoding="utf-8")
-    assert page.count('<table class="summary">') == 2
+    assert page.count('<table class="summary cards">') == 2
     assert "On w, a device has 2 applications at a time." in page
     text = (run / "report.md").read_text(encoding="utf-8")
     assert text.count("## Summary") == 1

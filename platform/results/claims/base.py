@@ -188,5 +188,9 @@ def of_span(verdict: Verdict) -> str:
 
 def _number(value: float, claim: Claim) -> str:
     """Write a difference with its sign, and anything else plainly."""
-    text = f"{value:+.3f}" if claim.unit == DIFFERENCE else f"{value:.4g} {claim.unit}".strip()
+    share = re.fullmatch(r"share (of .+)|(of the .+)", claim.unit)
+    if share:
+        text = f"{100 * value:.4g} % {share[1] or share[2]}"
+    else:
+        text = f"{value:+.3f}" if claim.unit == DIFFERENCE else f"{value:.4g} {claim.unit}".strip()
     return text.replace("-", "\u2212")

@@ -122,3 +122,8 @@ def common(names: Sequence[str]) -> str:
     """Name a group by what its names begin with."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
+
+
+def untold(found: pd.Series, nothing: float = 0.0) -> str:
+    """Say of a mean with its interval that it cannot be told from nothing; empty if it can."""
+    return "cannot tell" if not (found["low"] > nothing or found["high"] < nothing) else ""

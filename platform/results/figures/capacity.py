@@ -32,7 +32,8 @@ def show(view: View) -> Shown | None:
     sized = sized[sized.groupby(["family", "place"])["variant"].transform("size") > 1]
     if sized.empty:
         return None
-    looks = plots.series(dict.fromkeys(sized.sort_values("order", kind="stable")["family"]))
+    families = sized.sort_values("order", kind="stable").drop_duplicates("family")
+    looks = {family: view.looks[system] for family, system in zip(families["family"], families["system"], strict=True)}
     unit = plots.scaled(float(sized["memory_bytes"].max()), "B")
     panels = [
         Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)

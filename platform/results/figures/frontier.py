@@ -27,7 +27,7 @@ def show(view: View) -> Shown | None:
     lines = sweeps(view)
     if max(map(len, lines.values()), default=0) < FEWEST:
         return None
-    looks = plots.series(lines)
+    looks = {line: view.looks[next(iter(systems))] for line, systems in lines.items()}
     panels = [
         Panel(setting, partial(_draw, view=view, setting=setting, lines=lines, looks=looks))
         for setting in view.settings()

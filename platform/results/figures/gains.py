@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each frame’s {} minus that of the same frame under the system that does nothing. A curve tells on which "
-    "share of the frames the gain is at most so much: what lies left of 0 is worse than doing nothing. The table has "
-    "the share of frames on the right of it, as means over seeds."
+    "Each frame’s {} minus that of the same frame under the system that does nothing. CDF of the "
+    "gain per frame: frames left of 0 are worse than doing nothing. The table has the share of frames right of 0, as "
+    "means over seeds with half of their 95 % intervals in points."
 )
 
 
@@ -32,9 +32,9 @@ def show(view: View) -> Shown | None:
     improved = found.assign(better=found["gain"] > 0, all="all")
     columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
     shares = {
-        (system, column): share
+        (system, column): (share, low)
         for by in ("setting", "all")
-        for system, column, share, *_ in means(improved, ["system", by], "better").itertuples(index=False)
+        for system, column, share, low, *_ in means(improved, ["system", by], "better").itertuples(index=False)
     }
     rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
     return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
@@ -61,8 +61,11 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     plots.tidy(axis)
 
 
-def _entry(share: float | None) -> GridCell:
-    return GridCell("–" if share is None else f"{share:.0%}".replace("%", " %"))
+def _entry(found: tuple[float, float] | None) -> GridCell:
+    if found is None:
+        return GridCell("–")
+    share, low = found
+    return GridCell(f"{100 * share:.0f} %", "" if low != low else f"± {100 * (share - low):.0f}")
 
 
 FIGURE = Figure("gains", "Gain frame by frame", show)

@@ -5,6 +5,7 @@ Every function takes pandas frames of one panel: the rows of `runs`, and of othe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,9 @@ Looks = Mapping[str, Style]
 
 
 def series(names: Iterable[str]) -> dict[str, Style]:
-    """Give each name a colour, in the order given, and a dash where colours run out."""
-    return {
-        name: Style(COLOURS[k % len(COLOURS)], "-" if k < len(COLOURS) else (0, (3, 1))) for k, name in enumerate(names)
-    }
+    """Give each name a colour, in the order given, and a dash of its own kind where colours run out."""
+    looks = (Style(colour, (0, (3, gap)) if gap else "-") for gap in itertools.count() for colour in COLOURS)
+    return dict(zip(dict.fromkeys(names), looks, strict=False))
 
 
 def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:

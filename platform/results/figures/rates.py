@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "The sampling rate in force, for the first device and the lowest seed; below it, a tick where the server finished "
-    "training. Shaded: the camera of a street stands while it moves at other times. The last panel has the frames of "
+    "training. Shaded: the camera is stationary. The last panel has the frames of "
     "every stream over its time."
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, untold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +63,8 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
 
 
 def _entry(found: pd.Series) -> GridCell:
-    note = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
-    return GridCell(f"{found['mean']:+.1f}".replace("-", "\u2212"), note)
+    half = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
+    return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half, untold(found)))))
 
 
 def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

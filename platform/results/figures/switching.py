@@ -35,7 +35,7 @@ def show(view: View) -> Shown | None:
         return None
     order = list(view.looks)
     systems = dict(zip(WAYS, (rows["system"].iloc[0] for rows in next(iter(pairs.values()))), strict=True))
-    looks = plots.series(sorted(WAYS, key=lambda way: order.index(systems[way])))
+    looks = {way: view.looks[systems[way]] for way in sorted(WAYS, key=lambda way: order.index(systems[way]))}
     changes = _changes(pairs)
     panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), looks=looks))
     return Shown(NOTE, [panel], _grids(changes), looks)

@@ -23,6 +23,7 @@ ORDER = (  # a figure that is not named here comes first
     "accuracy",
     "rates",
     "gains",
+    "pareto",
     "traffic",
 )
 

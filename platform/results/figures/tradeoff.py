@@ -11,7 +11,7 @@ from driftlab.platform.results.analysis.cells import CELL
 from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.analysis.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, untold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,8 @@ def show(view: View) -> Shown | None:
     points = points.merge(view.runs[[*CELL, "system", "setting"]], on=[*CELL, "system"])
     found = _averaged(points)
     alone = [name for name in others if name not in joined and name in set(found["system"])]
-    looks = plots.series([*(name for name, line in lines.items() if not line.exact), *alone])
+    looks = {name: view.looks[next(iter(line.alphas))] for name, line in lines.items() if not line.exact}
+    looks |= {name: view.looks[name] for name in alone}
     looks |= {name: OPTIMUM for name, line in lines.items() if line.exact}
     panels = [
         Panel(f"{setting}: {OBJECTIVES.get(objective, objective)}", partial(_draw, found=here, lines=own, looks=looks))
@@ -178,7 +179,8 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     half = "" if low != low else f"± {mean - low:.2g}"
     missing = "" if traces["value"].notna().all() else f"{seeds:.0f} of {len(traces)} traces"
     text = f"{mean:.2f} ×" if unit == TIMES else plots.signed(mean)
-    return GridCell(text, ", ".join(part for part in (half, missing) if part))
+    unsure = untold(found.loc[0], 1.0 if unit == TIMES else 0.0)
+    return GridCell(text, ", ".join(part for part in (half, unsure, missing) if part))
 
 
 FIGURE = Figure("tradeoff", "Accuracy against frame rate", show)

@@ -16,6 +16,7 @@ from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, vi
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.pictures import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
@@ -42,12 +43,13 @@ class Page:
     """Everything that a template writes."""
 
     title: str
-    subtitle: str
+    question: str  # what the experiment asks, in its own words
     warnings: list[str]
     summary: Summary
     looks: Mapping[str, Style]
     measure: str  # what a score is
     sections: list[Section]
+    film: Film | None
     strips: list[Strip]
     failures: list[tuple[str, str]]
     verdicts: list[claims.Verdict]
@@ -71,17 +73,19 @@ def compose(run: Run) -> Page:
     runs = plots.with_settings(tables.frame("runs"))
     view = view_of(run, tables)
     failed = runs[runs["status"] == "failed"]
+    verdicts = claims.evaluate(run, tables=tables) if len(runs) else []
     return Page(
         title=str(run.spec.get("name", run.path.name)),
-        subtitle=str(run.spec.get("summary") or ""),
+        question=str(run.spec.get("summary") or ""),
         warnings=warnings_of(run),
-        summary=summarise(view),
+        summary=summarise(view, verdicts),
         looks=view.looks,
         measure=plots.measure(runs),
         sections=_sections(view),
+        film=film(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
         strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks, _films(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
-        verdicts=claims.evaluate(run, tables=tables) if len(runs) else [],
+        verdicts=verdicts,
         commands=_commands(run),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
         provenance=_provenance(run),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,21 +50,37 @@ def strips(
     joined = pictures.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
     for setting in sorted(set(joined["setting"])):
-        here = joined[joined["setting"] == setting]
-        here = here[here["seed"] == here["seed"].min()]
-        here = here[here["device"] == here["device"].min()]
-        strip = _strip(setting, here, frames, looks)
+        strip = _strip(setting, first_stream(joined, setting), frames, looks)
         asked = runs[runs["setting"] == setting]
         named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(films)
         found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
     return found
 
 
+def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
+    """Take the pictures of a setting's first seed and first device that have any."""
+    here = joined[joined["setting"] == setting]
+    here = here[here["seed"] == here["seed"].min()]
+    return here[here["device"] == here["device"].min()]
+
+
+def spread(times_s: pd.Series, most: int) -> tuple[float, ...]:
+    """Choose at most so many moments, evenly spread over those that were recorded."""
+    every = sorted(set(times_s))
+    count = min(most, len(every))
+    return tuple(every[k * len(every) // count] for k in range(count))
+
+
+def noted(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
+    """Write what a device's frames scored in a cell at these moments; nothing where there is no score."""
+    seen = frames[(frames["cell"] == cell) & (frames["device"] == device)]
+    scores = seen.groupby("time_s")["score_frame"].mean().dropna()
+    return tuple(f"{scores[time_s]:.2f}" if time_s in scores.index else "" for time_s in times_s)
+
+
 def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> Strip:
-    every = sorted(set(here["time_s"]))
-    times = tuple(every[k * len(every) // min(MOMENTS, len(every))] for k in range(min(MOMENTS, len(every))))
-    seen = frames[frames["cell"].isin(set(here["cell"])) & frames["device"].isin(set(here["device"]))]
-    scores = seen.groupby(["cell", "time_s"])["score_frame"].mean()
+    times = spread(here["time_s"], MOMENTS)
+    device = str(here["device"].iloc[0])
     shown = here.drop_duplicates("time_s").set_index("time_s")
     rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
     if shown["truth"].notna().any():
@@ -73,19 +89,11 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
         own = here[here["system"] == system].set_index("time_s")
         if own.empty:
             continue
-        cell = own["cell"].iloc[0]
-        notes = [scores.get((cell, time_s)) for time_s in times]
-        rows.append(
-            (
-                system,
-                tuple(
-                    Picture(_source(own["prediction"].get(time_s)), "" if _missing(note) else f"{note:.2f}")
-                    for time_s, note in zip(times, notes, strict=True)
-                ),
-            )
-        )
+        notes = noted(frames, str(own["cell"].iloc[0]), device, times)
+        sources = [_source(own["prediction"].get(time_s)) for time_s in times]
+        rows.append((system, tuple(map(Picture, sources, notes))))
     maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]
-    return Strip(setting, str(here["device"].iloc[0]), int(here["seed"].iloc[0]), times, tuple(rows), _classes(maps))
+    return Strip(setting, device, int(here["seed"].iloc[0]), times, tuple(rows), _classes(maps))
 
 
 def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
@@ -106,7 +114,7 @@ def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
 
 
 def _source(png: bytes | None, smooth: bool = False) -> str | None:
-    """Write a picture as a data address, so that the page needs no other file."""
+    """Write a recorded picture as a data address, at most as wide as a page shows it."""
     if not isinstance(png, bytes):
         return None
     from PIL import Image
@@ -118,8 +126,9 @@ def _source(png: bytes | None, smooth: bool = False) -> str | None:
             sink = io.BytesIO()
             image.resize(size, kind).save(sink, "PNG", optimize=True)
             png = sink.getvalue()
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+    return address(png, "png")
 
 
-def _missing(value: float | None) -> bool:
-    return value is None or value != value
+def address(content: bytes, kind: str) -> str:
+    """Write a picture as a data address, so that the page needs no other file."""
+    return f"data:image/{kind};base64," + base64.b64encode(content).decode()

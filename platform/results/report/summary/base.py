@@ -105,8 +105,13 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def score(found: Interval | None) -> str:
-    """Write a score with three decimals, or a dash."""
-    return DASH if found is None else f"{found.mean:.3f}"
+    """Write a score with three decimals and half of its interval, or a dash."""
+    return DASH if found is None else f"{found.mean:.3f}{half(found)}"
+
+
+def half(found: Interval, scale: float = 1.0, digits: int = 3) -> str:
+    """Write half of an interval to stand beside its mean, or nothing where one value has none."""
+    return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
 
 
 def signed(value: float) -> str:
@@ -114,16 +119,9 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "\u2212")
 
 
-def span(found: Interval | None, form: str = "{} to {}") -> str:
-    """Write an interval, or nothing where one value has none."""
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return form.format(*(f"{end:.3f}".replace("-", "\u2212") for end in (found.low, found.high)))
-
-
 def percent(found: Interval | None) -> str:
-    """Write a share of the whole, or a dash."""
-    return DASH if found is None else f"{100 * found.mean:.1f}"
+    """Write a share of the whole in per cent and half of its interval, or a dash."""
+    return DASH if found is None else f"{100 * found.mean:.1f}{half(found, 100, 1)}"
 
 
 def number(value: float | None) -> str:

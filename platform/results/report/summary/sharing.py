@@ -158,8 +158,8 @@ def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) ->
 
 def _row(line: SharingLine) -> Row:
     texts = [
-        score(line.accuracy) + _half(line.accuracy, 1, 3),
-        percent(line.frames) + _half(line.frames, 100, 1),
+        score(line.accuracy),
+        percent(line.frames),
         percent(line.waits),
         *map(number, (line.paged_mb, line.energy_j, line.decision_ms)),
         str(line.frames.n if line.frames else 0),
@@ -167,19 +167,14 @@ def _row(line: SharingLine) -> Row:
     return Row(line.setting, line.system, line.bound, line.failed, texts)
 
 
-def _half(found: Interval | None, scale: float, digits: int) -> str:
-    """Write half of an interval beside its middle."""
-    return "" if found is None or found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
-
-
 def _in_words(here: Sequence[SharingLine]) -> str:
     methods = [line for line in here if line.bound is None and line.frames]
     if not methods:
         return ""
     fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
-    told = f"{fastest.system} gives them time for {percent(fastest.frames)} % of the frames"
+    told = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
     if len(methods) > 1:
-        told += f", as much as any; the most accurate networks run under {best.system} ({score(best.accuracy)})"
+        told += f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
     return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
+from driftlab.platform.results.report.summary.gains import Finding, headline
 
+OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
+CURE = "A session may end before the first upload: compare its length with the sampling period, and see `transfers`."
 KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 
@@ -16,15 +20,34 @@ KINDS: Sequence[Kind] = (scores.show, sharing.show)
 class Summary:
     """What was run and what came out."""
 
+    findings: Sequence[Finding]
     words: Sequence[str]
     parts: Sequence[Part]
+    unsent: Sequence[str] = ()  # what never used its link; a terminal says so too
 
 
-def summarise(view: View) -> Summary:
+def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     """Sum a run up in every way that it has something for."""
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
     told = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
-    return Summary([_what_was_run(view), *told], parts)
+    silent = unsent(view)
+    return Summary(headline(view, verdicts), [_what_was_run(view), *silent, *told], parts, silent)
+
+
+def unsent(view: View) -> list[str]:
+    """Say whether a run, or some of its methods, never sent anything, and why if the systems say so."""
+    runs = view.runs.dropna(subset=["uplink_bytes", "downlink_bytes"])
+    if runs.empty:
+        return []
+    sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
+    would = set(runs[~runs["streaming"].isin(OFFLINE) & runs["streaming"].notna()]["system"])
+    mute = [name for name in view.looks if name in would and sent.get(name) == 0]
+    if not sent.any():
+        cause = "" if mute else " No system of this run uses a link."
+        found = [f"Nothing was sent in this run.{cause}"]
+    else:
+        found = []
+    return found + ([f"Sent nothing though made for it: {', '.join(mute)}. {CURE}"] if mute else [])
 
 
 def _what_was_run(view: View) -> str:

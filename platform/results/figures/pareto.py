@@ -1,0 +1,101 @@
+"""What a score costs: score over traffic and over energy, and the Pareto front of the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Further up and further left is better. The stepped line is the Pareto front: no method has a higher mean score "
+    "for less. Grey rules are bounds, which are not judged by their cost. Means over seeds; the bar is the 95 % "
+    "interval of the score. Costs are per device, traffic is both ways; where costs differ much, the axis is "
+    "logarithmic."
+)
+COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
+GREYS = frozenset(plots.GREYS.values())
+LABELLED = 6  # methods of a front that have room for their names
+HALF = 0.5  # of an axis
+WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
+
+
+def show(view: View) -> Shown | None:
+    """Draw both on each setting where at least two methods differ in what they cost."""
+    runs = view.runs.assign(
+        traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
+        energy=view.runs["energy_j"] / view.runs["devices"],
+    )
+    panels = []
+    for setting in view.settings():
+        here = runs[runs["setting"] == setting]
+        scores = means(here, ["system"], "score").set_index("system")
+        for cost, label in COSTS.items():
+            points = scores.join(here.groupby("system")[cost].mean().astype(float).rename("cost")).dropna(
+                subset=["cost"]
+            )
+            points = points.assign(method=[view.looks[name].colour not in GREYS for name in points.index])
+            if points["method"].sum() > 1 and points["cost"].nunique() > 1:
+                panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
+    looks = {name: look for name, look in view.looks.items() if name in set(runs["system"])}
+    return Shown(NOTE, panels, legend=looks) if panels else None
+
+
+def front(points: pd.DataFrame) -> list[str]:
+    """Name the methods that no other method beats in both, from the cheapest on."""
+    methods = points[points["method"]].sort_values(["cost", "mean"], ascending=[True, False], kind="stable")
+    return list(methods[methods["mean"] > methods["mean"].cummax().shift(fill_value=-1.0)].index)
+
+
+def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
+    best = points.loc[front(points)]
+    axis.plot(best["cost"], best["mean"], color=plots.QUIET, linewidth=1.0, drawstyle="steps-post", zorder=1)
+    judged = [name for name in view.looks if name in points.index and (points.loc[name, "method"] or _idle(view, name))]
+    for name in set(points.index) - set(judged):
+        look = view.looks[name]
+        axis.axhline(points.loc[name, "mean"], color=look.colour, linestyle=look.dash, linewidth=1.2, zorder=0)
+    for name in judged:
+        plots.trend(axis, points.loc[[name]], "cost", view.looks[name])
+    axis.margins(x=0.06, y=0.1)
+    _scale(axis, points.loc[judged, "cost"])
+    if len(best) <= LABELLED:
+        _name(axis, best)
+    axis.set_xlabel(f"{label} per device")
+    axis.set_ylabel(plots.measure(view.runs))
+    plots.tidy(axis)
+
+
+def _name(axis: Axes, best: pd.DataFrame) -> None:
+    """Write the names of the methods on the front where the front leaves room: left above, or right below."""
+    for name, cost, mean in best[["cost", "mean"]].itertuples():
+        right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
+        place, side = ((-5, 4), "right") if right else ((5, -11), "left")
+        axis.annotate(name, (cost, mean), place, textcoords="offset points", ha=side, fontsize=8, color=plots.INK)
+
+
+def _idle(view: View, name: str) -> bool:
+    """Tell whether a system is the one that does nothing, whose cost is what coping adds to."""
+    return bool((view.runs[view.runs["system"] == name]["bound"] == "do_nothing").any())
+
+
+def _scale(axis: Axes, costs: pd.Series) -> None:
+    """Count by factors where costs differ much; what costs nothing stands at 0, left of the smallest one."""
+    some = costs[costs > 0]
+    if some.empty or some.max() < WIDE * some.min():
+        axis.set_xlim(left=-0.06 * float(costs.max()))
+        return
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axis.set_xscale("symlog", linthresh=float(some.min()), linscale=0.4, subs=[])
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+FIGURE = Figure("pareto", "Score against cost", show)

@@ -1,0 +1,90 @@
+"""A short film of one stream: the frame, the truth and predictions side by side, as pictures that a page steps through.
+
+Each tile is one wide picture that holds all moments; the style sheet moves all tiles in step, without a script, and not
+at all where a reader asks for less motion.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.figures.plots import Looks
+from driftlab.platform.results.report.pictures import address, first_stream, noted, spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOMENTS = 24
+TILE_PX = 192  # width of one moment; a larger picture would only make the page heavy
+
+
+@dataclass(frozen=True)
+class Tile:
+    """All moments of one row, from left to right, and what is noted of each."""
+
+    label: str
+    source: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Film:
+    """One device's stream as several systems saw it."""
+
+    setting: str
+    device: str
+    seed: int
+    times_s: tuple[float, ...]
+    aspect: float  # width over height of a moment
+    tiles: tuple[Tile, ...]
+
+
+def film(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, looks: Looks) -> Film | None:
+    """Make a film of the first setting with several moments, if possible one with truth."""
+    joined = pictures.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
+    streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
+    streams = [here for here in streams if here["time_s"].nunique() > 1]
+    if not streams:
+        return None
+    here = next((stream for stream in streams if stream["truth"].notna().any()), streams[0])
+    times = spread(here["time_s"], MOMENTS)
+    size = (TILE_PX, max(1, round(TILE_PX * int(here["height"].iloc[0]) / int(here["width"].iloc[0]))))
+    shown = here.drop_duplicates("time_s").set_index("time_s")
+    tiles = [Tile("frame", _sprite(shown["image"], times, size, smooth=True), ())]
+    if shown["truth"].notna().any():
+        tiles.append(Tile("truth", _sprite(shown["truth"], times, size), ()))
+    for system in _cast(here, looks):
+        own = here[here["system"] == system].set_index("time_s")
+        notes = noted(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
+        tiles.append(Tile(system, _sprite(own["prediction"], times, size), notes))
+    first = here.iloc[0]
+    return Film(first["setting"], first["device"], int(first["seed"]), times, size[0] / size[1], tuple(tiles))
+
+
+def _cast(here: pd.DataFrame, looks: Looks) -> list[str]:
+    """Choose the method with the highest score, and beside it the system that does nothing."""
+    there = here.drop_duplicates("system").set_index("system")
+    there = there.loc[[name for name in looks if name in there.index]]
+    methods = there[there["bound"].isna()]
+    best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
+    return [*([str(best)] if best is not None else []), *there[there["bound"] == "do_nothing"].index]
+
+
+def _sprite(
+    pictures: Mapping[float, bytes | None], times: Sequence[float], size: tuple[int, int], smooth: bool = False
+) -> str:
+    """Put the moments of one row beside one another; one that was not taken stays empty."""
+    from PIL import Image
+
+    wide = Image.new("RGB", (size[0] * len(times), size[1]), "#80868f")
+    for place, time_s in enumerate(times):
+        content = pictures.get(time_s)
+        if isinstance(content, bytes):
+            with Image.open(io.BytesIO(content)) as image:
+                kind = Image.Resampling.BILINEAR if smooth else Image.Resampling.NEAREST  # labels must not mix
+                wide.paste(image.convert("RGB").resize(size, kind), (size[0] * place, 0))
+    wide.save(sink := io.BytesIO(), "WEBP", quality=80, lossless=not smooth)
+    return address(sink.getvalue(), "webp")

@@ -1,0 +1,140 @@
+"""How much better each system is than one that does not cope, and whether that can be told from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results.analysis.pairing import Answer, Comparison, compare, pairs, verdict
+from driftlab.platform.results.claims.base import Verdict
+from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.figures.plots import measure
+from driftlab.platform.results.report.summary.base import DASH, count, half, signed
+
+MARKS: Mapping[Answer, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
+AGAINST: Mapping[Answer, str] = {
+    "better": "Better than",
+    "worse": "Worse than",
+    "cannot tell": "Cannot be told from",
+}
+NAMED = 4  # systems of one answer; the table holds the others
+SHARED = "shares.accuracy"  # what schedulers are compared by where no frame was scored
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A mean difference over seeds, and what can be told from its interval."""
+
+    difference: Interval | None
+    answer: Answer
+
+    @property
+    def text(self) -> str:
+        """Write the difference and half of its interval."""
+        return signed(self.difference.mean) + half(self.difference) if self.difference else DASH
+
+    @property
+    def mark(self) -> str:
+        """Write the answer behind its sign."""
+        return DASH if self.difference is None else f"{MARKS[self.answer]} {self.answer}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a headline."""
+
+    mark: str
+    text: str
+
+
+def reference(view: View) -> str | None:
+    """Name the system that others are compared with: the one that does nothing, or the status quo of sharing."""
+    nothing = view.runs[view.runs["bound"] == "do_nothing"]["system"]
+    usual = [*dict.fromkeys(nothing), *view.members("scheduling", "status_quo")]
+    return str(usual[0]) if usual else None
+
+
+def by_setting(view: View) -> dict[tuple[str, str], Gain]:
+    """Compare every system with the reference in each setting, by score and seed by seed."""
+    against = reference(view)
+    found: dict[tuple[str, str], Gain] = {}
+    settings = view.runs[["workload", "fleet", "setting"]].drop_duplicates()
+    for system in view.looks if against else ():
+        if system == against:
+            continue
+        both = pairs(view.tables, system, str(against)).merge(settings, on=["workload", "fleet"])
+        for setting, part in both.groupby("setting"):
+            difference = interval((part["ours"] - part["theirs"]).groupby(part["seed"]).mean())
+            found[str(setting), system] = Gain(difference, verdict(difference))
+    return found
+
+
+def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[Finding]:
+    """Say in a few lines what the tables tell: who is better than the reference, and which claims hold."""
+    return [*_compared(view), *_judged(verdicts)]
+
+
+def _compared(view: View) -> list[Finding]:
+    scored = view.runs["score"].notna().any()
+    if not scored and not view.tables.frame("shares")["accuracy"].notna().any():
+        return []
+    column, name = ("score", measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
+    methods = [name for name in view.looks if name in set(view.runs[view.runs["bound"].isna()]["system"])]
+    against = reference(view)
+    if against is None:
+        return _best(view, methods, name) if scored else []
+    compared = [compare(view.tables, name, against, column) for name in methods if name != against]
+    listed = {answer: _listed(compared, answer) for answer in AGAINST}
+    found = [Finding(MARKS[answer], f"{AGAINST[answer]} {against}: {text}.") for answer, text in listed.items() if text]
+    return [*found, Finding("", _basis(view, compared, name))] if found else []
+
+
+def _listed(compared: Sequence[Comparison], answer: Answer) -> str:
+    """Name the systems of one answer, the largest gain first, but none that shares no seed with the reference."""
+    means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
+    own = sorted(
+        (one for one in compared if one.ours in means and one.answer == answer), key=lambda one: -means[one.ours]
+    )
+    more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+    return ", ".join([*map(_named, own[:NAMED]), *more])
+
+
+def _named(one: Comparison) -> str:
+    """Write a system with its overall gain, and on how many workloads the answer holds where not on all."""
+    places = [row.answer == one.answer for row in one.rows[:-1]]
+    part = "" if all(places) or one.answer == "cannot tell" else f", on {sum(places)} of {len(places)} workloads"
+    return f"{one.ours} ({_gain(one).text}{part})"
+
+
+def _gain(one: Comparison) -> Gain:
+    return Gain(one.rows[-1].difference, one.answer)
+
+
+def _best(view: View, methods: Sequence[str], name: str) -> list[Finding]:
+    """Compare the two systems with the highest means where none is there to compare all with."""
+    means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")["score"].mean().dropna()
+    if len(means) < 2:
+        return []
+    first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])
+    one = compare(view.tables, first, second)
+    text = f"The highest mean is that of {first}. {AGAINST[one.answer]} the next, {second}: {_named(one)}."
+    return [Finding(MARKS[one.answer], text), Finding("", _basis(view, [one], name))]
+
+
+def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
+    """Say what the differences are, and over how many seeds their intervals go."""
+    places = count(view.runs["setting"].nunique(), "workload")
+    seeds = max(difference.n for one in compared if (difference := one.rows[-1].difference))
+    sure = "one seed gives no interval" if seeds == 1 else f"± is half of the 95 % interval over {seeds} seeds"
+    return f"Differences in {name}, averaged over {places}; {sure}."
+
+
+def _judged(verdicts: Sequence[Verdict]) -> list[Finding]:
+    """Count the verdicts on claims, and name those that did not hold."""
+    held = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
+    fell = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
+    if not held and not fell:
+        return []
+    text = f"{len(held)} of {count(len(held) + len(fell), 'claim')} reproduced"
+    return [Finding("✓" if not fell else "✗", text + (f"; not reproduced: {', '.join(fell)}." if fell else "."))]

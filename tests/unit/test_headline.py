@@ -1,0 +1,160 @@
+"""The headline of a report: verdicts of paired differences, claims that hold or fall, and unused links."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from tables_factory import Made
+
+from driftlab.platform.results.figures.base import View, view_of
+from driftlab.platform.results.report.summary import scores
+from driftlab.platform.results.report.summary.gains import MARKS, by_setting, headline, reference
+from driftlab.platform.results.report.summary.table import summarise, unsent
+
+LEVELS = {
+    "no_custom": (0.40, 0.50, 0.60),
+    "up": (0.50, 0.61, 0.70),
+    "down": (0.30, 0.41, 0.50),
+    "same": (0.5, 0.4, 0.6),
+}
+SPEC = {"name": "x", "summary": "Everything gains a lot.", "systems": ["up", "down", "same"]}
+
+
+def run_row(system: str, seed: int, score: float | None, **more: Any) -> dict[str, Any]:
+    usual = {"workload": "w", "fleet": "one", "devices": 1, "status": "done", "frames": 9, "student": "tiny"}
+    usual |= {"cell": f"{system}/{more.get('workload', 'w')}/{seed}", "system": system, "seed": seed, "score": score}
+    usual |= {"bound": "do_nothing" if system == "no_custom" else None, "streaming": "ams"}
+    return {**usual, "uplink_bytes": 1, "downlink_bytes": 1, **more}
+
+
+def view(rows: list[dict[str, Any]], spec: dict[str, Any] = SPEC) -> View:
+    tables = Made(spec, runs=rows)
+    return view_of(tables.run, tables)
+
+
+def three_seeds(**levels: tuple[float, ...]) -> list[dict[str, Any]]:
+    return [run_row(name, seed, score) for name, line in levels.items() for seed, score in enumerate(line)]
+
+
+def marks(view: View) -> dict[str, str]:
+    """Map each mark of the headline to its line."""
+    return {finding.mark: finding.text for finding in headline(view) if finding.mark}
+
+
+class TestDifferences:
+    def test_systems_stand_behind_the_answer_of_their_interval(self):
+        found = marks(view(three_seeds(**LEVELS)))
+        for mark, system in zip(MARKS.values(), ("up", "down", "same"), strict=True):
+            assert f" {system} (" in found[mark]
+            assert not [
+                other for other in LEVELS if other not in ("no_custom", system) and f" {other} (" in found[mark]
+            ]
+
+    def test_a_difference_stands_with_half_of_its_interval(self):
+        gain = by_setting(view(three_seeds(**LEVELS)))["w", "up"]
+        half = 4.302653 * 0.0057735 / 3**0.5  # Student's t of two degrees of freedom
+        assert gain.difference.mean == pytest.approx(0.31 / 3)
+        assert gain.difference.high - gain.difference.mean == pytest.approx(half, rel=1e-4)
+        assert gain.text == f"+{0.31 / 3:.3f} ± {half:.3f}"
+
+    def test_every_system_has_an_answer_in_each_setting(self):
+        found = by_setting(view(three_seeds(**LEVELS)))
+        answers = {"up": "better", "down": "worse", "same": "cannot tell"}
+        assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
+
+    def test_one_seed_tells_nothing(self):
+        rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
+        assert list(marks(view(rows))) == [MARKS["cannot tell"]]
+        (gain,) = by_setting(view(rows)).values()
+        assert gain.text == "+0.500"
+
+    def test_only_seeds_that_both_ran_count(self):
+        rows = [*three_seeds(**LEVELS), run_row("up", 7, 0.0)]
+        assert by_setting(view(rows))["w", "up"].difference.n == 3
+
+    def test_an_answer_that_holds_in_some_places_only_counts_them(self):
+        rows = three_seeds(no_custom=(0.4, 0.4, 0.4), up=(0.8, 0.81, 0.82))
+        rows += [run_row("no_custom", seed, 0.4, workload="v") for seed in range(3)]
+        rows += [run_row("up", seed, score, workload="v") for seed, score in enumerate((0.39, 0.41, 0.4))]
+        assert "on 1 of 2 workloads" in marks(view(rows))[MARKS["better"]]
+
+    def test_the_best_comes_first_and_no_more_than_four_are_named(self):
+        levels = {f"s{k}": (0.6 + k / 50, 0.61 + k / 50, 0.62 + k / 50) for k in range(6)}
+        found = marks(view(three_seeds(no_custom=(0.4, 0.41, 0.42), **levels)))[MARKS["better"]]
+        places = [found.index(f"s{k} (") for k in (5, 4, 3, 2)]
+        assert places == sorted(places)
+        assert "2 more" in found
+        assert "s1" not in found
+
+    def test_bounds_are_compared_in_the_table_and_not_in_the_headline(self):
+        rows = three_seeds(**LEVELS) + [run_row("oracle", seed, 0.9 + seed / 100, bound="oracle") for seed in range(3)]
+        assert not [line for line in marks(view(rows)).values() if "oracle" in line]
+        (line,) = [line for line in scores.lines(view(rows)) if line.system == "oracle"]
+        assert line.gain.answer == "better"
+
+    def test_without_a_reference_the_two_best_are_compared(self):
+        rows = three_seeds(up=(0.8, 0.81, 0.82), down=(0.3, 0.31, 0.32), same=(0.79, 0.82, 0.81))
+        (mark,) = marks(view(rows))
+        assert mark == MARKS["cannot tell"]
+        assert reference(view(rows)) is None
+
+    def test_what_the_experiment_says_of_itself_is_no_finding(self):
+        told = " ".join(finding.text for finding in headline(view(three_seeds(no_custom=(0.4, 0.5, 0.6)))))
+        assert told == ""
+
+
+class TestRows:
+    def test_every_gain_has_its_interval_and_its_answer(self):
+        summary = summarise(view(three_seeds(**LEVELS)))
+        titles = [column.title for column in summary.parts[0].columns]
+        for row in summary.parts[0].rows:
+            texts = dict(zip(titles, row.texts, strict=True))
+            if row.system == "no_custom":
+                assert {texts["gain"], texts["verdict"]} == {"–"}
+            else:
+                assert "±" in texts["gain"]
+                assert texts["verdict"].split()[0] in MARKS.values()
+
+
+def judged(word: str, name: str) -> Any:
+    return SimpleNamespace(word=word, claim=SimpleNamespace(id=name))
+
+
+def test_claims_that_fell_are_named_and_those_that_held_counted():
+    verdicts = [judged("reproduced", "A-1"), judged("not reproduced", "A-2"), judged("not testable here", "A-3")]
+    told = headline(view([]), verdicts)[-1].text
+    assert "1 of 2" in told
+    assert "A-2" in told
+    assert "A-3" not in told
+    assert headline(view([]), verdicts[2:]) == []
+
+
+class TestUnsent:
+    SILENT: ClassVar = {"uplink_bytes": 0, "downlink_bytes": 0}
+
+    def test_a_run_that_sent_something_says_nothing(self):
+        assert (
+            unsent(view([run_row("ams", 0, 0.5), run_row("no_custom", 0, 0.5, streaming="local", **self.SILENT)])) == []
+        )
+
+    def test_a_run_in_which_nothing_was_sent_says_so_and_names_who_should_have(self):
+        rows = [run_row("ams", 0, 0.5, **self.SILENT), run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]
+        first, second = unsent(view(rows))
+        assert "ams" not in first
+        assert "ams" in second
+        assert "tent" not in second
+        assert set(unsent(view(rows))) <= set(summarise(view(rows)).words)
+
+    def test_a_run_of_systems_without_links_is_no_fault(self):
+        (told,) = unsent(view([run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]))
+        assert "tent" not in told
+
+    def test_one_system_that_sent_nothing_is_named(self):
+        (told,) = unsent(view([run_row("ams", 0, 0.5), run_row("late", 0, 0.5, streaming="one_time", **self.SILENT)]))
+        assert "late" in told
+        assert "ams" not in told.partition(".")[0]
+
+    def test_what_was_not_measured_is_not_nothing(self):
+        assert unsent(view([run_row("ams", 0, None, uplink_bytes=None, downlink_bytes=None)])) == []

@@ -1,0 +1,115 @@
+"""Score against cost: what is on the Pareto front, and what is drawn where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Canvas
+from tables_factory import Made
+
+from driftlab.platform.results.figures import pareto, plots
+from driftlab.platform.results.figures.base import View, view_of
+
+USUAL = {"workload": "w", "fleet": "one", "devices": 2, "status": "done", "frames": 9, "student": "tiny"}
+
+
+def run_row(
+    system: str, score: float, up: float, energy_j: float, bound: str | None = None, seed: int = 0
+) -> dict[str, Any]:
+    row = {**USUAL, "cell": f"{system}/{seed}", "system": system, "score": score, "seed": seed, "bound": bound}
+    return {**row, "uplink_kbps": up, "downlink_kbps": 2 * up, "energy_j": energy_j}
+
+
+ROWS = [
+    run_row("a", 0.5, 1.0, 10.0),
+    run_row("b", 0.7, 2.0, 4.0),
+    run_row("c", 0.6, 3.0, 12.0),
+    run_row("no_custom", 0.3, 0.0, 0.1, "do_nothing"),
+    run_row("oracle", 0.9, 90.0, 90.0, "oracle"),
+]
+
+
+def view(rows: list[dict[str, Any]]) -> View:
+    tables = Made({"systems": ["a", "b", "c"]}, runs=rows)
+    return view_of(tables.run, tables)
+
+
+def drawn(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Draw every panel on an axis of its own, by title."""
+    shown = pareto.FIGURE.show(view(rows))
+    found = {}
+    for panel in shown.panels:
+        found[panel.title] = Canvas().subplots()
+        panel.draw(found[panel.title])
+    return found
+
+
+def dots(axis: Any) -> dict[str, tuple[float, float]]:
+    return {
+        line.get_color(): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axis.get_lines()
+        if line.get_marker() == "o"
+    }
+
+
+@pytest.mark.parametrize(
+    ("costs", "scores", "front"),
+    [
+        ((1, 2, 3), (0.5, 0.7, 0.6), "ab"),
+        ((1, 2, 3), (0.5, 0.6, 0.7), "abc"),
+        ((3, 2, 1), (0.5, 0.6, 0.7), "c"),
+        ((1, 1, 2), (0.5, 0.6, 0.6), "b"),
+        ((2, 1, 1), (0.6, 0.5, 0.5), "ba"),
+    ],
+)
+def test_no_method_beats_one_on_the_front_in_both(costs, scores, front):
+    points = pd.DataFrame({"cost": costs, "mean": scores, "method": True}, index=list("abc"))
+    assert "".join(pareto.front(points)) == front
+
+
+def test_a_bound_is_never_on_the_front():
+    points = pd.DataFrame({"cost": [1.0, 0.5], "mean": [0.5, 0.9], "method": [True, False]}, index=["a", "oracle"])
+    assert pareto.front(points) == ["a"]
+
+
+def test_traffic_is_both_ways_and_energy_that_of_one_device():
+    look, axes = view(ROWS).looks, drawn(ROWS)
+    assert set(axes) == {"w: traffic", "w: energy"}
+    assert dots(axes["w: traffic"])[look["b"].colour] == (6.0, 0.7)
+    assert dots(axes["w: energy"])[look["b"].colour] == (2.0, 0.7)
+    assert dots(axes["w: traffic"])[look["no_custom"].colour] == (0.0, 0.3)
+
+
+def test_a_bound_is_a_rule_at_its_score():
+    look = view(ROWS).looks["oracle"]
+    for axis in drawn(ROWS).values():
+        assert look.colour not in dots(axis)
+        (rule,) = [line for line in axis.get_lines() if line.get_color() == look.colour]
+        assert list(rule.get_ydata()) == [0.9, 0.9]
+
+
+def test_the_line_joins_the_front():
+    (line,) = [line for line in drawn(ROWS)["w: traffic"].get_lines() if line.get_color() == plots.QUIET]
+    assert list(line.get_xdata()) == [3.0, 6.0]
+    assert list(line.get_ydata()) == [0.5, 0.7]
+    assert line.get_drawstyle() == "steps-post"
+
+
+def test_methods_on_the_front_are_named_as_far_as_there_is_room():
+    names = {text.get_text() for text in drawn(ROWS)["w: traffic"].texts}
+    assert names == {"a", "b"}
+    many = [run_row(f"s{k}", 0.1 + k / 20, 1.0 + k, 5.0 + k) for k in range(pareto.LABELLED + 1)]
+    assert not drawn(many)["w: traffic"].texts
+
+
+def test_costs_that_differ_much_are_counted_by_factors():
+    far = [*ROWS, run_row("d", 0.8, 100.0, 10.0)]
+    assert drawn(ROWS)["w: traffic"].get_xscale() == "linear"
+    assert drawn(far)["w: traffic"].get_xscale() == "symlog"
+
+
+@pytest.mark.parametrize("rows", [ROWS[:1] + ROWS[3:], [row | {"score": None} for row in ROWS]])
+def test_one_method_or_no_score_is_no_plot(rows):
+    assert pareto.FIGURE.show(view(rows)) is None
