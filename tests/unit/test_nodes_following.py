@@ -12,12 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_factory import (
+    ANSWER_J,
+    ANSWER_S,
     FOLLOWING,
     FROZEN,
+    HALF,
+    LESSON_J,
+    LESSON_S,
     Steps,
     application,
     between,
     columns,
+    latencies_s,
     made,
     missed,
     piece,
@@ -32,14 +38,6 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.tasks.tasks import SEGMENTATION
-
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
-HALF = ((0.0, 0.5),)
-
-
-def latencies_s(found: dict[str, list[Any]]) -> list[float]:
-    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
 
 
 class TestByHand:

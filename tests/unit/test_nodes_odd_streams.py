@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from stream_factory import (
     FOLLOWING,
+    HALF,
     HEIGHT,
+    LESSON_J,
     NETWORKS,
     WIDTH,
     application,
@@ -31,14 +32,6 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Answered
 from driftlab.platform.networks import state, vector
 from driftlab.platform.nodes.application import Application
-
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
-HALF = ((0.0, 0.5),)
-
-
-def latencies_s(found: dict[str, list[Any]]) -> list[float]:
-    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
 
 
 class TestDigest:
