@@ -6,6 +6,7 @@ over a complete domain; `full` is the paper's, as a cumulative average.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,14 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.stream import (
-    NO_STEPS,
-    OnStream,
-    answer_by,
-    follow_statistics,
-    split_groups,
-    unfit_reason,
-)
+from driftlab.platform.adaptation.stream import OfStatistics, Rows, StreamMemory, answer_by, follow_statistics
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AdaBn(OnStream):
+class AdaBn(OfStatistics):
     """Replace the statistics of batch norms."""
 
     variant: Annotated[Literal["momentum", "batch", "full", "alpha"], Means("which statistics batch norms use")] = (
@@ -44,25 +38,15 @@ class AdaBn(OnStream):
             return super().answer(model, state, batch)
         return answer_by(self._statistics(model), model, state, batch, alone=self.answers == "now")
 
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        """Follow groups of `stream_batch` frames, or the full batch on the stream."""
-        if why := unfit_reason(model, batch):
-            return Adapted(state, skipped=why, work=Passes())
-        parts = split_groups(len(batch.images), phase, self.stream_batch)
-        if not parts:
-            return Adapted(state, skipped=NO_STEPS, work=Passes())
+    def move(self, model: nn.Module, state: StreamMemory, batch: Batch, parts: Sequence[Rows], phase: Phase) -> Adapted:
         if self._forgets:
             return self._only_answer(model, state, batch, phase)
         full = self.variant == "full"
         return follow_statistics(model, state, batch, parts, momentum=None if full else self.momentum, anew=full)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Return the forward passes of a network with batch norms."""
-        if self._forgets and not self._answers_at_once(phase):
-            return Passes()
-        return Passes(
-            tuple(len(rows) for rows in split_groups(frames, phase, self.stream_batch) if len(rows)), trained=()
-        )
+        """Return the forward passes of a network with batch norms, none where nothing is kept or answered."""
+        return Passes() if self._forgets and not self._answers_at_once(phase) else super().work_of(phase, frames)
 
     def _only_answer(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         why = f"variant {self.variant} keeps nothing from one batch to the next"

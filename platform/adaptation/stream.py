@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -105,6 +106,29 @@ class OnStream(Adaptation):
 
         restore_entries(model, state.source)
         return OnStream.prepare(self, model)
+
+
+@dataclass(frozen=True)
+class OfStatistics(OnStream):
+    """Base of members that only move the statistics of batch norms, group by group."""
+
+    @abstractmethod
+    def move(self, model: nn.Module, state: StreamMemory, batch: Batch, parts: Sequence[Rows], phase: Phase) -> Adapted:
+        """Move the statistics along the groups of a batch that is fit for it."""
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        """Follow groups of `stream_batch` frames, or the full batch on the stream."""
+        if why := unfit_reason(model, batch):
+            return Adapted(state, skipped=why, work=Passes())
+        parts = split_groups(len(batch.images), phase, self.stream_batch)
+        if not parts:
+            return Adapted(state, skipped=NO_STEPS, work=Passes())
+        return self.move(model, state, batch, parts, phase)
+
+    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+        """Return the forward passes of a network with batch norms."""
+        parts = split_groups(frames, phase, self.stream_batch)
+        return Passes(tuple(len(rows) for rows in parts if len(rows)), trained=())
 
 
 def unfit_reason(model: nn.Module, batch: Batch) -> str:

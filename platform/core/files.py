@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from driftlab.errors import RequestError
+
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
@@ -23,3 +25,12 @@ def write_atomically(file: Path, content: str | bytes) -> None:
     """Write text or bytes so that no reader sees a part of them."""
     with atomic_write(file) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def explain_refusal(what: str, fix: str) -> Iterator[None]:
+    """Turn a refusal of the file system into an error of the request that says how to fix it."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(f"{what}: {error.strerror}. {fix}") from error

@@ -16,7 +16,7 @@ import yaml
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.documents import read_json, read_text
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import explain_refusal, write_atomically
 
 RUNS = Path("runs")  # the default place of run folders
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
@@ -69,15 +69,8 @@ def _refuse_filled(path: Path) -> None:
             raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
 
 
-@contextlib.contextmanager
-def _cannot_write(path: Path) -> Iterator[None]:
-    """Turn a refusal of the file system into one of the request."""
-    try:
-        yield
-    except OSError as error:
-        raise RequestError(
-            f"Cannot write to output folder '{path}': {error.strerror}. Choose another --out."
-        ) from error
+def _cannot_write(path: Path) -> contextlib.AbstractContextManager[None]:
+    return explain_refusal(f"Cannot write to output folder '{path}'", "Choose another --out.")
 
 
 @contextlib.contextmanager

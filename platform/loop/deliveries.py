@@ -54,7 +54,7 @@ class Delivery(ABC):
         """Return its bytes on the link."""
 
     def take(self, message: Message) -> Job | None:
-        """Hand it to the application, whose reply is Applied; None if the application does not need it."""
+        """Hand it to the application, whose reply is a Receipt; None if the application does not need it."""
         return None
 
     @abstractmethod

@@ -34,7 +34,7 @@ def place_app(parts: Parts, app: AppRun) -> None:
         chained=parts.streaming.chained,
         picture_times_s=_picture_times(parts, app),
         notices=parts.streaming.notices,
-        told=parts.context.domains_told,
+        domains_told=parts.context.domains_told,
         learn_limit_s=parts.context.learn_limit_s,
         member_limit_s=parts.context.member_limit_s,
     )

@@ -121,7 +121,7 @@ class Application:
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
         assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
-        noticed: Noticed = self._noticing.sum_up(self._model, told=self._spec.told)
+        noticed: Noticed = self._noticing.summarise(self._model, domains_told=self._spec.domains_told)
         return Reply(noticed)
 
     def finish(self) -> Reply:
@@ -129,11 +129,11 @@ class Application:
         self._settle(float("inf"))
         if self._following is not None:
             self._following.finish(self._sights, self._pace)
-        told = self._sights.tell()
+        settled = self._sights.tell()
         newest = self._versions[-1]
         held = state.read(self._model) if newest.number == self._loaded else newest.state
         memory = None if self._following is None else self._following.memory
-        return Reply(Finished(state.digest_of(held, self._built, memory), told.facts), told.rows)
+        return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
     def _run(self, budget: Budget, number: int) -> None:
         """Switch to a network of the family; its weights get this version number."""

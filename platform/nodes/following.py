@@ -83,7 +83,7 @@ class Following:
         self._domain, self._answering = before._domain, before._answering
         self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
 
-    def break_off(self, now_s: float, told: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
+    def break_off(self, now_s: float, output: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
         """End the current lesson, if any, without using it; its energy until now is counted.
 
         At the end of the session (`ended=False`) the lesson stays without an end.
@@ -94,38 +94,38 @@ class Following:
         part = 0.0
         if lesson.start_s is not None:
             part = pace.lesson_part(now_s)
-            told.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
+            output.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
         self._lesson = None
         pace.end_lesson(now_s)
         end_s = now_s if ended and lesson.start_s is not None else None
-        self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, told, why)
+        self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, output, why)
 
-    def follow(self, sights: Sequence[Sight], told: Sights, pace: Pace) -> None:
+    def follow(self, sights: Sequence[Sight], output: Sights, pace: Pace) -> None:
         """Take frames one by one."""
         for sight in sights:
-            self._settle(sight.time_s, told, pace)
-            self._enter(sight, told, pace)
+            self._settle(sight.time_s, output, pace)
+            self._enter(sight, output, pace)
             sight.version = self._version
             if self._busy(sight.time_s, pace):
                 continue
             self._pool.append(sight)
             if self._member.answers == "now":
-                self._answer([sight], sight.time_s, told)
+                self._answer([sight], sight.time_s, output)
             else:
                 sight.open = True
             if len(self._pool) >= self._member.stream_batch:
-                self._full(sight.time_s, told)
-        self._settle(pace.until_s, told, pace)
+                self._full(sight.time_s, output)
+        self._settle(pace.until_s, output, pace)
 
-    def finish(self, told: Sights, pace: Pace) -> None:
+    def finish(self, output: Sights, pace: Pace) -> None:
         """End with the session: unfinished answers and lessons stay unfinished."""
-        self._settle(pace.until_s, told, pace)
+        self._settle(pace.until_s, output, pace)
         if self._answering is not None:
             self._ready(self._answering, pace)
             self._answering = None
         for sight in self._pool:
             sight.open = False
-        self.break_off(pace.until_s, told, pace, "the session ended before it was done", ended=False)
+        self.break_off(pace.until_s, output, pace, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float, pace: Pace) -> bool:
         """Tell whether the model is busy when a frame is shown."""
@@ -133,18 +133,18 @@ class Following:
             return self._answering.ready_s(pace) > now_s + 1e-9
         return self._lesson is not None and self._member.learns == "instead"
 
-    def _enter(self, sight: Sight, told: Sights, pace: Pace) -> None:
+    def _enter(self, sight: Sight, output: Sights, pace: Pace) -> None:
         """Reset at an announced boundary between domains, where the member asks for it."""
-        domain = sight.scene if self._spec.told else None
+        domain = sight.scene if self._spec.domains_told else None
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
-            self.break_off(sight.time_s, told, pace, "broken off: another domain has begun")
+            self.break_off(sight.time_s, output, pace, "broken off: another domain has begun")
             for pooled in self._pool:
                 pooled.open = pooled.processed and pooled.open
             self._pool = []
         self._domain = domain
 
-    def _settle(self, now_s: float, told: Sights, pace: Pace) -> None:
+    def _settle(self, now_s: float, output: Sights, pace: Pace) -> None:
         """Settle answers that are ready, and end lessons whose time has come."""
         if self._answering is not None:
             ready_s = self._answering.ready_s(pace)
@@ -157,7 +157,7 @@ class Following:
         if self._lesson is not None and self._lesson.start_s is not None:
             end_s = pace.lesson_end_s()
             if end_s <= now_s + 1e-9:
-                self._end(self._lesson, end_s, told, pace)
+                self._end(self._lesson, end_s, output, pace)
 
     def _ready(self, answering: Answering, pace: Pace) -> None:
         """Settle answers; if no share will ever come, none is ready."""
@@ -168,7 +168,7 @@ class Following:
             sight.latency_s = answering.start_s - sight.time_s + took_s if sight.processed else float("nan")
             sight.answer = sight.answer if sight.processed else None
 
-    def _answer(self, sights: list[Sight], now_s: float, told: Sights) -> None:
+    def _answer(self, sights: list[Sight], now_s: float, output: Sights) -> None:
         """Answer frames; a member that fails is left out, and the network answers by itself."""
         batch, answered = self._batch(sights, self._rng), None
         try:
@@ -178,31 +178,31 @@ class Following:
         except (Exception, TookTooLong) as error:
             self._left_out = True
             why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
-            self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, told)
+            self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, output)
         if answered is None:
             plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
             answered = Answered(plain, self.memory)
         self.memory = answered.state
         need = self._need(answered.work or Passes(forward=(len(sights),)))
-        self._begin(sights, answered.answers, now_s, need, told)
+        self._begin(sights, answered.answers, now_s, need, output)
 
-    def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, told: Sights) -> None:
+    def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, output: Sights) -> None:
         for sight, answer in zip(sights, answers, strict=True):
             sight.answer, sight.open, sight.processed = answer, True, True
-        told.spend("answering", need.joules)
+        output.spend("answering", need.joules)
         self._answering = Answering(sights, now_s, need.alone_s)
 
-    def _full(self, now_s: float, told: Sights) -> None:
+    def _full(self, now_s: float, output: Sights) -> None:
         """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
         pool, self._pool = self._pool, []
         if self._lesson is None and not self._given_up:
-            self._learn(pool, now_s, told)
+            self._learn(pool, now_s, output)
         elif self._member.answers == "batch":
-            self._answer(pool, now_s, told)
+            self._answer(pool, now_s, output)
         else:
             self._pool = pool[1:]
 
-    def _learn(self, pool: list[Sight], now_s: float, told: Sights) -> None:
+    def _learn(self, pool: list[Sight], now_s: float, output: Sights) -> None:
         """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
         before = state.read(self._model)
         done = self._attempt(pool)
@@ -211,13 +211,13 @@ class Following:
         work = done.work or Passes()
         if self._member.answers == "batch":
             if done.answers is None:
-                self._answer(pool, now_s, told)
+                self._answer(pool, now_s, output)
             else:  # the lesson's first forward pass has computed them
                 first = Passes(forward=work.forward[:1])
-                self._begin(pool, done.answers, now_s, self._need(first), told)
+                self._begin(pool, done.answers, now_s, self._need(first), output)
                 work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
         self._lesson = self._limited(Lesson(len(pool), self._need(work), done, None if done.skipped else after))
-        told.memory_bytes = max(told.memory_bytes, self._lesson.need.memory_bytes)
+        output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes)
 
     def _attempt(self, pool: Sequence[Sight]) -> Adapted:
         self._lessons += 1
@@ -236,7 +236,7 @@ class Following:
         cut = _part_of(need, limit_s / need.alone_s)
         return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
 
-    def _end(self, lesson: Lesson, end_s: float, told: Sights, pace: Pace) -> None:
+    def _end(self, lesson: Lesson, end_s: float, output: Sights, pace: Pace) -> None:
         """Use the learned weights from now on."""
         self._lesson = None
         pace.end_lesson(end_s)
@@ -245,12 +245,12 @@ class Following:
             self._version += 1
         self.memory = lesson.done.state
         if self._member.learns == "instead":
-            told.busy_s += end_s - (lesson.start_s or 0.0)
-        self._write(lesson, end_s, told)
+            output.busy_s += end_s - (lesson.start_s or 0.0)
+        self._write(lesson, end_s, output)
 
-    def _write(self, lesson: Lesson, end_s: float | None, told: Sights, why: str = "") -> None:
-        told.spend("learning", lesson.need.joules)
-        told.lessons.append(
+    def _write(self, lesson: Lesson, end_s: float | None, output: Sights, why: str = "") -> None:
+        output.spend("learning", lesson.need.joules)
+        output.lessons.append(
             {
                 "device": [self._spec.device],
                 "app": [self._spec.app],
@@ -270,7 +270,7 @@ class Following:
     def _batch(self, sights: Sequence[Sight], rng: np.random.Generator) -> Batch:
         images = np.stack([sight.image for sight in sights])
         times_s = np.array([sight.time_s for sight in sights])
-        return Batch(images, None, rng, self._task, times_s, sights[-1].scene if self._spec.told else None)
+        return Batch(images, None, rng, self._task, times_s, sights[-1].scene if self._spec.domains_told else None)
 
     def _need(self, work: Passes) -> Need:
         return need_of(self._cost, self._spec.hardware, work)

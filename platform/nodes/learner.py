@@ -37,11 +37,11 @@ class Learner:
         spec: StudentSpec,
         weights: Weights,
         limit_s: float = 600.0,
-        told: bool = False,
+        domains_told: bool = False,
         pack: Weights = EMPTY_PACK,
     ) -> None:
         self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
-        self._limit_s, self._told, self._pack_of_source = limit_s, told, pack
+        self._limit_s, self._domains_told, self._pack_of_source = limit_s, domains_told, pack
         self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
         self._family = student.family_of(spec, weights)
         self._domain: int | None = None  # of the newest sample
@@ -93,7 +93,7 @@ class Learner:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        if self._told and frames.scenes[-1] != UNKNOWN_SCENE:
+        if self._domains_told and frames.scenes[-1] != UNKNOWN_SCENE:
             self._meet(int(frames.scenes[-1]))
         return Reply(
             Stored(

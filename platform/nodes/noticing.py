@@ -41,11 +41,11 @@ class Noticing:
         """Use the next frames as the new reference: the network has just adapted to them."""
         self.anew = True
 
-    def sum_up(self, model: nn.Module, *, told: bool) -> Noticed:
+    def summarise(self, model: nn.Module, *, domains_told: bool) -> Noticed:
         """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
-        domain = self.scene if told else None
+        domain = self.scene if domains_told else None
         if not images:
             return Noticed(frames, None, None, domain)
         import torch

@@ -43,7 +43,7 @@ class Sights:
     task: Task
     scorer: Scorer
     waiting: list[Sight] = field(default_factory=list)
-    told: int = 0  # frames that have become rows
+    reported: int = 0  # frames that have become rows
     last: Answer | None = None
     busy_s: float = 0.0  # time of lessons instead of answers since the last call
     joules: dict[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Sights:
             rows["pictures"] += self._pictures(shown, predicted)
         if lessons:
             rows["adaptations"], self.lessons = lessons, []
-        self.told += len(settled)
+        self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
     def _shown(self, settled: list[Sight]) -> list[Sight]:
@@ -127,7 +127,7 @@ class Sights:
         return {
             "device": self.spec.device,
             "app": self.spec.app,
-            "frame": np.arange(self.told, self.told + len(settled), dtype=np.int32),
+            "frame": np.arange(self.reported, self.reported + len(settled), dtype=np.int32),
             "time_s": np.array([sight.time_s for sight in settled]),
             "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
             "version": np.array([sight.version for sight in settled], dtype=np.int32),

@@ -50,7 +50,7 @@ class AppNodeSpec:
     chained: bool = True  # whether to warp frame by frame
     picture_times_s: tuple[float, ...] = ()  # frames to keep for the report
     notices: bool = False  # whether the loop asks for its observations
-    told: bool = False  # whether it is told the domain of each frame
+    domains_told: bool = False  # whether it is told the domain of each frame
     learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
 

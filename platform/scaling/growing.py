@@ -247,6 +247,14 @@ def store_descendants(
     )
 
 
+def merge_measured(
+    context: PruningContext, shares: Sequence[float], networks: Sequence[nn.Module], *, own: set[str]
+) -> Family:
+    """Make a family of networks that keep these shares, and measure each."""
+    family = merge_networks(context.model, context.groups, widths_of(context, shares), networks, own=own)
+    return measure_accuracies(family, context, networks)
+
+
 def measure_accuracies(family: Family, context: PruningContext, networks: Sequence[nn.Module]) -> Family:
     """Measure the validation and the test accuracy of each network."""
     val_accuracies, test_accuracies = (

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from driftlab.platform.pruning.family import Family
     from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
 
@@ -49,31 +48,17 @@ class Independent(OfWidths):
         """Name a list of shares that does not fall."""
         return keep_faults(self.keep)
 
-    def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.family import merge_networks
-        from driftlab.platform.pruning.surgery import groups
-        from driftlab.platform.scaling.growing import (
-            PruningContext,
-            drop_equal_shares,
-            measure_accuracies,
-            tensor_names,
-            widths_of,
-        )
-        from driftlab.platform.training.schooling import Course, deterministic, train_best
+    def grow_family(self, context: PruningContext) -> Family:
+        from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured, tensor_names
+        from driftlab.platform.training.schooling import Course, train_best
 
-        assert data is not None
-        with deterministic(data.seed):
-            context = PruningContext(model, groups(model, data.example(model)), data)
-            shares = drop_equal_shares(context, self.keep[::-1])
-            networks = [self._begin(context, share) for share in shares]
-            for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
-                course = Course(self.epochs, self.learning_rate, self.batch)
-                score = train_best(network, data, course, context.rng("independent", which))
-                logger.info("Trained a network of %.0f %% of the filters: %.3f", 100 * share, score)
-            family = merge_networks(
-                model, context.groups, widths_of(context, shares), networks, own=tensor_names(model)
-            )
-            return measure_accuracies(family, context, networks)
+        shares = drop_equal_shares(context, self.keep[::-1])
+        networks = [self._begin(context, share) for share in shares]
+        for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
+            course = Course(self.epochs, self.learning_rate, self.batch)
+            score = train_best(network, context.data, course, context.rng("independent", which))
+            logger.info("Trained a network of %.0f %% of the filters: %.3f", 100 * share, score)
+        return merge_measured(context, shares, networks, own=tensor_names(context.model))
 
     def _begin(self, context: PruningContext, share: float) -> nn.Module:
         """Return a network of this width, untrained or pruned in one step."""

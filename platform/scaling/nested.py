@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.pruning.family import Family
     from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
-    from driftlab.platform.training.schooling import Course, Data
+    from driftlab.platform.training.schooling import Course
 
 logger = logging.getLogger(__name__)
 
@@ -71,17 +71,11 @@ class Nested(OfWidths):
         faults = [f"'shares' is {self.shares}, must be uniform where 'only' one group is pruned"] if apart else []
         return keep_faults(self.keep) + faults
 
-    def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.surgery import groups
-        from driftlab.platform.scaling.growing import PruningContext, store_descendants
-        from driftlab.platform.training.schooling import deterministic
+    def grow_family(self, context: PruningContext) -> Family:
+        from driftlab.platform.scaling.growing import store_descendants
 
-        assert data is not None
-        with deterministic(data.seed):
-            context = PruningContext(model, groups(model, data.example(model)), data)
-            roadmap, how = self._prune(context), self._growth(context)
-            descendants = self._freeze_and_grow(context, how, roadmap)
-            return store_descendants(context, how, roadmap, descendants)
+        roadmap, how = self._prune(context), self._growth(context)
+        return store_descendants(context, how, roadmap, self._freeze_and_grow(context, how, roadmap))
 
     def _prune(self, context: PruningContext) -> list[Footprint]:
         """Prune while the accuracy goal is met (paper, section 3.1)."""

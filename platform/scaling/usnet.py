@@ -16,10 +16,8 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from driftlab.platform.pruning.family import Family
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.scaling.growing import PruningContext
 
 logger = logging.getLogger(__name__)
 
@@ -41,25 +39,16 @@ class UsNet(OfWidths):
         """Name a list of shares that does not fall."""
         return keep_faults(self.keep)
 
-    def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.family import merge_networks
-        from driftlab.platform.pruning.surgery import groups
+    def grow_family(self, context: PruningContext) -> Family:
         from driftlab.platform.scaling import slimming
-        from driftlab.platform.scaling.growing import PruningContext, drop_equal_shares, measure_accuracies, widths_of
-        from driftlab.platform.training.schooling import Course, deterministic
+        from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured
+        from driftlab.platform.training.schooling import Course
 
-        assert data is not None
-        with deterministic(data.seed):
-            context = PruningContext(model, groups(model, data.example(model)), data)
-            course = Course(self.epochs, self.learning_rate, self.batch)
-            whole = slimming.train_widths(context, self.keep, self.widths, course)
-            shares = drop_equal_shares(context, self.keep[::-1])
-            networks = [slimming.calibrate(context, whole, share, course, self.calibration) for share in shares]
-            own = {name for name, _ in model.named_buffers()}
-            family = measure_accuracies(
-                merge_networks(model, context.groups, widths_of(context, shares), networks, own=own), context, networks
-            )
-            logger.info(
-                "Trained %d widths together: %s", len(family), ", ".join(f"{a:.3f}" for a in family.val_accuracies)
-            )
-            return family
+        course = Course(self.epochs, self.learning_rate, self.batch)
+        whole = slimming.train_widths(context, self.keep, self.widths, course)
+        shares = drop_equal_shares(context, self.keep[::-1])
+        networks = [slimming.calibrate(context, whole, share, course, self.calibration) for share in shares]
+        family = merge_measured(context, shares, networks, own={name for name, _ in context.model.named_buffers()})
+        scores = ", ".join(f"{score:.3f}" for score in family.val_accuracies)
+        logger.info("Trained %d widths together: %s", len(family), scores)
+        return family

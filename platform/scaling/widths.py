@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Weights
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.pruning.family import Family
+    from driftlab.platform.scaling.growing import PruningContext
+    from driftlab.platform.training.schooling import Data
 
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
@@ -22,6 +25,19 @@ class OfWidths(Scaling):
     """Base of members that build a `pruning.family.Family`; the other verbs are the same for all."""
 
     needs_data = True
+
+    @abstractmethod
+    def grow_family(self, context: PruningContext) -> Family:
+        """Train the family's networks, and measure them."""
+
+    def build(self, model: nn.Module, data: Data | None) -> Family:
+        from driftlab.platform.pruning.surgery import groups
+        from driftlab.platform.scaling.growing import PruningContext
+        from driftlab.platform.training.schooling import deterministic
+
+        assert data is not None
+        with deterministic(data.seed):
+            return self.grow_family(PruningContext(model, groups(model, data.example(model)), data))
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
         """Return the chosen network; without a choice the most accurate one that fits into memory."""

@@ -10,15 +10,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import explain_refusal, write_atomically
 from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 
@@ -260,13 +259,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn a refused write into an error that says how to fix it."""
-    try:
-        yield
-    except OSError as error:
-        raise RequestError(
-            f"Built networks cannot be kept in {path.parent}: {error.strerror}. "
-            f"Set {FOLDER_VARIABLE} to a folder that you may write to."
-        ) from error
+def _explained(path: Path) -> AbstractContextManager[None]:
+    what, fix = (
+        f"Built networks cannot be kept in {path.parent}",
+        f"Set {FOLDER_VARIABLE} to a folder that you may write to.",
+    )
+    return explain_refusal(what, fix)

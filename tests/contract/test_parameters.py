@@ -1,14 +1,26 @@
-"""What parameters of every member of every family promise: they are explained, and nonsense is refused at once."""
+"""The contract of every member of every family: parameters are data that explain themselves, nonsense is refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import pickle
+import subprocess
+import sys
 import typing
 from typing import Any
 
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults, parameters
+from driftlab.platform.core.catalogue import (
+    BASES,
+    FAMILIES,
+    Member,
+    import_class,
+    member_class,
+    parameter_faults,
+    parameters,
+)
 from driftlab.platform.core.parameters import parameters_of
 
 MEMBERS = [(family, name) for family, names in FAMILIES.items() for name in names]
@@ -24,6 +36,35 @@ def faults(family: str, name: str, kind: type[Any], value: Any) -> dict[str, lis
         if kind in (hint, *typing.get_args(hint)):
             found[key] = parameter_faults(cls, {key: [value] if typing.get_origin(hint) is tuple else value})
     return found
+
+
+@pytest.mark.parametrize(("family", "name"), MEMBERS)
+class TestEveryMember:
+    def test_its_parameters_are_data(self, family, name):
+        cls = member_class(family, name)
+        assert issubclass(cls, import_class(BASES[family]))
+        assert dataclasses.is_dataclass(cls)
+        assert cls.__dataclass_params__.frozen
+        assert cls() == cls()
+        assert hash(cls()) == hash(cls())
+        assert pickle.loads(pickle.dumps(cls())) == cls()
+        for key, (_, default) in parameters(cls).items():
+            assert Member(family, name, ((key, default),)).make() == cls()
+
+    def test_its_defaults_are_valid(self, family, name):
+        made = Member(family, name).make()
+        assert not hasattr(made, "faults") or made.faults() == []
+
+    def test_it_says_in_one_line_what_it_does(self, family, name):
+        first, *rest = (member_class(family, name).__doc__ or "").splitlines()
+        assert 10 < len(first) <= 120
+        assert first.endswith(".")
+        assert not rest or rest[0] == ""
+
+    def test_the_driver_reads_it_without_torch(self, family, name):
+        module = FAMILIES[family][name].partition(":")[0]
+        code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -74,20 +74,6 @@ class TestEveryStreaming:
         found: StreamFacts = request.param
         return found
 
-    def test_its_parameters_are_data(self, name):
-        cls = member_class("streaming", name)
-        assert issubclass(cls, Streaming)
-        assert dataclasses.is_dataclass(cls)
-        assert cls.__dataclass_params__.frozen
-        assert cls() == cls()
-        assert hash(cls()) == hash(cls())
-        assert pickle.loads(pickle.dumps(cls())) == cls()
-        for key, (_, default) in parameters(cls).items():
-            assert Member("streaming", name, ((key, default),)).make() == cls()
-
-    def test_its_defaults_are_valid(self, member):
-        assert not hasattr(member, "faults") or member.faults() == []
-
     def test_it_says_what_the_loop_must_know(self, member):
         assert isinstance(member.feeds_learner, bool)
         assert isinstance(member.free, bool)
@@ -102,9 +88,6 @@ class TestEveryStreaming:
         cls = member_class("streaming", name)
         assert one_line(cls.__doc__)
         assert one_line(importlib.import_module(cls.__module__).__doc__)
-
-    def test_the_driver_reads_it_without_torch(self, name):
-        assert imports_no_torch(FAMILIES["streaming"][name])
 
     def test_it_decides_nothing_by_chance_or_by_the_clock(self, name):
         assert imported(FAMILIES["streaming"][name]) & {"random", "time", "datetime", "secrets", "os"} == set()

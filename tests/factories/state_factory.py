@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.predict import to_input
+
+HEIGHT, WIDTH, CLASSES = 24, 32, 8
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,10 @@ class OnTheDevice(OnTheServer):
 
 
 SERVER, DEVICE = (Member("adaptation", f"state_factory:{name}") for name in ("OnTheServer", "OnTheDevice"))
+
+
+def frames(start_s: float) -> Frames:
+    rng = np.random.default_rng(round(start_s))
+    labels = rng.integers(0, CLASSES, (3, HEIGHT, WIDTH), dtype=np.uint8)
+    images = rng.integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Frames(start_s + np.arange(3.0), images, np.zeros(3, np.int32), labels)

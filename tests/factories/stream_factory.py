@@ -182,7 +182,16 @@ FOLLOWING = {
 
 
 def made(name: str) -> Application:
-    params: dict[str, Any] = {"told": True, "tracks": name == "tracking"}
+    params: dict[str, Any] = {"domains_told": True, "tracks": name == "tracking"}
     if name == "steps":
         return application(FOLLOWING[name], **params)
     return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)
+
+
+ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
+ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
+HALF = ((0.0, 0.5),)
+
+
+def latencies_s(found: dict[str, list[Any]]) -> list[float]:
+    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]

@@ -263,7 +263,7 @@ class TestDamagedMessages:
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way if purpose == "damage" else np.random.default_rng(0)
 
-        monkeypatch.setattr("driftlab.platform.loop.app_run.damage.draw", draw)
+        monkeypatch.setattr("driftlab.platform.loop.app_run.damage.draw_damage", draw)
         monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", rng_for)
         return run(**given)
 

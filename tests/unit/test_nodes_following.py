@@ -12,12 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_factory import (
+    ANSWER_J,
+    ANSWER_S,
     FOLLOWING,
     FROZEN,
+    HALF,
+    LESSON_J,
+    LESSON_S,
     Steps,
     application,
     between,
     columns,
+    latencies_s,
     made,
     missed,
     piece,
@@ -32,14 +38,6 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.tasks.tasks import SEGMENTATION
-
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
-HALF = ((0.0, 0.5),)
-
-
-def latencies_s(found: dict[str, list[Any]]) -> list[float]:
-    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
 
 
 class TestByHand:
@@ -109,7 +107,7 @@ class TestByHand:
         """The lesson lasts from 1.75 s to where the scene changes at 2.1 s; the answer of 2 s began on half a share."""
         seen = stream(4.0)
         seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
-        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, told=True)
+        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, domains_told=True)
         before = node.finish().facts.digest
         found = watched(node, between(seen, 0, 3.0), (0.0, 3.0), HALF, HALF)
         assert found["adaptations.skipped"] == ["broken off: another domain has begun"]

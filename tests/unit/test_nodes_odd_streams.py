@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from stream_factory import (
     FOLLOWING,
+    HALF,
     HEIGHT,
+    LESSON_J,
     NETWORKS,
     WIDTH,
     application,
@@ -31,14 +32,6 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Answered
 from driftlab.platform.networks import state, vector
 from driftlab.platform.nodes.application import Application
-
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
-HALF = ((0.0, 0.5),)
-
-
-def latencies_s(found: dict[str, list[Any]]) -> list[float]:
-    return [latency / 1e3 for latency in found["frames.latency_ms"] if latency is not None]
 
 
 class TestDigest:
@@ -77,7 +70,7 @@ class TestDigest:
     @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
     def test_a_reset_at_a_told_boundary_returns_to_the_source(self, name):
         """To the bit: at 8 s another scene begins, and no batch of it is full by 8.6 s."""
-        node = real(member(name, stream_batch=3, episodic=True), told=True, network=NETWORKS.get(name, "half"))
+        node = real(member(name, stream_batch=3, episodic=True), domains_told=True, network=NETWORKS.get(name, "half"))
         source, digest = state.read(node._model), self.digest(node)
         found = watched(node, between(stream(), 0.0, 7.9), (0.0, 7.9))
         assert max(found["frames.version"]) >= 1

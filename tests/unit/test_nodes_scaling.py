@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from state_factory import CLASSES, HEIGHT, WIDTH, frames
 
-from driftlab.datasets.frames import Frames
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
@@ -26,7 +26,6 @@ from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe, obtain_family
 from driftlab.platform.world import hardware
 
-HEIGHT, WIDTH, CLASSES = 24, 32, 8
 NETWORK = Recipe("half", height=HEIGHT, width=WIDTH, steps=2)
 NESTED = Member(
     "scaling",
@@ -50,13 +49,6 @@ def nodes() -> tuple[Application, Learner]:
     cost = built().facts.profile[-1].cost
     application = Application(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
     return application, Learner(student("distill"), built().payload)
-
-
-def frames(start_s: float) -> Frames:
-    rng = np.random.default_rng(round(start_s))
-    labels = rng.integers(0, CLASSES, (3, HEIGHT, WIDTH), dtype=np.uint8)
-    images = rng.integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
-    return Frames(start_s + np.arange(3.0), images, np.zeros(3, np.int32), labels)
 
 
 def update_of(learner: Learner, start_s: float) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from state_factory import DEVICE, SERVER
+from state_factory import CLASSES, DEVICE, HEIGHT, SERVER, WIDTH, frames
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
@@ -26,7 +26,6 @@ from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.world import hardware
 
-HEIGHT, WIDTH, CLASSES = 24, 32, 8
 FIXED, FROZEN = Member("scaling", "fixed"), Member("adaptation", "frozen")
 MACHINE = hardware.find("laptop")
 STUDENT = StudentSpec("half", CLASSES, HEIGHT, WIDTH, FROZEN, FIXED, 0)
@@ -44,13 +43,6 @@ def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: A
 def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any = None) -> Learner:
     spec = replace(STUDENT, adaptation=adaptation, scaling=scaling)
     return Learner(spec, weights or state_of(build("half", CLASSES, seed=0)))
-
-
-def frames(start_s: float) -> Frames:
-    rng = np.random.default_rng(round(start_s))
-    labels = rng.integers(0, CLASSES, (3, HEIGHT, WIDTH), dtype=np.uint8)
-    images = rng.integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
-    return Frames(start_s + np.arange(3.0), images, np.zeros(3, np.int32), labels)
 
 
 def watch(node: Application, seen: Frames) -> Any:
