@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from experiments_factory import each_experiment, loaded
 
 from driftlab.errors import RequestError
 from driftlab.platform.backend.inline import InlineBackend
@@ -18,7 +19,7 @@ from driftlab.platform.grid import builds as artefacts
 from driftlab.platform.grid import run as lab
 from driftlab.platform.grid.progress import Log, Progress
 from driftlab.platform.request.cells import resolved
-from driftlab.platform.request.experiment import Experiment, load, names, parse
+from driftlab.platform.request.experiment import Experiment, load, parse
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 
 DOCUMENT: dict[str, Any] = {
@@ -32,12 +33,15 @@ def prepare(experiment: Experiment, path: Path) -> Path:
     return lab.paths.new_run(path, resolved(experiment))
 
 
-@pytest.mark.parametrize("name", names())
+@each_experiment
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
-    experiment = load(name)
-    folder = prepare(experiment, tmp_path)
-    assert lab.found(folder)[0] == experiment
-    assert load(str(folder / "spec.yaml")) == experiment
+    experiment = loaded(name)
+    assert lab.found(prepare(experiment, tmp_path))[0] == experiment
+
+
+def test_the_spec_in_a_folder_is_an_experiment_of_its_own(tmp_path):
+    experiment = loaded("ams-table3")
+    assert load(str(prepare(experiment, tmp_path) / "spec.yaml")) == experiment
 
 
 @pytest.mark.parametrize(
