@@ -24,7 +24,7 @@ demo: $(READY)  ## the main job on built-in data: a table, a report with plots
 test: $(READY)  ## every test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
 
-test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests that take no second
+test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of half a second or less
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests/arch tests/unit
 
 check: $(READY)  ## format, lint, strict types, then every test (the layer rules are tests)

@@ -42,6 +42,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(outcome.directory)
 
 
+@pytest.mark.slow
 def test_the_device_runs_what_was_chosen(ran):
     shares = ran.frame("shares")
     assert shares["variant"].tolist() == [int(at // PERIOD_S) % 2 for at in shares["time_s"]]

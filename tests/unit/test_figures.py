@@ -105,6 +105,7 @@ def test_every_file_is_in_the_table():
     assert {figure.name for figure in FIGURES} == files
 
 
+@pytest.mark.slow
 @each_experiment
 def test_a_run_shows_what_its_experiment_varies(name):
     look = view(made(name))

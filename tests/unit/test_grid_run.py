@@ -33,6 +33,7 @@ def prepare(experiment: Experiment, path: Path) -> Path:
     return lab.paths.new_run(path, resolved(experiment))
 
 
+@pytest.mark.slow
 @each_experiment
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
     experiment = loaded(name)
@@ -80,6 +81,7 @@ def test_provenance_says_what_ran_and_where():
     assert json.loads(json.dumps(told)) == told
 
 
+@pytest.mark.slow
 def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(InlineBackend, "close", lambda self: closed.append(self))
@@ -94,6 +96,7 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     assert len(closed) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
 def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_path):
     found = []

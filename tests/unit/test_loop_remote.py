@@ -35,6 +35,7 @@ def ran(tmp_path_factory):
     return folder, opened[0]
 
 
+@pytest.mark.slow
 def test_the_tables_are_the_same(ran):
     folder, _ = ran
     assert differences(folder / "apart", folder / "here") == []

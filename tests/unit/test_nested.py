@@ -87,6 +87,7 @@ def built(request) -> Witness:
     return Witness(request.param)
 
 
+@pytest.mark.slow
 def test_footprints_lie_inside_one_another(built):
     assert len(built.roadmap) == len(KEEP)
     for large, small in itertools.pairwise(built.roadmap):
@@ -183,6 +184,7 @@ def test_causal_filters_never_read_what_came_later_and_the_classifier_reads_ever
             assert weights[outputs:].all()
 
 
+@pytest.mark.slow
 def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
     descendants = Witness("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
     for small, large in itertools.pairwise(descendants):
@@ -199,6 +201,7 @@ def frozen(request) -> Witness:
     )
 
 
+@pytest.mark.slow
 def test_shared_batch_norms_are_the_beginning_of_the_larger_ones_and_stay_as_they_were(frozen):
     test_a_finished_descendant_stays_as_it_was_to_the_bit(frozen)
     for small, large in itertools.pairwise(map(numbers, frozen.descendants)):
@@ -328,6 +331,7 @@ def test_only_its_own_networks_are_taken_back(built):
         MEMBER.absorb(built.family, built.vanilla)
 
 
+@pytest.mark.slow
 def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone():
     torch.manual_seed(9)
     before = torch.get_rng_state()
@@ -337,6 +341,7 @@ def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone(
     assert first.shared.tobytes() == again.shared.tobytes() and first.accuracies == again.accuracies
 
 
+@pytest.mark.slow
 def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_roadmap():
     member = Nested(keep=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
     trained = networks()["plain"]

@@ -43,6 +43,7 @@ def faults(changed: dict[str, Any]) -> list[str]:
 
 
 class TestBuiltIn:
+    @pytest.mark.slow
     @each_experiment
     def test_every_size_is_valid_called_like_its_file_and_counted(self, name):
         for size in sizes(name):
