@@ -84,7 +84,7 @@ def test_make_bench_goes_on_after_a_failure_and_ends_with_one(checkout, faulty, 
         (checkout / f"benchmarks/{name}.py").write_text("raise ValueError" if name in faulty else f"print('{name}')")
     done = make(checkout, "bench")
     assert done.stdout.split() == [name for name in "abc" if name not in faulty]
-    assert re.findall(r"failed: benchmarks/(.)\.py", done.stderr) == list(faulty)
+    assert re.findall(r"failed: benchmarks/(\w+)\.py", done.stderr) == list(faulty)
     assert re.findall(r"bench\] Error (\d+)", done.stderr) == ([str(code)] if code else [])
     assert bool(done.returncode) == bool(code)
 
@@ -99,3 +99,10 @@ def test_make_help_names_every_target_that_is_asked_for(checkout):
         named = re.findall(r"make ([a-z-]+)", (ROOT / file).read_text(encoding="utf-8"))
         assert named
         assert set(named) <= set(targets)
+
+
+def test_benchmarks_that_pages_and_comments_name_are_there():
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "platform").rglob("*.py"), *FOLDER.glob("*.py")]
+    named = {name for file in files for name in re.findall(r"python benchmarks/(\w+)\.py", file.read_text())}
+    assert len(named) >= 4
+    assert named <= set(NAMES)

@@ -21,6 +21,12 @@ def sizes(name: str) -> list[str | None]:
     return list(head(name).get("sizes", {})) or [None]
 
 
+def sizes_with_inherited(name: str) -> set[str]:
+    """Name the sizes that an experiment has, with those of the one that it is like."""
+    like = head(name).get("like")
+    return {str(size) for size in sizes(name)} | (sizes_with_inherited(like) if isinstance(like, str) else set())
+
+
 def loaded(name: str, size: str | None = None) -> Experiment:
     """Give an experiment in a size, or in its usual one."""
     return _loaded(name, size or head(name).get("size"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from experiments_factory import each_experiment, loaded, sizes
+from experiments_factory import each_experiment, loaded, sizes, sizes_with_inherited
 
 from driftlab.errors import RequestError
 from driftlab.platform.request.cells import cells_of
@@ -55,6 +55,7 @@ class TestBuiltIn:
     def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
         head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
         assert f"driftlab run {name}" in head
+        assert set(re.findall(r"--set size=(\w+)", head)) <= sizes_with_inherited(name)
         assert re.search(r"about \S+ (s|seconds|minutes?|hours?)\b", head)
         assert "xpect" in head
 
