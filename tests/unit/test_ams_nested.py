@@ -10,6 +10,8 @@ from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.run import run
 from driftlab.platform.results.tables.read import Run, open_run
 
+pytestmark = pytest.mark.slow  # one run, which all of them read
+
 PERIOD_S = 20  # between two switches
 COURSE = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""
@@ -42,7 +44,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(outcome.directory)
 
 
-@pytest.mark.slow
 def test_the_device_runs_what_was_chosen(ran):
     shares = ran.frame("shares")
     assert shares["variant"].tolist() == [int(at // PERIOD_S) % 2 for at in shares["time_s"]]

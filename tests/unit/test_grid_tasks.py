@@ -58,6 +58,7 @@ def test_the_application_is_called_after_its_task_and_every_frame_has_a_score(ma
     assert set(found.frame("runs")["student"]) == {CASES[task][1]}
 
 
+@pytest.mark.slow
 def test_a_run_s_scores_are_the_means_of_its_frames(made):
     _, found = made
     for row in found.frame("runs").itertuples():
