@@ -10,6 +10,8 @@ from driftlab.platform.grid.run import run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 
+pytestmark = pytest.mark.slow  # two runs, which all of them read
+
 DOCUMENT = {
     "name": "apart",
     "systems": ["ams"],
@@ -35,7 +37,6 @@ def ran(tmp_path_factory):
     return folder, opened[0]
 
 
-@pytest.mark.slow
 def test_the_tables_are_the_same(ran):
     folder, _ = ran
     assert differences(folder / "apart", folder / "here") == []
