@@ -11,10 +11,10 @@ READY := $(VENV)/.driftlab-ready
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test test-fast check format bench clean
 
 help:  ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(READY)  ## the virtual environment with everything in it
 
@@ -23,6 +23,9 @@ demo: $(READY)  ## the main job on built-in data: a table, a report with plots
 
 test: $(READY)  ## every test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
+
+test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of half a second or less
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" tests/arch tests/unit
 
 check: $(READY)  ## format, lint, strict types, then every test (the layer rules are tests)
 	@$(PY) -m ruff format --check .
@@ -35,7 +38,7 @@ format: $(READY)  ## put the code into its one format
 	@$(PY) -m ruff check --fix .
 
 bench: $(READY)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
-	@failed=0; for file in benchmarks/*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
+	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
 	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

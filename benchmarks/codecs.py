@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+from _options import options_of
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.streaming.codec import CODECS, CODING_MACS, pack
@@ -42,7 +43,7 @@ def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     images = clip()
     for codec in CODECS:
         macs = measure(images, codec, options.repeats) * MACS_PER_S / (FRAMES * HEIGHT * WIDTH)

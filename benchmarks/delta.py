@@ -15,6 +15,7 @@ import sys
 import time
 
 import numpy as np
+from _options import options_of
 
 from driftlab.platform.networks.vector import Layout
 from driftlab.platform.wire import delta
@@ -53,7 +54,7 @@ def measure(made: Change, form: Format, repeats: int) -> tuple[int, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     made = change()
     measured = {f"{form.values}_{form.mask}": measure(made, form, options.repeats) for form in FORMATS}
     count = round(FRACTION * SIZE)

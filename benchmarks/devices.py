@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psutil
+from _options import options_of
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
@@ -140,6 +141,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
-    options = parser.parse_args()
+    options = options_of(parser, devices=10, system=["tent"])
     for system in options.system or SYSTEMS:
         sys.stdout.write(json.dumps(measure(system, options.devices)) + "\n")

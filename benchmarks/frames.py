@@ -10,6 +10,7 @@ import time
 
 import cv2
 import numpy as np
+from _options import options_of
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
 
@@ -32,7 +33,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = options_of(parser, count=5, repeats=1)
     cv2.setNumThreads(1)
     streets = [name for name in WORKLOADS if name.startswith("streets/")]
     rates = {name: round(frames_per_s(name, options.count, options.repeats)) for name in streets}

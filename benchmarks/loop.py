@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 import torch
+from _options import options_of
 from torch.nn import functional as F
 
 from driftlab.datasets.catalogue import open_stream
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
     parser.add_argument("--seconds", type=float, default=180.0, help="length of the stream")
-    options = parser.parse_args()
+    options = options_of(parser, runs=0, seconds=70.0)
     for system in options.system or SYSTEMS:
         sys.stdout.write(json.dumps(compare(system, options.seconds, options.runs)) + "\n")
 
@@ -150,7 +151,7 @@ def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             Recorder(folder).write(cell.id, loop.ledger.rows)
         pairs.append((middle - begun, time.process_time() - middle))
-    counted = pairs[1:]  # the first pair is a warm-up
+    counted = pairs[1:] or pairs  # the first pair is a warm-up
     return {
         "benchmark": "loop",
         "system": system,

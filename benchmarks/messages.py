@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import ray
+from _options import options_of
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
@@ -84,7 +85,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = options_of(parser, rounds=1, repeats=1)
     nodes = {"device": "messages:Camera", "learner": "messages:Learner"}
     nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:Camera")
     backend = RayBackend(ClusterConfig(workers=WORKERS), nodes)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from _options import options_of
 from torch.nn import functional
 
 from driftlab.platform.networks import vector
@@ -92,7 +93,7 @@ def iteration_ratios(repeats: int) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=41)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     torch.set_num_threads(1)
     ratios = {network: step_ratios(network, options.repeats) for network in NETWORKS}
     line = {

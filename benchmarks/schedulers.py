@@ -19,6 +19,7 @@ import sys
 import time
 
 import numpy as np
+from _options import options_of
 
 from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Learning, Scheduling, Way, Window
@@ -141,7 +142,7 @@ def eight_ms(repeats: int) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=30, help="windows for each weight and memory")
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     by_case = {
         f"alpha={alpha} memory={memory}": gaps_percent(alpha, memory, options.repeats)
         for alpha, memory in itertools.product(ALPHAS, MEMORIES)

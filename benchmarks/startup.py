@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+from _options import options_of
+
 BARE = """
 import tempfile, time, psutil, ray
 with tempfile.TemporaryDirectory(prefix="dl") as folder:
@@ -69,7 +71,7 @@ def _child(code: str, *arguments: str) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     ours_s("inline")  # builds the student, which both sides then find in the cache
     pairs = [(bare_s(), ours_s()) for _ in range(options.repeats)]
     bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from _options import options_of
 
 from driftlab.platform.pruning import surgery
 
@@ -57,7 +58,7 @@ def measure(repeats: int) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     torch.set_num_threads(1)
     times = measure(options.repeats)
     line = {

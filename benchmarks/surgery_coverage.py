@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _options import options_of
 from torch import Tensor, nn
 
 from driftlab.platform.networks.account import tensors_in
@@ -239,7 +240,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=SMALL)
     parser.add_argument("--all", action="store_true", help="every classifier of torchvision")
     parser.add_argument("--page", type=Path, help="write the table into this page")
-    options = parser.parse_args()
+    options = options_of(parser, networks=["squeezenet1_1"])
     torch.set_num_threads(1)
     names = options.networks
     if options.all:

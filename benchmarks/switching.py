@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from _options import options_of
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -102,5 +103,5 @@ def measure(repeats: int) -> dict[str, object]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
-    options = parser.parse_args()
+    options = options_of(parser, repeats=1)
     sys.stdout.write(json.dumps(measure(options.repeats)) + "\n")

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from _options import options_of
+
 CHILD = """
 import json, sys, time, psutil
 from driftlab.actors.backend import RayBackend
@@ -74,7 +76,7 @@ if __name__ == "__main__":
     parser.add_argument("--cells", type=int, default=20)
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=1)
-    options = parser.parse_args()
+    options = options_of(parser, cells=9, duration_s=4.0)
     document = grid(options.cells, options.duration_s)
     measure(grid(2 * WAVE, 10.0), 0)  # builds the student, which both sides then find in the cache
     pairs = [(measure(document, 0), measure(document, WORKERS)) for _ in range(options.repeats)]

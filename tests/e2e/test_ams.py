@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments_factory import loaded
 
 from driftlab.platform.core.metrics import paired
 from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import load, names
+from driftlab.platform.request.experiment import names
 from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
@@ -38,7 +39,7 @@ def experiment(streets: tuple[str, ...], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("size", ["small", "full"])
 @pytest.mark.parametrize("name", OURS)
 def test_every_experiment_is_sound_in_both_sizes(name, size):
-    made = load(name, [f"size={size}"])
+    made = loaded(name, size)
     assert made.name == name
     assert len(made.seeds) >= (5 if size == "full" else 2)
 

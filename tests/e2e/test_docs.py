@@ -116,8 +116,9 @@ def docstrings(names: list[str]) -> Iterator[str]:
             yield ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
 
 
-@each_page
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_those_of_the_command_line(page: Path):
+    assert page in PAGES or len(commands(page)) > 5
     for command in commands(page):
         words = shlex.split(command)[1:]
         parse(words if len(words) > 1 else [*words, "--help"])  # alone in the text it is the command's name

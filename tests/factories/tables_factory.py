@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -30,3 +31,26 @@ class Made(Tables):
         """Forget the rows of which a function holds."""
         frame = self._frames[table]
         self._frames[table] = frame[[not which(row) for row in frame.to_dict("records")]]
+
+
+def run_row(system: str, seed: int = 0, workload: str = "w", fleet: str = "one", **more: Any) -> dict[str, Any]:
+    """Make the row of a cell that ended well, on one device."""
+    cell = f"{system}/{workload}/{fleet}/seed-{seed}"
+    place = {"cell": cell, "system": system, "workload": workload, "fleet": fleet}
+    return {**place, "devices": 1, "seed": seed, "status": "done", **more}
+
+
+def share_row(app: str = "a", time_s: float = 0.0, **more: Any) -> dict[str, Any]:
+    """Give an application half of a device for a second: an answer takes 100 ms, and all of them 1 J."""
+    usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "share": 0.5, "priority": 1.0}
+    usual |= {"variant": 0, "accuracy": 0.5, "latency_ms": 100.0, "fps": 30.0, "energy_j": 1.0}
+    return {**usual, "paged_in_bytes": 0, "paged_out_bytes": 0, "paging_j": 0.0, **more}
+
+
+# What an application that gets nothing has in place of its share.
+WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
+
+
+def numbers_in(text: str) -> list[float]:
+    """List the numbers of a sentence, so that a test holds them and not its words."""
+    return [float(found) for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?", text)]

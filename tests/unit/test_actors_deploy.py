@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 import shlex
 from importlib import resources
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
+import driftlab
 from driftlab.cli.app import build_app
 
 FOLDER = resources.files("driftlab.actors") / "deploy"
 FILES = ("machines.yaml", "cloud.yaml", "rayjob.yaml")
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "actors/deploy/Dockerfile").read_text(encoding="utf-8")
+PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 
 def documents(name):
     return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+
+
+def containers(cluster):
+    groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    return [container for group in groups for container in group["template"]["spec"]["containers"]]
+
+
+def steps(word):
+    """Give the lines of the Dockerfile that begin so."""
+    return re.findall(rf"^{word} (.+)$", DOCKERFILE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["machines.yaml", "cloud.yaml"])
@@ -30,43 +48,172 @@ def test_ray_accepts_the_cluster(name):
 
 
 def test_ray_refuses_a_cluster_with_an_unknown_key():
-    from jsonschema import ValidationError
     from ray.autoscaler._private.util import validate_config
 
     (config,) = documents("machines.yaml")
-    with pytest.raises(ValidationError):
+    with pytest.raises(jsonschema.ValidationError):
         validate_config({**config, "max_wrokers": 2})
 
 
 @pytest.mark.parametrize("name", ["machines.yaml", "cloud.yaml"])
-def test_every_machine_asks_for_the_token_and_activates_the_environment(name):
+def test_every_machine_asks_for_the_token(name):
     (config,) = documents(name)
     for group in ("head_start_ray_commands", "worker_start_ray_commands"):
         start = config[group][-1]
-        assert "RAY_AUTH_MODE=token" in start
-        assert start.index("activate") < start.index("ray start")
+        assert 0 <= start.find("export RAY_AUTH_MODE=token") < start.index("ray start")
     assert "~/.ray/auth_token" in config["file_mounts"]
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
 
 
-def test_the_job_is_one_that_the_operator_reads():
+def fields(required=(), **properties):
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+TEXT, COUNT, YES_NO = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
+QUANTITIES = {"type": "object", "additionalProperties": {"type": "string", "pattern": r"^\d+(m|Ki|Mi|Gi|Ti)?$"}}
+CONTAINER = fields(
+    ("name", "image"),
+    name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+    image=TEXT,
+    resources=fields(requests=QUANTITIES, limits=QUANTITIES),
+    volumeMounts={"type": "array", "items": fields(("name", "mountPath"), name=TEXT, mountPath=TEXT)},
+)
+CLAIM = fields(("claimName",), claimName=TEXT)
+POD = fields(
+    ("containers",),
+    securityContext=fields(fsGroup=COUNT),
+    containers={"type": "array", "minItems": 1, "items": CONTAINER},
+    volumes={"type": "array", "items": fields(("name",), name=TEXT, persistentVolumeClaim=CLAIM)},
+)
+TEMPLATE = fields(("spec",), metadata={"type": "object"}, spec=POD)
+WORKERS = fields(
+    ("groupName", "template"),
+    groupName=TEXT,
+    replicas=COUNT,
+    minReplicas=COUNT,
+    maxReplicas=COUNT,
+    numOfHosts=COUNT,
+    idleTimeoutSeconds=COUNT,
+    suspend=YES_NO,
+    rayStartParams=WORDS,
+    template=TEMPLATE,
+)
+CLUSTER = fields(
+    ("headGroupSpec",),
+    rayVersion=TEXT,
+    authOptions=fields(mode={"enum": ["disabled", "token"]}, secretName=TEXT),
+    enableInTreeAutoscaling=YES_NO,
+    autoscalerOptions={"type": "object"},
+    headServiceAnnotations=WORDS,
+    suspend=YES_NO,
+    headGroupSpec=fields(
+        ("template",),
+        rayStartParams=WORDS,
+        serviceType={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+        enableIngress=YES_NO,
+        template=TEMPLATE,
+    ),
+    workerGroupSpecs={"type": "array", "items": WORKERS},
+)
+RAY_JOB = fields(  # the part of KubeRay's ray.io/v1 RayJob that a run can use, as its reference describes it
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata=fields(("name",), name=TEXT, namespace=TEXT, labels=WORDS, annotations=WORDS),
+    spec=fields(
+        ("entrypoint",),
+        entrypoint=TEXT,
+        runtimeEnvYAML=TEXT,
+        jobId=TEXT,
+        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]},
+        shutdownAfterJobFinishes=YES_NO,
+        ttlSecondsAfterFinished=COUNT,
+        activeDeadlineSeconds={"type": "integer", "minimum": 1},
+        backoffLimit=COUNT,
+        suspend=YES_NO,
+        clusterSelector=WORDS,
+        rayClusterSpec=CLUSTER,
+    ),
+)
+
+
+def test_the_operator_accepts_the_job():
+    jsonschema.validate(documents("rayjob.yaml")[0], RAY_JOB)
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (("spec", "entrypiont"), "driftlab"),
+        (("spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+        (("spec", "rayClusterSpec", "workerGroupSpecs", 0, "replicas"), "2"),
+        (("spec", "rayClusterSpec", "authOptions", "mode"), "password"),
+    ],
+)
+def test_the_operator_refuses_a_job_that_is_wrong(path, wrong):
+    job, _ = documents("rayjob.yaml")
+    *place, key = path
+    functools.reduce(operator.getitem, place, job)[key] = wrong
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(job, RAY_JOB)
+
+
+def test_the_job_keeps_its_results_and_asks_for_what_it_may_use():
     job, claim = documents("rayjob.yaml")
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        (container,) = group["template"]["spec"]["containers"]
+    for container in containers(cluster):
         assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
     (volume,) = cluster["headGroupSpec"]["template"]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
 def test_the_job_s_ray_is_the_one_that_is_pinned():
     """The operator talks to a cluster as that version wants it."""
-    pins = (Path(__file__).parents[2] / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert f"ray=={documents('rayjob.yaml')[0]['spec']['rayClusterSpec']['rayVersion']}" in pins
+    assert f"ray=={documents('rayjob.yaml')[0]['spec']['rayClusterSpec']['rayVersion']}" in PINS
+
+
+def test_all_files_use_the_image_that_is_built_of_this_version():
+    built = re.search(r"docker build -f actors/deploy/Dockerfile -t (\S+) \.$", DOCKERFILE, re.MULTILINE)[1]
+    assert built.endswith(f"/driftlab:{driftlab.__version__}")
+    used = [documents(name)[0]["docker"]["image"] for name in ("machines.yaml", "cloud.yaml")]
+    used += [one["image"] for one in containers(documents("rayjob.yaml")[0]["spec"]["rayClusterSpec"])]
+    assert set(used) == {built}
+
+
+def test_the_image_takes_all_that_the_package_is_built_from():
+    copied = [shlex.split(line)[:-1] for line in steps("COPY")]
+    names = {name for line in copied for name in line}
+    assert {name for name in names if not (ROOT / name).exists()} == set()
+    linked = {path.readlink().name for path in (ROOT / "driftlab").iterdir() if path.is_symlink()}
+    assert names == {"driftlab", *linked, "constraints.txt", "pyproject.toml", "README.md", "LICENSE"}
+
+
+def test_every_version_in_the_image_is_pinned_and_its_python_is_supported():
+    installed = [line for line in steps("RUN") if "pip install" in line]
+    assert len(installed) == 2
+    assert all(line.endswith("-c constraints.txt") for line in installed)
+    assert steps("COPY")[0].startswith("constraints.txt")
+    (base,) = steps("FROM")
+    project = dict(
+        re.findall(r'^([a-z-]+) = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert re.match(r"python:(3\.\d+)-", base)[1] in SpecifierSet(project["requires-python"])
+    assert project["version"] == driftlab.__version__
+
+
+def test_the_page_and_the_files_give_the_same_commands():
+    heads = [(FOLDER / name).read_text(encoding="utf-8") for name in FILES]
+    command = r"((?:docker|kubectl|ray) [a-z].*?)(?:  .*)?$"
+    written = {found for text in (*heads, DOCKERFILE) for found in re.findall(rf"^#   {command}", text, re.MULTILINE)}
+    page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
+    shown = {found for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for found in block.splitlines()}
+    assert shown == written
+    assert len(shown) == 13
 
 
 def test_the_job_writes_its_results_into_the_volume():

@@ -218,6 +218,7 @@ class TestServerTime:
         assert [row["teach_start_s"] for row in updates] == [10.0, 20.0, 30.0, 40.0]
         assert [row["arrive_s"] for row in updates] == pytest.approx([at + service_s for at in (10, 20, 30, 40)])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of what one GPU can do
     def test_its_time_adds_up_and_nothing_is_dropped(self, devices):
         loop, _ = run(ams(), distill(), devices=devices)
@@ -229,6 +230,7 @@ class TestServerTime:
         assert service_s <= busy[-1][1] - busy[0][0] + 1e-9
         assert sum(row["samples"] for row in updates) == devices * 4 * 10
 
+    @pytest.mark.slow
     def test_devices_are_served_in_turn(self):
         loop, _ = run(ams(), distill(), devices=6)
         served = sorted((row["teach_start_s"], row["device"]) for row in rows(loop, "updates"))

@@ -10,6 +10,8 @@ from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.run import run
 from driftlab.platform.results.tables.read import Run, open_run
 
+pytestmark = pytest.mark.slow  # one run, which all of them read
+
 PERIOD_S = 20  # between two switches
 COURSE = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""

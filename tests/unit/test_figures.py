@@ -7,13 +7,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from experiments_factory import each_experiment, loaded
 from matplotlib.figure import Figure as Canvas
 from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Choice, Experiment, load, names
+from driftlab.platform.request.experiment import Experiment
 from driftlab.platform.results import figures
 from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
@@ -38,7 +39,7 @@ WITHOUT_BOUND = {"ams-clients", "ams-rates"}  # nothing to gain over
 
 def asked(name: str) -> Experiment:
     """Read a built-in experiment with two seeds."""
-    return load(name, choice=Choice(seeds=(0, 1)))
+    return loaded(name).model_copy(update={"seeds": (0, 1)})
 
 
 def made(name: str) -> Made:
@@ -105,7 +106,8 @@ def test_every_file_is_in_the_table():
     assert {figure.name for figure in FIGURES} == files == set(ORDER)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.slow
+@each_experiment
 def test_a_run_shows_what_its_experiment_varies(name):
     look = view(made(name))
     shown = {figure.name: shown for figure in FIGURES if (shown := figure.show(look)) is not None}

@@ -69,6 +69,7 @@ def claimed(name: str, tables: Any) -> float:
 # --- which figures a run has
 
 
+@pytest.mark.slow
 def test_a_run_that_shares_a_device_has_these_figures():
     tables = factory.made()
     view = view_of(tables.run, tables)
@@ -83,6 +84,7 @@ def test_a_run_without_shares_or_networks_has_none():
     assert all(hidden(figure, Made()) for figure in OURS)
 
 
+@pytest.mark.slow
 def test_every_panel_of_every_figure_names_its_axes():
     tables = factory.made()
     for figure in OURS[1:]:

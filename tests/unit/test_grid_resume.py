@@ -58,6 +58,7 @@ def test_a_finished_run_is_kept_whole(run):
     assert warnings_of(open_run(run)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -129,6 +130,7 @@ def test_a_cell_whose_files_are_not_as_written_runs_again_with_a_reason(run, kin
     assert list(again.values()) == [CELLS[:1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["other rows", "rewritten"])
 def test_a_report_warns_of_files_that_were_exchanged(run, kind):
     damage_by(kind, run)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from experiments_factory import each_experiment, loaded
 
 from driftlab.errors import RequestError
 from driftlab.platform.backend.inline import InlineBackend
@@ -18,7 +19,7 @@ from driftlab.platform.grid import builds as artefacts
 from driftlab.platform.grid import run as lab
 from driftlab.platform.grid.progress import Log, Progress
 from driftlab.platform.request.cells import resolved
-from driftlab.platform.request.experiment import Experiment, load, names, parse
+from driftlab.platform.request.experiment import Experiment, load, parse
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 
 DOCUMENT: dict[str, Any] = {
@@ -32,12 +33,16 @@ def prepare(experiment: Experiment, path: Path) -> Path:
     return lab.paths.new_run(path, resolved(experiment))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.slow
+@each_experiment
 def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
-    experiment = load(name)
-    folder = prepare(experiment, tmp_path)
-    assert lab.open_run(folder)[0] == experiment
-    assert load(str(folder / "spec.yaml")) == experiment
+    experiment = loaded(name)
+    assert lab.open_run(prepare(experiment, tmp_path))[0] == experiment
+
+
+def test_the_spec_in_a_folder_is_an_experiment_of_its_own(tmp_path):
+    experiment = loaded("ams-table3")
+    assert load(str(prepare(experiment, tmp_path) / "spec.yaml")) == experiment
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,7 @@ def test_provenance_says_what_ran_and_where():
     assert json.loads(json.dumps(told)) == told
 
 
+@pytest.mark.slow
 def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(InlineBackend, "close", lambda self: closed.append(self))
@@ -90,6 +96,7 @@ def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     assert len(closed) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
 def test_a_backend_is_opened_and_used_in_batch_and_that_ends_with_the_run(tmp_path):
     found = []

@@ -47,6 +47,7 @@ def made(request, tmp_path_factory):
     return request.param, open_run(outcome.directory)
 
 
+@pytest.mark.slow
 def test_the_application_is_called_after_its_task_and_every_frame_has_a_score(made):
     task, found = made
     frames = found.frame("frames")
@@ -57,6 +58,7 @@ def test_the_application_is_called_after_its_task_and_every_frame_has_a_score(ma
     assert set(found.frame("runs")["student"]) == {CASES[task][1]}
 
 
+@pytest.mark.slow
 def test_a_run_s_scores_are_the_means_of_its_frames(made):
     _, found = made
     for row in found.frame("runs").itertuples():
@@ -94,6 +96,7 @@ def test_systems_do_what_they_do(made):
     assert set(found.frame("transfers")["refused"].dropna()) <= {"it did not arrive in the session"}
 
 
+@pytest.mark.slow
 def test_a_report_is_drawn(made):
     task, found = made
     page = write_report(found.path).read_text(encoding="utf-8")
@@ -123,6 +126,7 @@ def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_r
     assert "teacher.border_noise is 0.2; answers in classification have no borders" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "network"), [("classification", "wide_classifier"), ("detection", "wide_detector")])
 def test_a_network_of_the_task_may_teach(tmp_path, task, network):
     teacher = {"kind": "network", "network": network, "pretrain_steps": 2}

@@ -25,6 +25,7 @@ def test_parts_have_the_sizes_asked_for_and_as_many_of_each_class(name):
         assert len(share) == len(found.classes) and share.max() - share.min() <= 1
 
 
+@pytest.mark.slow
 def test_signs_come_as_4000_1000_and_1000_of_32_by_32():
     found = open_set("signs/vg")
     assert [len(part.images) for part in (found.train, found.val, found.test)] == [4000, 1000, 1000]
@@ -49,6 +50,7 @@ def test_more_pictures_begin_with_the_fewer():
     assert np.array_equal(many.images[:40], few.images)
 
 
+@pytest.mark.slow
 def test_every_picture_shows_its_class_in_every_chunk():
     """Without noise the margin tells whether bars or rows lie on the ground."""
     found = open_set("signs/vc", counts=(600, 5, 5), classes=5, difficulty=0, size=48).train

@@ -270,6 +270,7 @@ class TestCells:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_each_application_sends_learns_and_is_scored_by_itself(self, tmp_path):
         outcome = run(several(), out=tmp_path / "run", open_backend=InlineBackend)
         assert not outcome.failed
@@ -286,6 +287,7 @@ class TestRuns:
             assert sent["sequence"].tolist() == list(range(1, len(sent) + 1))
         assert set(messages["app"]) == {"scene", "cars"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("live", [True, False])
     def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path, live):
         document = several(churn={"least": 0, "start": 0, "stop": 1}, live=live, duration_s=5)
@@ -323,6 +325,7 @@ class TestRuns:
         assert all(pd.isna(device[name]) for name in ["frames", "processed", "busy_s", "energy_j", "uplink_bytes"])
         assert whole["student"] == "tiny"
 
+    @pytest.mark.slow
     def test_a_device_too_small_for_its_only_application_is_told_on_the_terminal_and_in_the_report(self, tmp_path):
         document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]

@@ -178,6 +178,7 @@ class TestScaling:
         assert {row["network"] for row in rows(loop, "shares")} == {"s"}
         assert [note.facts for note in session.of("switch")] == [0]
 
+    @pytest.mark.slow
     def test_where_it_does_no_frame_of_a_real_network_is_lost(self, tmp_path):
         """Of the two networks of a nested family the larger one takes more than the 50 ms between two frames."""
         macs = count_cost(build("half", 8, seed=0), 32, 48).macs

@@ -10,6 +10,8 @@ from driftlab.platform.grid.run import run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 
+pytestmark = pytest.mark.slow  # two runs, which all of them read
+
 DOCUMENT = {
     "name": "apart",
     "systems": ["ams"],

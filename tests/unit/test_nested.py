@@ -44,6 +44,7 @@ def built(request) -> Witness:
     return Witness(request.param)
 
 
+@pytest.mark.slow
 def test_footprints_lie_inside_one_another(built):
     assert len(built.roadmap) == len(KEEP)
     for large, small in itertools.pairwise(built.roadmap):
@@ -147,6 +148,7 @@ def frozen(request) -> Witness:
     )
 
 
+@pytest.mark.slow
 def test_shared_batch_norms_are_the_beginning_of_the_larger_ones_and_stay_as_they_were(frozen):
     test_a_finished_descendant_stays_as_it_was_to_the_bit(frozen)
     for small, large in itertools.pairwise(map(numbers, frozen.descendants)):

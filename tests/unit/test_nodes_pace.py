@@ -45,6 +45,7 @@ def test_the_time_that_a_work_takes(course, start, alone):
     assert done_s(start_s, alone_s, course) == pytest.approx(wanted, abs=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     answer=courses([0.0, 0.25, 0.5]),

@@ -62,6 +62,7 @@ def same(application: Application, learner: Learner) -> bool:
     return application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
 
 
+@pytest.mark.slow
 def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
     profile = built().facts.profile
     assert [one.name for one in profile] == ["1/2", "2/2"]
@@ -69,6 +70,7 @@ def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
     assert all(isinstance(array, np.ndarray) for array in built().payload.values())
 
 
+@pytest.mark.slow
 def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_their_widths_have_as_many():
     def kernels(member: Member) -> tuple[int, ...]:
         return tuple(one.cost.kernel_bytes for one in Builder().build(FamilyRecipe(NETWORK, member)).facts.profile)

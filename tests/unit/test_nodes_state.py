@@ -187,6 +187,7 @@ class TestSwitches:
         server.switch(1)
         return device, server
 
+    @pytest.mark.slow
     def test_buffers_that_were_learned_stay_when_another_network_runs_in_between(self, batch_norm):
         device, server = self.nodes(batch_norm)
         built = newest(device)

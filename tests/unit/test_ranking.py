@@ -188,6 +188,7 @@ def test_maps_count_as_the_filters_made_them_whatever_pools_them_afterwards():
             assert torch.allclose(score, wanted / wanted.abs().mean()), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_residual"])
 def test_every_channel_of_the_zoo_has_a_score(network, method):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
+from experiments_factory import each_experiment, loaded, sizes, sizes_with_inherited
 from request_factory import DOCUMENT, document, refusal
 
 from driftlab.errors import RequestError
 from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Choice, find, load, names, parse
+from driftlab.platform.request.experiment import Choice, find, load, parse
+from driftlab.platform.request.size import size_of
 
 
 def faults(changed: dict[str, Any]) -> list[str]:
@@ -21,29 +23,21 @@ def faults(changed: dict[str, Any]) -> list[str]:
 
 
 class TestBuiltIn:
-    @pytest.mark.parametrize("name", names())
-    def test_it_is_valid_and_called_like_its_file(self, name):
-        experiment = load(name)
-        assert experiment.name == name
-        assert cells_of(experiment)
+    @pytest.mark.slow
+    @each_experiment
+    def test_every_size_is_valid_called_like_its_file_and_counted(self, name):
+        for size in sizes(name):
+            experiment = loaded(name, size)
+            assert experiment.name == name
+            assert 0 < len(cells_of(experiment)) <= size_of(experiment).cells
 
-    @pytest.mark.parametrize("name", names())
+    @each_experiment
     def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
         head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
         assert f"driftlab run {name}" in head
+        assert set(re.findall(r"--set size=(\w+)", head)) <= sizes_with_inherited(name)
         assert re.search(r"about \S+ (s|seconds|minutes?|hours?)\b", head)
         assert "xpect" in head
-
-    @pytest.mark.parametrize("name", names())
-    def test_it_is_valid_in_every_size(self, name):
-        for size in yaml.safe_load(find(name).read_text()).get("sizes", {}):
-            assert load(name, [f"size={size}"]).name == name
-
-    @pytest.mark.parametrize("name", names())
-    def test_its_spec_reads_back_as_the_same_experiment(self, name):
-        experiment = load(name)
-        text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
-        assert parse(yaml.safe_load(text)) == experiment
 
 
 class TestShape:

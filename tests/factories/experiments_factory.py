@@ -1,0 +1,43 @@
+"""The built-in experiments, each size read once in a process: reading all of them takes longer than most tests."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import yaml
+
+from driftlab.platform.request.experiment import Experiment, find, load, names
+
+
+@functools.cache
+def head(name: str) -> dict[str, object]:
+    """Read the file of an experiment as it is written."""
+    return yaml.safe_load(find(name).read_text(encoding="utf-8"))
+
+
+def sizes(name: str) -> list[str | None]:
+    """List the sizes that an experiment's own file offers, or the only one that it has."""
+    return list(head(name).get("sizes", {})) or [None]
+
+
+def sizes_with_inherited(name: str) -> set[str]:
+    """Name the sizes that an experiment has, with those of the one that it is like."""
+    like = head(name).get("like")
+    return {str(size) for size in sizes(name)} | (sizes_with_inherited(like) if isinstance(like, str) else set())
+
+
+def loaded(name: str, size: str | None = None) -> Experiment:
+    """Give an experiment in a size, or in its usual one."""
+    return _loaded(name, size or head(name).get("size"))
+
+
+@functools.cache
+def _loaded(name: str, size: str | None) -> Experiment:
+    return load(name, [f"size={size}"] if size else [])
+
+
+# All tests of one experiment run in one worker, which reads it once.
+each_experiment = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"experiment-{name}")) for name in names()]
+)
