@@ -412,3 +412,18 @@ class TestBuffers:
         made.buffers_after.arrays[0][2] = np.inf
         with pytest.raises(WireError, match="finite"):
             delta.encode(made, layout(301), Format())
+
+
+@pytest.mark.parametrize("mask", [None, *CODECS])
+@pytest.mark.parametrize("extra", [b"\0", b"\xff" * 8])
+def test_mask_bytes_that_do_not_belong_are_refused_under_a_true_checksum(mask, extra):
+    """A message that carries every weight has no mask at all."""
+    made = change(301, 301 if mask is None else 60)
+    data = delta.encode(made, layout(301), Format("fp16", mask or "rice")).data
+    fields = list(delta.HEADER.unpack_from(data))
+    assert delta.MASKS[fields[3]] == mask
+    end = delta.HEADER.size + fields[-2]
+    fields[-2] += len(extra)
+    body = delta.HEADER.pack(*fields) + data[delta.HEADER.size : end] + extra + data[end : -delta.CHECKSUM.size]
+    with pytest.raises(WireError, match="torn"):
+        delta.apply(body + delta.CHECKSUM.pack(zlib.crc32(body)), made.before, layout(301), base=0)
