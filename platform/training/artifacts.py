@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -89,13 +90,13 @@ def obtain(recipe: Recipe) -> Weights:
     )
 
 
-def obtain_family(recipe: FamilyRecipe) -> Weights:
+def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
     """Return a family as its member stores it; one that needs no data is made anew, others are kept as weights are."""
 
     def build() -> Weights:
         from driftlab.platform.training.pretrain import grow
 
-        return grow(recipe, obtain(recipe.network))
+        return grow(recipe, obtain(recipe.network), limit_s)
 
     if not recipe.scaling.make().needs_data:
         return build()
