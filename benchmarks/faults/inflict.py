@@ -143,11 +143,8 @@ class Inflicted:
         return f"clock off by up to {max(map(abs, jumps)) / 3e7:.0f} years ({ended(child(act, self._log))})"
 
     def any_fault(self) -> str:
-        makers: dict[Callable[[], str], int] = {
-            **{self.kill: 6, self.tear: 5, self.fill: 2, self.refuse: 2},
-            **{self.turn_clock: 1, self.pause: 1, self.interrupt: 1},
-        }
-        (make,) = self._dice.choices(list(makers), list(makers.values()))
+        often, seldom = (self.kill, self.tear), (self.fill, self.refuse, self.turn_clock, self.pause, self.interrupt)
+        make = self._dice.choice(often if self._dice.random() < 0.6 else seldom)
         return f"{make.__name__}: {make()}"
 
 
