@@ -20,6 +20,7 @@ from driftlab.errors import RequestError, unknown_name
 
 Counts = tuple[int, int, int]  # pictures in the three parts
 MAX_SET_BYTES = 2**34
+SIDES = (8, 512)  # of a picture, in pixels
 MAX_FILES, MAX_ARCHIVE_BYTES, MAX_DEPTH = 1_000_000, 2**36, 30  # in the folder of an archive
 
 
@@ -124,7 +125,7 @@ def open_set(
     source = SETS[key]
     height, width = size if isinstance(size, tuple) else (size, size)
     faults = checks.whole("seed", seed, 0, 2**63 - 1)
-    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, 8, 512)]
+    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.whole("size", side, *SIDES)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
     faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:

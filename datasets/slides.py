@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.labelled import LabelledSet, Pictures, open_set
+from driftlab.datasets.labelled import SIDES, Pictures, open_set
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Slides:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        return self._opened(1).classes
+        """Names are the same at every size; a size that no set has is refused here all the same."""
+        size = tuple(SIDES[0] if SIDES[0] <= side <= SIDES[1] else side for side in self.size)
+        return open_set(self.labelled, size=(size[0], size[1]), counts=1).classes
 
     @property
     def has_truth(self) -> bool:
@@ -49,9 +51,6 @@ class Slides:
     @cached_property
     def _pictures(self) -> Pictures:
         """Shuffle as many as the stream has frames."""
-        found = self._opened(math.ceil(self.duration_s * self.fps)).test
+        found = open_set(self.labelled, size=self.size, counts=math.ceil(self.duration_s * self.fps)).test
         order = np.random.default_rng([self.seed, 33]).permutation(len(found.images))
         return Pictures(found.images[order], found.classes[order])
-
-    def _opened(self, at_most: int) -> LabelledSet:
-        return open_set(self.labelled, size=self.size, counts=at_most)

@@ -21,7 +21,7 @@ from benchmarks.fuzz.grammar import INLINE, Request
 from driftlab.cli import app
 
 ANSWER_S = 10.0
-PATIENCE_S = 30.0  # before an answer is broken off
+PATIENCE_S = 60.0  # before an answer is broken off
 STEPS, FRAMES, CELLS = 50, 60, 6  # what a run may cost that is run
 REFUSED, FAILED, GOOD = 2, 1, 0
 WRONG = re.compile("^Error: ", re.MULTILINE)

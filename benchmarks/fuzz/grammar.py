@@ -245,7 +245,7 @@ def _spoil_stored(dice: random.Random, run: Path) -> None:
     part = dice.choice(dice.choice((named or parts, parts)))
     if part.is_dir() or dice.random() < 0.2:
         _put(dice, part)
-    elif not part.is_file():
+    elif not part.is_file() or part.stat().st_size > 2**20:
         return
     elif part.name in ("spec.yaml", "run.json") and dice.random() < 0.7:
         with contextlib.suppress(yaml.YAMLError, UnicodeError):  # it may be spoilt already
