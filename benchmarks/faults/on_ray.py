@@ -19,6 +19,7 @@ from driftlab.platform.request.experiment import Experiment
 
 RUN_S, GONE_S, LOST_S = 600.0, 15.0, 60.0
 ACTOR_FAULTS = 8
+NOT_STARTED = "Ray did not start on this machine"
 ENDS = ("driver", "raylet", "gcs_server", "interrupt", "none")
 Say = Callable[[str], None]
 
@@ -31,7 +32,9 @@ def disturb_on_ray(spec: Experiment, run: Path, dice: random.Random, say: Say) -
         file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
         words = ["run", str(file), "--out", str(run)]
     command = [sys.executable, "-m", "driftlab", *words, "--workers", "1", "--rack", "1"]
-    with run.with_suffix(".log").open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+    said = run.with_suffix(".log")
+    said.unlink(missing_ok=True)
+    with said.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
         try:
             _await_actors(driver)
             mark = _mark_of(driver)
@@ -40,7 +43,9 @@ def disturb_on_ray(spec: Experiment, run: Path, dice: random.Random, say: Say) -
                 if driver.poll() is None and (told := _actor_fault(dice)):
                     say(f"  actor: {told}")
             end = dice.choice(ENDS)
-            yield from _end(driver, end, say)
+            wrong = list(_end(driver, end, say))
+            if NOT_STARTED not in said.read_text(encoding="utf-8"):  # it says why, and the next one goes on
+                yield from wrong
         finally:
             driver.kill()
     deadline = time.monotonic() + GONE_S

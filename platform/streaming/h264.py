@@ -84,7 +84,8 @@ class H264:
 
     def _bit_rate(self, images: Images) -> int:
         _, height, width, _ = images.shape
-        return max(1000, round(self.bits_per_pixel * height * width * self.fps))
+        wanted: int = round(self.bits_per_pixel * height * width * self.fps)
+        return max(1000, wanted)
 
     def _fitting(self, images: Images) -> bytes:
         """Bisect the quality; the lowest is sent even where it does not fit."""
