@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest
+from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line
 
 if TYPE_CHECKING:
@@ -47,13 +47,19 @@ ARCHIVES = {
 
 def open_archive(request: SetRequest) -> LabelledSet:
     """Read an archive; a share of its training pictures becomes the validation part."""
-    archive = ARCHIVES[request.name.partition(":")[0]]
+    archive, folder = ARCHIVES[request.name.partition(":")[0]], Path(request.folder).expanduser()
+    if request.folder and folder.is_dir():
+        files_in(folder)
     learned, judged = (_part(request, archive, dict(part)) for part in archive.parts)
     order = np.random.default_rng([request.seed, 31]).permutation(len(learned))
     val_count = request.counts[1] if request.counts else max(1, round(VAL * len(learned)))
     train_count = request.counts[0] if request.counts else len(learned) - val_count
     _check_counts(request, {"train and val": (train_count + val_count, len(learned))})
     tested = np.random.default_rng([request.seed, 32]).permutation(len(judged))
+    asked = [train_count, val_count, request.counts[2] if request.counts else len(judged)]
+    decoded = sum(min(count, request.at_most or count) for count in asked)
+    if faults := memory_faults(decoded, request.size[0] * request.size[1]):
+        raise RequestError(f"Labelled set '{request.name}' is too large: {faults[0]}.")
     if request.counts:
         _check_counts(request, {"test": (request.counts[2], len(judged))})
         tested = tested[: request.counts[2]]
@@ -103,7 +109,7 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
         if not request.folder:
             raise FileNotFoundError("no folder was given")
         return getattr(datasets, archive.reader)(str(folder), **part, **without)
-    except (RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # whatever a damaged archive makes its reader raise
         name = request.name.partition(":")[0]
         reason = first_line(error).partition(". You can use")[0]  # download=True, which driftlab never does
         raise DataError(
@@ -125,8 +131,15 @@ def _decoded(request: SetRequest, part: Any, order: npt.NDArray[np.intp]) -> Pic
     images = np.empty((len(rows), *request.size, 3), np.uint8)
     classes = np.empty(len(rows), np.int64)
     for place, row in enumerate(rows):
-        picture, classes[place] = part[int(row)]
-        images[place] = _brought_to(request.size, picture)
+        try:
+            picture, classes[place] = part[int(row)]
+            images[place] = _brought_to(request.size, picture)
+        except Exception as error:  # whatever a damaged picture makes its reader raise
+            what = getattr(part, "imgs", {}) and part.imgs[int(row)][0]
+            raise DataError(
+                f"Labelled set '{request.name}': picture {what or int(row)} cannot be read: {first_line(error)}. "
+                "Write it again, or take it out."
+            ) from error
     return Pictures(images, classes)
 
 

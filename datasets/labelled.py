@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,8 @@ from driftlab.errors import RequestError, unknown_name
 
 Counts = tuple[int, int, int]  # pictures in the training, validation and test part
 MAX_SET_BYTES = 2**34
-MAX_FILES = 1_000_000  # in the folder of an archive
+SIDES = (8, 512)  # of a picture, in pixels
+MAX_FILES, MAX_ARCHIVE_BYTES, MAX_DEPTH = 1_000_000, 2**36, 30  # in the folder of an archive
 
 
 class Pictures(NamedTuple):
@@ -145,7 +146,7 @@ def _checked(
     source = SETS[key]
     height, width = size if isinstance(size, tuple) else (size, size)
     faults = checks.check_integer("seed", seed, 0, 2**63 - 1)
-    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.check_integer("size", side, 8, 512)]
+    faults += [fault for side in dict.fromkeys((height, width)) for fault in checks.check_integer("size", side, *SIDES)]
     faults += _count_faults(counts) + _problem_faults(source, classes, difficulty)
     faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:
@@ -166,11 +167,42 @@ def folder_digest(name: str) -> str:
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
         return ""
-    there = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
+    return hashlib.sha256(repr(files_in(folder)).encode()).hexdigest()[:20]
+
+
+def files_in(folder: Path) -> list[tuple[str, int]]:
+    """List names and sizes of what lies in an archive's folder; one that is too large is refused with its size."""
+    there = list(itertools.islice(_parts(folder), MAX_FILES + 1))
     if len(there) > MAX_FILES:
         raise RequestError(f"'{folder}' holds more than {MAX_FILES:,} files; give the folder of one labelled set.")
     files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in there if path.is_file())
-    return hashlib.sha256(repr(files).encode()).hexdigest()[:20]
+    if (total := sum(size for _, size in files)) > MAX_ARCHIVE_BYTES:
+        raise RequestError(
+            f"'{folder}' holds {total:,} bytes, allowed are {MAX_ARCHIVE_BYTES:,}; give the folder of one labelled set."
+        )
+    return files
+
+
+def _parts(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
+    """List what lies in a folder, links followed as torchvision does; a link that leads back would have no end."""
+    found = folder.stat()
+    here = (found.st_dev, found.st_ino)
+    if here in above or len(above) > MAX_DEPTH:
+        raise RequestError(f"'{folder}' is a link to a folder that it lies in, or lies too deep; take it away.")
+    for part in folder.iterdir():
+        yield part
+        if part.is_dir():
+            yield from _parts(part, (*above, here))
+
+
+def memory_faults(pictures: int, pixels: int) -> list[str]:
+    """Refuse so many pictures as would not fit into memory."""
+    wanted = pictures * pixels * 3
+    if wanted <= MAX_SET_BYTES:
+        return []
+    return [
+        f"{pictures} pictures of {pixels} pixels take {wanted / 2**30:.0f} GiB, allowed are {MAX_SET_BYTES / 2**30:.0f}"
+    ]
 
 
 def _count_faults(counts: object) -> list[str]:
@@ -187,13 +219,7 @@ def _count_faults(counts: object) -> list[str]:
 
 def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
     """Refuse numbers of pictures that would not fit into memory."""
-    asked = sum(counts) if isinstance(counts, tuple | list) else 0
-    wanted = asked * pixels * 3
-    if wanted <= MAX_SET_BYTES:
-        return []
-    return [
-        f"{asked} pictures of {pixels} pixels take {wanted / 2**30:.0f} GiB, allowed are {MAX_SET_BYTES / 2**30:.0f}"
-    ]
+    return memory_faults(sum(counts) if isinstance(counts, tuple | list) else 0, pixels)
 
 
 def _problem_faults(source: SetSource, classes: object, difficulty: object) -> list[str]:

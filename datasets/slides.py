@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.labelled import Pictures, class_names, open_set
+from driftlab.datasets.labelled import SIDES, Pictures, class_names, open_set
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Slides:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        return class_names(self.labelled, size=self.size)
+        """Return the names, which are equal at every size; the pictures are refused later where no set has the size."""
+        size = tuple(SIDES[0] if SIDES[0] <= side <= SIDES[1] else side for side in self.size)
+        return class_names(self.labelled, size=(size[0], size[1]))
 
     @property
     def has_truth(self) -> bool:

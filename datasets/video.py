@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import av
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from driftlab.datasets.frames import IGNORE, MAX_PIXEL_CLASSES, Frames, Times, frame_number
 from driftlab.datasets.streets.presets import CLASSES
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 _FRAMES_KEPT = 8
 MAX_CLASSES_BYTES = 100_000
+MAX_FILM_BYTES, MAX_FRAME_PX = 2**34, 2**26
+MAX_LENGTH_S = 1e7
+UNREADABLE = (av.FFmpegError, ValueError, OverflowError, MemoryError)  # what damaged files make PyAV raise
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,20 @@ class VideoStream:
     def _open(self) -> InputContainer:
         if not self._path.is_file():
             raise DataError(f"There is no video file '{self._path}'. Give the path of a file, as in video:clips/a.mp4.")
+        if (size := self._path.stat().st_size) > MAX_FILM_BYTES:
+            raise self._unreadable(f"it has {size:,} bytes, allowed are {MAX_FILM_BYTES:,}")
         try:
-            container = av.open(str(self._path))
-        except av.FFmpegError as error:
+            container = av.open(str(self._path), metadata_errors="replace")  # titles may be in any encoding
+        except UNREADABLE as error:
             raise self._unreadable(str(error)) from error
         if not container.streams.video:
             raise self._unreadable("it holds no video")
-        container.streams.video[0].codec_context.thread_count = 1  # parallelism is across streams, not inside one
+        context = container.streams.video[0].codec_context
+        if context.width * context.height > MAX_FRAME_PX:
+            raise self._unreadable(
+                f"its frames have {context.width} x {context.height} pixels, allowed are {MAX_FRAME_PX:,}"
+            )
+        context.thread_count = 1  # parallelism is across streams, not inside one
         return container
 
     def _unreadable(self, reason: str) -> DataError:
@@ -135,12 +146,14 @@ class VideoStream:
                     stamp = packet.dts if packet.pts is None else packet.pts
                     if stamp is not None and packet.size:
                         packets.append((stamp, packet.is_keyframe))
-            except av.FFmpegError as error:
+            except UNREADABLE as error:
                 raise self._unreadable(str(error)) from error
         if not packets:
             raise self._unreadable("it holds no frame")
         packets.sort()
         starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, _ in packets)
+        if starts_s[-1] > MAX_LENGTH_S:
+            raise self._unreadable(f"its frames lie {starts_s[-1]:.3g} s apart, allowed are {MAX_LENGTH_S:g}")
         return _Index(
             stamps=tuple(stamp for stamp, _ in packets),
             starts_s=starts_s,
@@ -152,15 +165,15 @@ class VideoStream:
         """Decode a frame; decoding continues from the last frame unless a key frame lies between."""
         if number not in self._decoded:
             key = self._index.keys[max(0, bisect_right(self._index.keys, number) - 1)]
-            if self._frames is None or not key <= self._next <= number:
-                self._seek(key)
+            height, width = self.size
             try:
+                if self._frames is None or not key <= self._next <= number:
+                    self._seek(key)
                 frame = self._decode_to(number)
-            except av.FFmpegError as error:
+                picture = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+            except UNREADABLE as error:
                 self._frames = None
                 raise self._unreadable(f"frame {number}: {error}") from error
-            height, width = self.size
-            picture = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
             self._decoded[number] = picture.astype(np.uint8, copy=False)
             if len(self._decoded) > _FRAMES_KEPT:
                 self._decoded.popitem(last=False)
@@ -191,7 +204,7 @@ class VideoStream:
         try:
             with Image.open(path) as picture:
                 values = np.asarray(picture)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
             raise DataError(f"Label map '{path}' cannot be read: {error}. Write it again as an 8-bit PNG.") from error
         if values.ndim != 2 or values.dtype != np.uint8:
             raise DataError(
@@ -220,7 +233,11 @@ def _read_classes(path: Path) -> tuple[str, ...]:
         if file.is_file():
             if file.stat().st_size > MAX_CLASSES_BYTES:
                 raise DataError(f"'{file}' has more than {MAX_CLASSES_BYTES:,} bytes; name one class per line.")
-            names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"'{file}' cannot be read: {error}. Write the names as UTF-8, one per line.") from error
+            names = tuple(line.strip() for line in text.splitlines() if line.strip())
             if not 0 < len(names) <= MAX_PIXEL_CLASSES:
                 raise DataError(
                     f"'{file}' names {len(names)} classes, allowed are 1 to {MAX_PIXEL_CLASSES}, one per line."

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
+
+from driftlab.errors import RunError
+from driftlab.platform.core.catalogue import Member
 
 
 class TookTooLong(BaseException):
@@ -28,6 +34,41 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
     finally:
         watch.end(call)
+
+
+class _Limited:
+    """A member whose every call has a limit of time; its parameters and what it says of itself are as they are."""
+
+    def __init__(self, made: Any, name: str, seconds: float) -> None:
+        self._made, self._name, self._seconds = made, name, seconds
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):  # what copying and pickling look for, before there is a member
+            raise AttributeError(key)
+        value = getattr(self._made, key)
+        if not inspect.ismethod(value):
+            return value
+
+        def call(*args: Any, **named: Any) -> Any:
+            try:
+                with time_limit(self._seconds):
+                    return value(*args, **named)
+            except TookTooLong:
+                raise RunError(
+                    f"{self._name}: {key} did not return within {self._seconds:g} s of this machine's time; "
+                    "let it end, or set limits.member_s higher"
+                ) from None
+
+        self.__dict__[key] = call  # found without coming here from now on
+        return call
+
+    def __reduce__(self) -> tuple[type[_Limited], tuple[Any, str, float]]:
+        return type(self), (self._made, self._name, self._seconds)
+
+
+def limited(member: Member, seconds: float) -> Any:
+    """Make a member whose calls raise RunError, with its name and the limit, when they do not return in time."""
+    return _Limited(member.make(), str(member), seconds)
 
 
 class _Watch:
@@ -73,3 +114,6 @@ class _Watch:
 def _watch() -> _Watch:
     """Start the thread at the first limited call."""
     return _Watch()
+
+
+os.register_at_fork(after_in_child=_watch.cache_clear)  # a forked process has not the thread

@@ -30,7 +30,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     asked = _asked(experiment)
     wanted = recipes_of(experiment)
     session = backend.open("artefacts")
-    built = _build(wanted, session, progress)
+    built = _build(wanted, session, progress, experiment.limits.member_s)
     packs = _packs([one for one, _ in asked], session)
     settings = {}
     for one, sharing in asked:
@@ -104,14 +104,16 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
     ]
 
 
-def _build(recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress) -> dict[str, BuiltNetwork]:
+def _build(
+    recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress, limit_s: float
+) -> dict[str, BuiltNetwork]:
     """Start every build, then wait for each; builders differ so that they may run side by side."""
     jobs = []
     for number, recipe in enumerate(recipes.values()):
         progress.building(_named(recipe), number + 1, len(recipes))  # in one process that is where the time goes
         builder = NodeId("builder", f"builder-{number}")
         session.place(builder)
-        jobs.append(session.call(builder, "build", recipe))
+        jobs.append(session.call(builder, "build", recipe, limit_s))
     networks = {}
     for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
         progress.building(_named(recipe), done, len(recipes))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
+from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Stored
 from driftlab.platform.grid.builds import recipes_of
 from driftlab.platform.grid.progress import Progress
@@ -29,6 +30,7 @@ from driftlab.platform.training.artifacts import FamilyRecipe, is_kept
 FORWARD_SHARE = 0.3  # of a training step, what a forward pass alone takes
 WINDOW_S = 2e-3  # to share a device out once, where nothing else runs
 FAMILY_S = 30.0  # to make a family of one network, beyond training the network
+PLANS_S = 2.0  # that the plans of one system may take: a member of a user may never return
 MAX_ROUNDS = 10_000  # of a plan that is asked
 START_S, CELL_S = 8.0, 0.5  # until Ray and its workers are there, and for a cell beside what it computes
 PROBE_S = 6.4e-4  # what the probe takes on the machine of the constants
@@ -63,8 +65,12 @@ class Courses:
         same = (repr(system.streaming), repr(system.adaptation), facts, pixels)
         if same not in self._known:
             try:
-                phases = list(_phases(system, facts))
-            except Exception:  # a user's member may need what a forecast has not: estimate it without its learning
+                with time_limit(PLANS_S):
+                    phases = list(_phases(system, facts))
+            except (
+                Exception,
+                TookTooLong,
+            ):  # of a user.s member: it may need more than is here
                 phases = []
             learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
             self._known[same] = Course(stream.fps * FRAME_S, learning)

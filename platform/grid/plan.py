@@ -16,6 +16,7 @@ from driftlab.platform.request.experiment import Experiment
 from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.origin import Origin, cell_spec, seal_of
 from driftlab.platform.results.tables.recorder import FAILED, doubt, files_of, table_file
+from driftlab.platform.results.tables.schema import TABLES
 
 DIFFERENCES_SHOWN = 5
 
@@ -34,6 +35,8 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
     """Compare what a folder holds with what its spec asks for; RequestError if the spec was edited since."""
     cells, tables = cells_of(experiment), directory / "tables"
     origins = origins_of(experiment, cells)
+    for table in TABLES:
+        files_of(tables, table)  # refuses what stands in the place of a folder: a cell could not be written there
     _refuse_foreign(tables, cells)
     kept, again, edited = set(), dict[str, list[str]](), dict[str, None]()
     for cell in cells:

@@ -22,7 +22,7 @@ from driftlab.platform.grid.plan import plan_of
 from driftlab.platform.grid.progress import Log, Progress, now
 from driftlab.platform.request.cells import resolved
 from driftlab.platform.request.experiment import Experiment, load, parse
-from driftlab.platform.results.tables.read import read_spec
+from driftlab.platform.results.tables.read import read_info, read_spec
 from driftlab.platform.results.tables.systems import filled
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
@@ -65,6 +65,7 @@ def create_run(spec: Experiment, out: Path | None) -> Iterator[Path]:
 def open_run(path: Path) -> tuple[Experiment, Path]:
     """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
     document = read_spec(path)
+    read_info(path)  # which the report at the end reads too
     with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
         document = filled(document)
     spec = parse(document, source=str(path / paths.SPEC))

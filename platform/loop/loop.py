@@ -14,6 +14,7 @@ from typing import get_args
 import simpy
 
 from driftlab.platform.backend.base import Session
+from driftlab.platform.core.limits import limited
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.carrying import Carrying
@@ -50,7 +51,7 @@ class Loop:
         session: Session,
         advanced: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        members = (member.make() for member in cell.system.members)
+        members = (limited(member, context.member_limit_s) for member in cell.system.members)
         self.parts = Parts(cell, context, session, make_clock(context.clock), *members)
         self.clock, self.ledger, self.advanced = self.parts.clock, self.parts.ledger, advanced
         self.devices = {spec.name: self._device(spec) for spec in cell.devices}

@@ -10,6 +10,7 @@ import numpy as np
 from driftlab.datasets.frames import Frames
 from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
+from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.account import count_cost
@@ -45,8 +46,9 @@ class Application:
 
     def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
         self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
-        self._adaptation, self._scaling = spec.student.adaptation.make(), spec.student.scaling.make()
-        self._family = student.family_of(spec.student, weights)
+        self._adaptation = spec.student.adaptation.make()
+        self._scaling = limited(spec.student.scaling, spec.member_limit_s)
+        self._family = student.family_of(spec.student, self._scaling, weights)
         self._pace = Pace()
         self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
         self._noticing = Noticing(self._task) if spec.notices else None
@@ -155,7 +157,7 @@ class Application:
         if before is None:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
-            source = self._scaling.select(student.family_of(self._spec.student, self._weights), budget)
+            source = self._scaling.select(student.family_of(self._spec.student, self._scaling, self._weights), budget)
             memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         if before is not None:

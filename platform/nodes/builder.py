@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Reply
 from driftlab.platform.scaling.base import Profile
 from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
@@ -17,17 +18,20 @@ class Built:
     digest: str
 
 
+BUILD_CALLS = 36  # to build a family may take as long as so many other calls of a member: it trains
+
+
 class Builder:
     """Builds networks; it has no state, so any process may run it."""
 
-    def build(self, recipe: FamilyRecipe) -> Reply:
-        """Build a family, and return its stored form."""
+    def build(self, recipe: FamilyRecipe, limit_s: float = 600.0) -> Reply:
+        """Build a family within a limit of time, and return its stored form."""
         from driftlab.platform.networks.predict import digest
         from driftlab.platform.networks.zoo import build
 
-        network, scaling = recipe.network, recipe.scaling.make()
+        network, scaling = recipe.network, limited(recipe.scaling, limit_s)
         size = (network.height, network.width)
-        arrays = obtain_family(recipe)
+        arrays = obtain_family(recipe, BUILD_CALLS * limit_s)
         family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
         return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
+from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
@@ -42,8 +43,8 @@ class Learner:
     ) -> None:
         self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
         self._limit_s, self._domains_told, self._pack_of_source = limit_s, domains_told, pack
-        self._adaptation, self._scaling = spec.adaptation.make(), spec.scaling.make()
-        self._family = student.family_of(spec, weights)
+        self._adaptation, self._scaling = spec.adaptation.make(), limited(spec.scaling, limit_s)
+        self._family = student.family_of(spec, self._scaling, weights)
         self._domain: int | None = None  # of the newest sample
         self._moved = False  # whether an adaptation ever changed a buffer of any network
         self._run(Budget())
@@ -67,7 +68,7 @@ class Learner:
         self._family = self._scaling.absorb(self._family, self._model)
         budget = Budget(variant=variant)
         self._run(budget)
-        source = self._scaling.select(student.family_of(self._spec, self._weights), budget)
+        source = self._scaling.select(student.family_of(self._spec, self._scaling, self._weights), budget)
         self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone = True

@@ -9,15 +9,16 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.networks import state
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.scaling.base import Scaling
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def family_of(spec: StudentSpec, weights: Weights) -> Any:
+def family_of(spec: StudentSpec, scaling: Scaling, weights: Weights) -> Any:
     """Restore the family of a scaling member, on the torch device where it will run."""
     model = build(spec.network, spec.classes, seed=0).eval().to(spec.torch_device)
-    return spec.scaling.make().restore(model, weights, (spec.height, spec.width))
+    return scaling.restore(model, weights, (spec.height, spec.width))
 
 
 def continue_from(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:

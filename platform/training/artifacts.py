@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -88,13 +89,13 @@ def obtain(recipe: Recipe) -> Weights:
     )
 
 
-def obtain_family(recipe: FamilyRecipe) -> Weights:
+def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
     """Return a family as its member stores it; a family that needs no data is always rebuilt, others are cached."""
 
     def build() -> Weights:
         from driftlab.platform.training.pretrain import build_family
 
-        return build_family(recipe, obtain(recipe.network))
+        return build_family(recipe, obtain(recipe.network), limit_s)
 
     if not recipe.scaling.make().needs_data:
         return build()

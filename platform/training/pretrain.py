@@ -16,6 +16,7 @@ from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, op
 from driftlab.datasets.frames import Frames
 from driftlab.datasets.labelled import open_set
 from driftlab.datasets.streets.presets import CLASSES
+from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.predict import load, state_of, to_input
@@ -60,9 +61,9 @@ def _begun_anew(taught: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     return model
 
 
-def build_family(recipe: FamilyRecipe, weights: Weights) -> Weights:
-    """Build the family of a trained network, as its member stores it."""
-    network, scaling = recipe.network, recipe.scaling.make()
+def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.inf) -> Weights:
+    """Build the family of a trained network, as its member stores it; RunError if the member exceeds the limit."""
+    network, scaling = recipe.network, limited(recipe.scaling, limit_s)
     model = build(network.network, network.classes, seed=0).eval()
     load(model, weights)
     stored: Weights = scaling.store(scaling.build(model, draw_data(network) if scaling.needs_data else None))

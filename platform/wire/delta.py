@@ -178,8 +178,8 @@ def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Messag
     if not alone and base != held:
         raise WireError(f"out of order: builds on version {base}, this copy is at {held}")
     codec, mask_codec = VALUES[value_code], MASKS[mask_code]
-    if value_bytes != value_codecs.bytes_of(codec, count) or (mask_codec is None and count != size):
-        raise WireError(f"torn: {value_bytes} bytes do not hold {count} values of {size}")
+    if value_bytes != value_codecs.bytes_of(codec, count) or (mask_codec is None and (count != size or mask_bytes)):
+        raise WireError(f"torn: {mask_bytes} and {value_bytes} bytes do not hold {count} values of {size}")
     mask = data[HEADER.size : HEADER.size + mask_bytes]
     index = None if mask_codec is None else mask_codecs.decode(mask, size, count, mask_codec)
     values = value_codecs.decode(data[HEADER.size + mask_bytes : end], count, codec)

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(file.stem for file in FOLDER.glob("[a-z]*.py"))
-RAY = {"devices", "messages", "startup", "workers"}  # which start Ray, and need a process of their own for it
+APART = {"devices", "leaks", "messages", "startup", "workers"}  # each needs a process of its own; most start Ray
 
 
 def numbers(value):
@@ -39,7 +39,7 @@ def check(printed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(NAMES) - RAY))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - APART))
 def test_it_runs_in_one_process(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick"])
     monkeypatch.syspath_prepend(str(FOLDER))
@@ -49,8 +49,8 @@ def test_it_runs_in_one_process(name, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("name", sorted(RAY))
-def test_it_runs_on_ray(name):
+@pytest.mark.parametrize("name", sorted(APART))
+def test_it_runs_in_a_process_of_its_own(name):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FOLDER)])}
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -190,6 +190,22 @@ class TestRunFolder:
         refused(ask("run", *INLINE, "--resume", str(folder)), f"{folder / 'spec.yaml'}")
         assert contents(folder) == before
 
+    def test_a_damaged_note_on_the_run_is_refused_before_anything_runs(self, ask, folder):
+        table_file(folder / "tables", "runs", "no_custom/running/one/seed-0").unlink()
+        (folder / "run.json").write_text('{"command": [1]}')
+        before = contents(folder)
+        refused(ask("run", *INLINE, "--resume", str(folder)), "run.json", "Remove it")
+        assert contents(folder) == before
+
+    def test_a_file_in_the_place_of_a_table_is_refused_before_anything_runs(self, ask, folder):
+        shutil.rmtree(folder / "tables" / "shares")
+        (folder / "tables" / "shares").write_text("mine")
+        before = contents(folder)
+        refused(
+            ask("run", *INLINE, "--resume", str(folder)), "tables/shares' is a link or a file", "Put the folder back"
+        )
+        assert contents(folder) == before
+
     def test_a_full_disk_is_no_traceback_and_the_way_back_is_named(self, ask, folder):
         (folder / "log.jsonl").unlink()
         (folder / "log.jsonl").symlink_to("/dev/full")

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from driftlab.datasets import labelled
 from driftlab.datasets.archives import ARCHIVES
-from driftlab.datasets.labelled import SETS, open_set
+from driftlab.datasets.labelled import SETS, open_set, stamp
 from driftlab.errors import DataError, RequestError
 
 NAMES = ("aeroplane", "bird", "cat")
@@ -102,6 +103,41 @@ def test_folders_of_pictures_of_any_size(tmp_path, torchvision_datasets):
     found = open_set(f"images:{tmp_path}", size=24)
     assert found.classes == NAMES and [len(found.train.classes), len(found.val.classes)] == [27, 3]
     assert found.test.images.shape == (9, 24, 24, 3) and agree(found.train) and agree(found.test)
+
+
+def test_an_archive_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch, torchvision_datasets):
+    write_folders(tmp_path / "train", 30)
+    write_folders(tmp_path / "test", 9)
+    with monkeypatch.context() as changed, pytest.raises(RequestError, match=r"bytes, allowed are 1,000"):
+        changed.setattr(labelled, "MAX_ARCHIVE_BYTES", 1000)
+        open_set(f"images:{tmp_path}")
+    monkeypatch.setattr(labelled, "MAX_SET_BYTES", 30 * 24 * 24 * 3)
+    with pytest.raises(RequestError, match="39 pictures of 576 pixels take"):
+        open_set(f"images:{tmp_path}", size=24)
+    assert len(open_set(f"images:{tmp_path}", size=24, counts=5).test.images) == 5
+
+
+def test_a_link_that_leads_back_is_refused_and_others_are_followed(tmp_path, torchvision_datasets):
+    """Reading pictures, torchvision would follow two such links 2 to the 40th times."""
+    write_folders(tmp_path / "elsewhere", 30)
+    (tmp_path / "set").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / "set" / part).symlink_to(tmp_path / "elsewhere")
+    found = open_set(f"images:{tmp_path / 'set'}", size=24)
+    assert len(found.test.images) == 30
+    assert stamp(f"images:{tmp_path / 'set'}") != stamp(f"images:{tmp_path / 'elsewhere'}")
+    for name in ("a", "b"):
+        (tmp_path / "elsewhere" / "cat" / name).symlink_to(tmp_path / "set")
+    with pytest.raises(RequestError, match="link to a folder that it lies in"):
+        open_set(f"images:{tmp_path / 'set'}", size=24)
+
+
+def test_a_picture_that_cannot_be_read_is_named(tmp_path, torchvision_datasets):
+    write_folders(tmp_path / "train", 30)
+    write_folders(tmp_path / "test", 9)
+    (tmp_path / "test" / "cat" / "0.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"cat/0\.png cannot be read"):
+        open_set(f"images:{tmp_path}", size=24)
 
 
 def test_house_numbers(tmp_path, monkeypatch, torchvision_datasets):

@@ -240,3 +240,18 @@ def test_a_message_that_stands_alone_carries_everything():
         assert delta.apply(sent.data, anything, layout(100), base=0).vector.tobytes() == sent.vector.tobytes()
     with pytest.raises(ValueError, match="every weight"):
         delta.encode(Change(made.before, made.after, np.zeros(100, dtype=bool), 1, None), layout(100), Format())
+
+
+@pytest.mark.parametrize("mask", [None, *CODECS])
+@pytest.mark.parametrize("extra", [b"\0", b"\xff" * 8])
+def test_mask_bytes_that_do_not_belong_are_refused_under_a_true_checksum(mask, extra):
+    """A message that carries every weight has no mask at all."""
+    made = change(301, 301 if mask is None else 60)
+    data = delta.encode(made, layout(301), Format("fp16", mask or "rice")).data
+    fields = list(delta.HEADER.unpack_from(data))
+    assert delta.MASKS[fields[3]] == mask
+    end = delta.HEADER.size + fields[-2]
+    fields[-2] += len(extra)
+    body = delta.HEADER.pack(*fields) + data[delta.HEADER.size : end] + extra + data[end : -delta.CHECKSUM.size]
+    with pytest.raises(WireError, match="torn"):
+        delta.apply(body + delta.CHECKSUM.pack(zlib.crc32(body)), made.before, layout(301), base=0)

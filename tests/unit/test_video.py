@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from driftlab.datasets import video
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import IGNORE
 from driftlab.errors import DataError
@@ -128,3 +129,53 @@ def test_a_film_without_pictures_is_refused(tmp_path):
         container.mux(track.encode(frame))
     with pytest.raises(DataError, match="holds no video"):
         show(path)
+
+
+def test_a_title_in_any_encoding_is_no_obstacle(tmp_path):
+    """The title of a film is not read; its bytes were once taken for UTF-8."""
+    path = tmp_path / "film.mkv"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "HARBOUR"
+        track = container.add_stream("mpeg4", rate=RATE)
+        track.width, track.height, track.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        container.mux(track.encode(av.VideoFrame.from_ndarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8), format="rgb24")))
+        container.mux(track.encode())
+    path.write_bytes(path.read_bytes().replace(b"HARBOUR", b"HARB\xa0UR"))
+    assert show(path).at([0.0]).images.shape == (1, 24, 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "said"),
+    [
+        ("MAX_FILM_BYTES", 1000, "bytes, allowed are 1,000"),
+        ("MAX_FRAME_PX", WIDTH * HEIGHT - 1, "80 x 48 pixels, allowed are 3,839"),
+        ("MAX_LENGTH_S", 5.0, "5.9 s apart, allowed are 5"),
+    ],
+)
+def test_a_film_that_is_too_large_is_refused_before_it_is_decoded(film, monkeypatch, bound, most, said):
+    monkeypatch.setattr(video, bound, most)
+    monkeypatch.setattr(video.VideoStream, "_decode_to", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(DataError, match=said):
+        show(film)
+
+
+@pytest.mark.parametrize("content", [b"sea\xff\n", b"\xff\xfes\0"])
+def test_classes_that_are_no_text_are_refused(tmp_path, content):
+    (tmp_path / "classes.txt").write_bytes(content)
+    with pytest.raises(DataError, match=r"classes\.txt' cannot be read"):
+        show(write_video(tmp_path / "film.mp4"))
+
+
+def test_a_film_of_spoilt_bytes_is_shown_or_refused(tmp_path, film):
+    sound, dice = film.read_bytes(), np.random.default_rng(0)
+    shown = 0
+    for number in range(10):
+        spoilt, place = bytearray(sound), dice.integers(len(sound))
+        spoilt[place : place + 16] = dice.bytes(16)
+        (tmp_path / f"{number}.mp4").write_bytes(spoilt)
+        try:
+            show(tmp_path / f"{number}.mp4").at(np.arange(0, COUNT, 7) / RATE)
+            shown += 1
+        except DataError:
+            continue
+    assert shown

@@ -97,7 +97,7 @@ class Tables:
 def open_run(path: str | Path) -> Run:
     """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
     folder = Path(path).expanduser().absolute()
-    return Run(path=folder, spec=read_spec(folder), info=_info(folder))
+    return Run(path=folder, spec=read_spec(folder), info=read_info(folder))
 
 
 def newest_run(start: str | Path = ".") -> Path:
@@ -138,7 +138,8 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     return spec
 
 
-def _info(folder: Path) -> Mapping[str, Any]:
+def read_info(folder: Path) -> Mapping[str, Any]:
+    """Read on what a run was made."""
     from driftlab.platform.core.documents import read_json, read_text
     from driftlab.platform.results.tables.shapes import Info, shape_fault
 

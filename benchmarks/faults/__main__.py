@@ -1,0 +1,145 @@
+"""Disturb runs of every built-in grid, let each go on, and compare its tables with those of an undisturbed run.
+
+Kills of the driver, torn files, full disks, wrong clocks and pauses fall on runs in one process, which are forked and
+so begin at once. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are killed or stopped.
+Prints what it did and the first difference; the last line is JSON. Exit code 1 if a table differs, or anything stays
+behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.faults import grids
+from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
+from benchmarks.faults.on_ray import disturb_on_ray
+from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.grid.progress import Progress
+from driftlab.platform.grid.run import begun, resume, work
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
+
+FAULTS_PER_RUN, RAY_RUNS = 8, 2
+
+
+def undisturbed(spec: grids.Experiment, folder: Path) -> float:
+    """Run a grid; return how long its cells took. What it has imported is imported here, for the children to come."""
+    imported = folder / "imported.json"
+
+    def act() -> None:
+        _runner(spec, folder / "reference")()
+        seconds = sum(open_run(folder / "reference").table("runs")["host_seconds"].to_pylist())
+        imported.write_text(json.dumps([seconds, sorted(sys.modules)]))
+
+    if ended(child(act, folder / "reference.log"), 900) != 0:
+        raise RuntimeError(f"{spec.name} does not run undisturbed: {(folder / 'reference.log').read_text()[-2000:]}")
+    seconds, names = json.loads(imported.read_text())
+    for name in names:
+        if name.partition(".")[0] in ("driftlab", "scipy", "pyarrow", "pandas", "cv2", "av", "PIL", "yaml", "simpy"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    return float(seconds)
+
+
+def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
+    """Begin a run, or go on where there is one."""
+
+    def go() -> None:
+        if (folder / "spec.yaml").exists():
+            outcome = resume(folder)
+        else:
+            with begun(spec, folder) as directory:
+                outcome = work(spec, directory, InlineBackend, Progress())
+        if outcome.failed:
+            raise RuntimeError(f"failed cells: {outcome.failed}")
+
+    return go
+
+
+def disturbed(
+    spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Callable[[str], None]
+) -> list[str]:
+    """Disturb a run several times, let it end, and name every difference from the reference; without a span, on Ray."""
+    run, log = folder / "disturbed", folder / "disturbed.log"
+    go = _runner(spec, run)
+    if span_s is None:
+        if wrong := [line for _ in range(RAY_RUNS) for line in disturb_on_ray(spec, run, dice, say)]:
+            return [*wrong, log.read_text(encoding="utf-8")[-1500:]]
+    else:
+        inflicted = Inflicted(dice, run, go, span_s, log)
+        for _ in range(FAULTS_PER_RUN):
+            say(f"  {inflicted.any_fault()}")
+    code = ended(child(go, log))
+    if code != 0:
+        return [f"it cannot go on (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
+    found = folder / "differences.json"
+    compare = child(lambda: _compare(folder / "reference", run, found), log)
+    if ended(compare) != 0:
+        return [f"it cannot be compared: {log.read_text(encoding='utf-8')[-1500:]}"]
+    return [*json.loads(found.read_text()), *leftovers(run)]
+
+
+def _compare(first: Path, second: Path, found: Path) -> None:
+    found.write_text(json.dumps(list(differences(first, second))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--faults", type=int, default=10**9, help="end after so many")
+    parser.add_argument("--grid", help="this built-in grid alone")
+    parser.add_argument("--ray", action="store_true", help="kill parts of Ray too, which takes longer")
+    options = parser.parse_args()
+    deadline = time.monotonic() + 60 * options.minutes
+    counts: Counter[str] = Counter()
+    broken = 0
+
+    def say(line: str) -> None:
+        counts[line.split(":")[0].strip()] += line.startswith("  ")
+        print(line, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="driftlab-faults-") as place:
+        os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
+        order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
+        for number in itertools.count():
+            if time.monotonic() > deadline or sum(counts.values()) >= options.faults:
+                break
+            name, dice = options.grid or order[number % len(order)], random.Random(f"{options.seed}/{number}")
+            with tempfile.TemporaryDirectory(dir=place) as folder:
+                spec = grids.small(name, dice)
+                span_s = undisturbed(spec, Path(folder))
+                say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
+                found = disturbed(spec, Path(folder), dice, None if options.ray else span_s, say)
+                if found:
+                    print(f"  DIFFERENCE {found[0]}\n{found[-1]}", flush=True)
+                broken += bool(found)
+    faults = {name: count for name, count in sorted(counts.items()) if count}
+    print(
+        json.dumps(
+            {
+                "benchmark": "faults",
+                "seed": options.seed,
+                "faults": sum(faults.values()),
+                "kinds": faults,
+                "broken": broken,
+            }
+        )
+    )
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Ask the command line odd and wrong things, drawn from a grammar; print every answer that breaks a promise.
+
+The promises: no traceback, no answer later than 10 s, exit code 2 and one message for a wrong request, 1 and a reason
+for a run that failed. Request `--only N` asks one of them again. The last line is JSON; exit code 1 if a promise broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.fuzz.asking import ANSWER_S, Answer, answers
+from benchmarks.fuzz.films import write_film
+from benchmarks.fuzz.grammar import TINY, Request, World, request
+from driftlab.platform.grid.run import run
+
+PROCESS_EVERY = 50  # so many requests are asked in this process for each that is asked in one of its own
+SHOWN = 1500  # characters of an answer
+
+
+def campaign(
+    seed: int, numbers: range, folder: Path, every: int = PROCESS_EVERY
+) -> Iterator[tuple[int, Request, Answer]]:
+    """Ask the requests of a seed with these numbers; each is the same whichever others are asked."""
+    (folder / "finished").mkdir(parents=True)
+    finished = run(TINY, out=folder / "finished" / "run").directory
+    film = write_film(folder / "film.mp4")
+    for number in numbers:
+        dice = random.Random(f"{seed}/{number}")
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            asked = request(dice, World(Path(place), finished, film))
+            for answer in answers(asked, Path(place), process=every > 0 and number % every == every - 1):
+                yield number, asked, answer
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--keep", action="store_true", help="print every answer")
+    options = parser.parse_args()
+    last = options.first + options.count
+    numbers = range(options.first, last) if options.only is None else range(options.only, options.only + 1)
+    codes: Counter[str] = Counter()
+    broken, slowest_s = 0, 0.0
+    with tempfile.TemporaryDirectory(prefix="driftlab-fuzz-") as folder:
+        os.environ["DRIFTLAB_CACHE"] = f"{folder}/networks"
+        for number, _, answer in campaign(options.seed, numbers, Path(folder)):
+            faults = list(answer.faults())
+            if number % 100 == 0:
+                print(f"{number - numbers.start} asked, {broken} broken", file=sys.stderr, flush=True)
+            codes[str(answer.code)] += 1
+            broken += bool(faults)
+            slowest_s = max(slowest_s, answer.took_s if answer.code == 2 else 0.0)
+            if faults or options.keep or options.only is not None or (answer.code == 1 and "FAILED" in answer.output):
+                print(
+                    f"{number}: {'; '.join(faults) or 'kept'}: {answer.words}".encode("ascii", "replace").decode()[
+                        :SHOWN
+                    ]
+                )
+                said = answer.error[-SHOWN:] + answer.output[-SHOWN:]
+                print(
+                    f"    {answer.code} in {answer.took_s:.1f} s\n{said}".encode("ascii", "replace").decode(),
+                    flush=True,
+                )
+    line = {"benchmark": "fuzz", "seed": options.seed, "requests": len(numbers), "codes": dict(codes), "broken": broken}
+    print(json.dumps({**line, "slowest_refusal_s": round(slowest_s, 2), "limit_s": ANSWER_S}))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
