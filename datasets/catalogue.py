@@ -25,7 +25,7 @@ MAX_FPS = 240.0
 
 
 @dataclass(frozen=True)
-class Parameter:
+class StreamParameter:
     """A numeric parameter of a workload besides size, rate, length and seed."""
 
     default: float
@@ -55,7 +55,7 @@ class Workload:
     name: str
     summary: str
     opener: Callable[[StreamRequest], Stream] = field(repr=False)
-    parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
+    parameters: Mapping[str, StreamParameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means the length of the file
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
@@ -115,18 +115,20 @@ def _named_sets() -> Iterator[tuple[str, SetSource]]:
         yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
 
 
-_STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+_STREET_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
     {
-        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
-        "crowd": Parameter(1.0, 0.0, 2.0, "how many times the usual number of people, cars and trees"),
-        "noise": Parameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
+        "pace": StreamParameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+        "crowd": StreamParameter(1.0, 0.0, 2.0, "how many times the usual number of people, cars and trees"),
+        "noise": StreamParameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
     }
 )
-_SIGNS_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+_SIGNS_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
     {
-        "classes": Parameter(8, 2, 100, "how many kinds of signs there are", whole=True),
-        "difficulty": Parameter(2.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"),
-        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+        "classes": StreamParameter(8, 2, 100, "how many kinds of signs there are", whole=True),
+        "difficulty": StreamParameter(
+            2.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"
+        ),
+        "pace": StreamParameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
     }
 )
 _VIDEO = Workload(

@@ -1,4 +1,4 @@
-"""Measures of a shared device: who comes and goes, the frontier, the optimum, and the time of decisions."""
+"""Measures of a shared device: applications that come and go, the frontier, the optimum, and the time of decisions."""
 
 from __future__ import annotations
 
