@@ -77,7 +77,7 @@ class TestServer:
 
     def test_a_fleet_counts_only_when_all_smaller_ones_are_served(self):
         lost = pd.DataFrame({"seed": 0, "devices": [1, 3, 5, 7], "loss": [0.0, 0.001, 0.02, 0.001]})
-        assert fleets._served(lost)["value"].tolist() == [3]
+        assert fleets._served(lost).tolist() == [3]
 
     def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
         found = ask("SHARE-1", self.fleets({"ams": 5, "ams-patient": 9}, most=7))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.datasets.streets.presets import PRESETS, StreetPreset
-from driftlab.platform.results.analysis.cells import CELL, done, first_of, labels_of, members, slot, table_of, uploads
+from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, labels_of, members, slot, uploads
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
@@ -35,9 +35,8 @@ def short_horizon_ages(tables: Tables) -> Measured | Untestable:
     runs = done(tables)
     wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
-    value = ((short_soon - short_late) - (long_soon - long_late)).dropna()
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
-    return over_seeds(value.rename("value").reset_index(), note)
+    return over_seeds((short_soon - short_late) - (long_soon - long_late), note)
 
 
 def best_horizon(tables: Tables) -> Measured | Untestable:
@@ -95,10 +94,10 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
         ]
         speed = np.array(moved_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
-        rows.append({"seed": seed, "value": later["rate"][fast].mean() - later["rate"][~fast].mean()})
+        rows.append((seed, later["rate"][fast].mean() - later["rate"][~fast].mean()))
     if not rows:
         return Untestable("needs AMS on a street with stops, such as driving_la")
-    return over_seeds(table_of(rows))
+    return over_seeds(by_seed(rows))
 
 
 def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
@@ -111,7 +110,7 @@ def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
-    return over_seeds(last.rename("value").reset_index(), note)
+    return over_seeds(last, note)
 
 
 def rates_within_bounds(tables: Tables) -> Measured | Untestable:
@@ -136,9 +135,8 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
     changes = settled.groupby(STREAM)["rate"].diff().abs()
     wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")
-    value = (wide[modes["scaled"]] - wide[modes["tanh"]]).dropna()
     note = f"{wide[modes['scaled']].mean():.3f} against {wide[modes['tanh']].mean():.3f} {HZ} from buffer to buffer"
-    return over_seeds(value.rename("value").reset_index(), note)
+    return over_seeds(wide[modes["scaled"]] - wide[modes["tanh"]], note)
 
 
 def time_to_encode(tables: Tables) -> Measured | Untestable:
@@ -150,7 +148,7 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
         return Untestable("needs AMS that sends H.264")
     worst = took.groupby("seed")["host_pack_seconds"].max()
     note = f"on this machine; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
-    return over_seeds(worst.rename("value").reset_index(), note)
+    return over_seeds(worst, note)
 
 
 def _quickest(tables: Tables) -> list[str]:

@@ -26,7 +26,7 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
-    return over_seeds(still.groupby(CELL)["gain"].mean().rename("value").reset_index())
+    return over_seeds(still.groupby(CELL)["gain"].mean())
 
 
 def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
@@ -35,11 +35,9 @@ def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
     if pairs.empty:
         return Untestable(NEEDS + ", and an update that arrived")
     strange = pairs[~pairs["familiar"]]
-    return (
-        Untestable("no new scene after the update")
-        if strange.empty
-        else over_seeds(strange.groupby(CELL)["gain"].mean().rename("value").reset_index())
-    )
+    if strange.empty:
+        return Untestable("no new scene after the update")
+    return over_seeds(strange.groupby(CELL)["gain"].mean())
 
 
 def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
@@ -50,7 +48,7 @@ def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
     gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
         return Untestable("needs both known and new scenes after the update")
-    return over_seeds((both[False] - both[True]).rename("value").reset_index())
+    return over_seeds(both[False] - both[True])
 
 
 def _pairs(tables: Tables) -> pd.DataFrame:

@@ -63,7 +63,7 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
     for system in view.looks if against else ():
         if system == against:
             continue
-        both = pairs(view.tables, system, str(against)).merge(settings, on=["workload", "fleet"])
+        both = pairs(view.tables, system, str(against)).reset_index().merge(settings, on=["workload", "fleet"])
         for setting, part in both.groupby("setting"):
             difference = interval((part["ours"] - part["theirs"]).groupby(part["seed"]).mean())
             found[str(setting), system] = Gain(difference, verdict(difference))
