@@ -202,9 +202,14 @@ class Given:
 
     member: Any
     name: str = "one_time"
+    family: str = "streaming"
+    params: tuple[tuple[str, Any], ...] = ()
 
     def make(self):
         return self.member
+
+    def defaults(self):
+        return {}
 
 
 def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:
