@@ -49,6 +49,15 @@ class StreamRequest:
 
 
 @dataclass(frozen=True)
+class Scenery:
+    """What is known of a stream without its frames."""
+
+    steady: bool  # one scene for ever, before a stationary camera
+    drifts: bool  # light and weather of a scene move on to other looks
+    travelled_m: Callable[[float], float] = field(repr=False)  # by the camera, until a time in s
+
+
+@dataclass(frozen=True)
 class Workload:
     """A kind of stream."""
 
@@ -59,6 +68,7 @@ class Workload:
     own_length: bool = False  # a duration of 0 means the length of the file
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
+    scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known
 
 
 def _open_street(request: StreamRequest) -> Stream:
@@ -68,10 +78,22 @@ def _open_street(request: StreamRequest) -> Stream:
 
 
 def _open_any_street(request: StreamRequest) -> Stream:
+    return _open_street(replace(request, name=f"streets/{_any_street(request.seed)}"))
+
+
+def _any_street(seed: int) -> str:
     """Choose the kind of street by the seed, so that the devices of a fleet see different kinds."""
     kinds = sorted(STREETS)
-    kind = kinds[np.random.default_rng([request.seed, 13]).integers(len(kinds))]
-    return _open_street(replace(request, name=f"streets/{kind}"))
+    return kinds[np.random.default_rng([seed, 13]).integers(len(kinds))]
+
+
+def _street_scenery(name: str, seed: int) -> Scenery:
+    from driftlab.datasets.streets.travel import draw_travel
+
+    preset = STREETS[_any_street(seed) if name == "any-street" else name.partition("/")[2]]
+    moves = any(speed for _, speed in preset.speed_mps)
+    steady = not moves and len(preset.visits) == 1
+    return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).distance_m)
 
 
 def _open_signs(request: StreamRequest) -> Stream:
@@ -141,7 +163,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         **{
             f"streets/{preset.name}": Workload(
-                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS
+                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS, scenery=_street_scenery
             )
             for preset in STREETS.values()
         },
@@ -150,6 +172,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             "One of the kinds of streets; which, the seed decides.",
             _open_any_street,
             _STREET_PARAMETERS,
+            scenery=_street_scenery,
         ),
         **{
             f"signs/{preset.name}": Workload(
@@ -179,6 +202,12 @@ def find_workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise unknown_name("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def scenery_of(name: str, seed: int) -> Scenery | None:
+    """Describe a stream without opening it; None where its workload is no procedural street."""
+    describe = find_workload(name).scenery
+    return describe(name, seed) if describe else None
 
 
 def label_of(name: str) -> str:

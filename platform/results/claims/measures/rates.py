@@ -6,14 +6,13 @@ A sampling rate is what an upload brought over the time since the upload before.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import PRESETS, StreetPreset
-from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, labels_of, members, slot, uploads
+from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, members, slot, uploads
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.analysis.scenery import sceneries
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -78,21 +77,17 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
 
     A buffer is filled at the rate that the labels of the two intervals before it asked for, so their speed counts.
     """
-    from driftlab.datasets.streets.travel import draw_travel
-
-    buffers = _on(
-        tables, _buffers(tables), lambda preset: {speed > 0 for _, speed in preset.speed_mps} == {True, False}
-    )
+    buffers, rows = _buffers(tables), []
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
-    rows = []
-    for (name, seed, stream_seed, _), part in buffers.groupby(["preset", "seed", "stream_seed", "app"]):
-        travel = draw_travel(PRESETS[name], stream_seed)
+    for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
+        way = part["way"].iloc[0]
+        if way is None or set(way["travelled_m"].diff().dropna() > 0) != {True, False}:
+            continue
         later = part[part["start_s"] > 2 * part["gap_s"]]
-        moved_m = [
-            travel.distance_m(row.start_s) - travel.distance_m(row.start_s - 2 * row.gap_s)
-            for row in later.itertuples()
-        ]
-        speed = np.array(moved_m) / (2 * later["gap_s"])
+        began_m, ended_m = (
+            np.interp(later["start_s"] - ago * later["gap_s"], way["time_s"], way["travelled_m"]) for ago in (2, 0)
+        )
+        speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
         rows.append((seed, later["rate"][fast].mean() - later["rate"][~fast].mean()))
     if not rows:
@@ -102,8 +97,8 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
 
 def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     """Tell by how much the interval between uploads has grown at the end of one scene before a standing camera."""
-    buffers = _on(tables, _buffers(tables), lambda preset: _still(preset) and len(preset.visits) == 1)
-    buffers = buffers[buffers["system"] == "ams"]
+    buffers = _buffers(tables)
+    buffers = buffers[(buffers["system"] == "ams") & buffers["steady"].eq(True)]
     if buffers.empty:
         return Untestable("needs 'ams' on a scene that stands still, such as interview")
     usual_s = slot(tables, "ams", "streaming")["interval_s"]
@@ -158,21 +153,7 @@ def _quickest(tables: Tables) -> list[str]:
 
 
 def _buffers(tables: Tables) -> pd.DataFrame:
-    """List every buffer of every AMS stream, with the seed of the stream."""
+    """List every buffer of every AMS stream, with what the stream shows."""
     sent = uploads(tables)
-    streams = tables.frame("devices")[["cell", "device", "stream_seed"]]
-    return sent[sent["system"].isin(list(members(tables, "streaming", "ams")))].merge(streams, on=["cell", "device"])
-
-
-def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[StreetPreset], bool]) -> pd.DataFrame:
-    """Keep the streets of one kind, with the name of their preset."""
-    names: Mapping[str, Any] = {
-        label: name.removeprefix("streets/")
-        for label, name in labels_of(tables).items()
-        if name.removeprefix("streets/") in PRESETS and kind(PRESETS[name.removeprefix("streets/")])
-    }
-    return buffers[buffers["workload"].isin(list(names))].assign(preset=buffers["workload"].map(names))
-
-
-def _still(preset: StreetPreset) -> bool:
-    return all(speed == 0 for _, speed in preset.speed_mps)
+    sent = sent[sent["system"].isin(list(members(tables, "streaming", "ams")))]
+    return sent.merge(sceneries(tables, sent["cell"]), on=["cell", "device"])

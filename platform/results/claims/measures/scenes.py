@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results.analysis.cells import CELL, labels_of
+from driftlab.platform.results.analysis.cells import CELL
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.analysis.scenery import sceneries
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     pairs = _pairs(tables)
     if pairs.empty:
         return Untestable(NEEDS)
-    drifting = {f"streets/{name}" for name, preset in PRESETS.items() if preset.drift_s}
-    pairs = pairs[~pairs["workload"].map(labels_of(tables)).isin(drifting)]
+    pairs = pairs.merge(sceneries(tables, pairs["cell"])[["cell", "device", "drifts"]], on=["cell", "device"])
+    pairs = pairs[~pairs["drifts"].eq(True)]
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
