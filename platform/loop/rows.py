@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.datasets.catalogue import Scenery, scenery_of
-from driftlab.platform.core.metrics import iou, kbps
+from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import Cell
@@ -111,19 +111,12 @@ def system_columns(cell: Cell) -> Mapping[str, Any]:
 
 def class_columns(app: AppRun) -> Mapping[str, Any] | None:
     """Tell what was counted of every class over the session; None of tasks that do not count by class."""
-    counts = app.account.counts
-    if counts is None or counts.ndim < 2:
+    by_class = app.account.by_class
+    if by_class is None:
         return None
-    hits = np.diagonal(counts)
-    return {
-        "device": app.device,
-        "app": app.app,
-        "class": np.arange(len(hits)),
-        "truth": counts.sum(axis=1),
-        "predicted": counts.sum(axis=0),
-        "hits": hits,
-        "score": iou(counts),
-    }
+    counted = dict(zip(("truth", "predicted", "hits"), by_class.T, strict=True))
+    score = app.context.task.score_classes(by_class)
+    return {"device": app.device, "app": app.app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:

@@ -15,15 +15,17 @@ SYSTEMS = table_of(
     since="4.2",
 )
 
+_ABSENT = "the class does not occur"
+
 CLASSES = table_of(
     "classes",
-    "One row per application and class of its task: what was counted over the session, where pixels are named.",
+    "One row per application and class of its task: what was counted over the session; none of detection.",
     *PLACE,
     column("class", INDEX, "number of the class in the task's list"),
-    column("truth", COUNT, "pixels of the class", "pixels"),
-    column("predicted", COUNT, "pixels that were taken for it", "pixels"),
-    column("hits", COUNT, "pixels of the class that were taken for it", "pixels"),
-    column("score", REAL, "intersection over union, 0 to 1", null="the class is in neither truth nor prediction"),
+    column("truth", COUNT, "pixels or frames of the class"),
+    column("predicted", COUNT, "those that were taken for it"),
+    column("hits", COUNT, "those of the class that were taken for it"),
+    column("score", REAL, "of pixels intersection over union, of frames the share that is right, 0 to 1", null=_ABSENT),
     since="4.2",
 )
 
