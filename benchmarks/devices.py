@@ -46,7 +46,7 @@ class StrictProgress(Progress):
 
 
 @dataclass
-class Meter:
+class ProcessMeter:
     """Measures this process and its descendants, without the time of measuring their memory."""
 
     peak_bytes: int = 0
@@ -94,7 +94,7 @@ def fleets(system: str, count: int, devices: int) -> dict[str, object]:
     }
 
 
-def cost_s(backend: SharedBackend, meter: Meter, system: str, count: int, devices: int) -> float:
+def cost_s(backend: SharedBackend, meter: ProcessMeter, system: str, count: int, devices: int) -> float:
     """Run the cells and return processor seconds per device."""
     with tempfile.TemporaryDirectory() as folder:
         before = meter.cpu_s()
@@ -106,7 +106,7 @@ def cost_s(backend: SharedBackend, meter: Meter, system: str, count: int, device
 
 def measure(system: str, devices: int) -> dict[str, object]:
     """Compare a large fleet with small ones."""
-    meter = Meter()
+    meter = ProcessMeter()
     backend = SharedBackend(ClusterConfig(workers=2))
     small = max(1, devices // SMALL // 10)
     try:

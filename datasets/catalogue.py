@@ -25,7 +25,7 @@ MAX_FPS = 240.0
 
 
 @dataclass(frozen=True)
-class Parameter:
+class StreamParameter:
     """A numeric parameter of a workload besides size, rate, length and seed."""
 
     default: float
@@ -49,16 +49,26 @@ class StreamRequest:
 
 
 @dataclass(frozen=True)
+class Scenery:
+    """What is known of a stream without its frames."""
+
+    steady: bool  # one scene for ever, before a stationary camera
+    drifts: bool  # light and weather of a scene move on to other looks
+    travelled_m: Callable[[float], float] = field(repr=False)  # by the camera, until a time in s
+
+
+@dataclass(frozen=True)
 class Workload:
     """A kind of stream."""
 
     name: str
     summary: str
     opener: Callable[[StreamRequest], Stream] = field(repr=False)
-    parameters: Mapping[str, Parameter] = field(default_factory=lambda: MappingProxyType({}))
+    parameters: Mapping[str, StreamParameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means the length of the file
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
+    scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known
 
 
 def _open_street(request: StreamRequest) -> Stream:
@@ -68,10 +78,22 @@ def _open_street(request: StreamRequest) -> Stream:
 
 
 def _open_any_street(request: StreamRequest) -> Stream:
+    return _open_street(replace(request, name=f"streets/{_any_street(request.seed)}"))
+
+
+def _any_street(seed: int) -> str:
     """Choose the kind of street by the seed, so that the devices of a fleet see different kinds."""
     kinds = sorted(STREETS)
-    kind = kinds[np.random.default_rng([request.seed, 13]).integers(len(kinds))]
-    return _open_street(replace(request, name=f"streets/{kind}"))
+    return kinds[np.random.default_rng([seed, 13]).integers(len(kinds))]
+
+
+def _street_scenery(name: str, seed: int) -> Scenery:
+    from driftlab.datasets.streets.travel import draw_travel
+
+    preset = STREETS[_any_street(seed) if name == "any-street" else name.partition("/")[2]]
+    moves = any(speed for _, speed in preset.speed_mps)
+    steady = not moves and len(preset.visits) == 1
+    return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).distance_m)
 
 
 def _open_signs(request: StreamRequest) -> Stream:
@@ -115,18 +137,20 @@ def _named_sets() -> Iterator[tuple[str, SetSource]]:
         yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
 
 
-_STREET_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+_STREET_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
     {
-        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
-        "crowd": Parameter(1.0, 0.0, 2.0, "how many times the usual number of people, cars and trees"),
-        "noise": Parameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
+        "pace": StreamParameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+        "crowd": StreamParameter(1.0, 0.0, 2.0, "how many times the usual number of people, cars and trees"),
+        "noise": StreamParameter(1.0, 0.0, 5.0, "how many times the usual noise of the sensor"),
     }
 )
-_SIGNS_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+_SIGNS_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
     {
-        "classes": Parameter(8, 2, 100, "how many kinds of signs there are", whole=True),
-        "difficulty": Parameter(2.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"),
-        "pace": Parameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
+        "classes": StreamParameter(8, 2, 100, "how many kinds of signs there are", whole=True),
+        "difficulty": StreamParameter(
+            2.0, 0.0, 10.0, "how far signs stray, how much hangs before them and how much noise"
+        ),
+        "pace": StreamParameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
     }
 )
 _VIDEO = Workload(
@@ -139,7 +163,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
         **{
             f"streets/{preset.name}": Workload(
-                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS
+                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS, scenery=_street_scenery
             )
             for preset in STREETS.values()
         },
@@ -148,6 +172,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             "One of the kinds of streets; which, the seed decides.",
             _open_any_street,
             _STREET_PARAMETERS,
+            scenery=_street_scenery,
         ),
         **{
             f"signs/{preset.name}": Workload(
@@ -177,6 +202,12 @@ def find_workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise unknown_name("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def scenery_of(name: str, seed: int) -> Scenery | None:
+    """Describe a stream without opening it; None where its workload is no procedural street."""
+    describe = find_workload(name).scenery
+    return describe(name, seed) if describe else None
 
 
 def label_of(name: str) -> str:

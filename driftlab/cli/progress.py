@@ -40,7 +40,7 @@ def shown() -> Iterator[Progress]:
         yield Bar(bars)
 
 
-class Pace:
+class TimeLeft:
     """How fast work goes since the first report: the start of workers before it says nothing about the rest."""
 
     def __init__(self, of: float) -> None:
@@ -70,11 +70,11 @@ class Lines(Progress):
     """Two lines per network, one per cell, and now and then how far it is."""
 
     def __init__(self) -> None:
-        self._pace, self._spoke = Pace(0.0), time.monotonic()
+        self._pace, self._spoke = TimeLeft(0.0), time.monotonic()
         self._cells = self._ended = self._named = 0
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._pace = cells, Pace(work_s)
+        self._cells, self._pace = cells, TimeLeft(work_s)
         kept_text = f" ({kept} already there)" if kept else ""
         remark(f"{cells} cell{'' if cells == 1 else 's'} to run{kept_text}")
 
@@ -108,10 +108,10 @@ class Bar(Progress):
         self._bars = bars
         self._task = bars.add_task("networks", total=None, left="")
         self._cells = self._ended = 0
-        self._of_s, self._pace = 0.0, Pace(0.0)
+        self._of_s, self._pace = 0.0, TimeLeft(0.0)
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._of_s, self._pace = cells, work_s, Pace(work_s)
+        self._cells, self._of_s, self._pace = cells, work_s, TimeLeft(work_s)
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
         self._bars.console.print(_again(cells, reason), highlight=False, markup=False)

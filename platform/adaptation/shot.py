@@ -19,23 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, Lt
 
+from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.stream import (
-    NO_FRAMES,
-    NO_STEPS,
-    OnStream,
-    Rows,
-    StreamMemory,
-    WorkLog,
-    descend,
-    device_inputs,
-    entropies,
-    flatten_moments,
-    invalid_reason,
-    mini_batches,
-    part_learning,
-    split_by_name,
-)
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -47,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shot(OnStream):
+class Shot(stream.OnStream):
     """Maximise information with all weights but the head's, and train on pseudo-labels in phases."""
 
     iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 60
@@ -68,43 +53,43 @@ class Shot(OnStream):
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         if why := _unfit(batch):
             return Adapted(state, skipped=why, work=Passes())
-        lessons = list(mini_batches(batch, phase, self.batch, self.iterations))
+        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
         if not lessons:
-            return Adapted(state, skipped=NO_STEPS, work=Passes())
+            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
         model.eval()
         return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
 
     def _learn(
-        self, model: nn.Module, state: StreamMemory, batch: Batch, lessons: list[Rows], *, on_stream: bool
+        self, model: nn.Module, state: stream.StreamMemory, batch: Batch, lessons: list[stream.Rows], *, on_stream: bool
     ) -> Adapted:
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
-        done, layout, layers = WorkLog(), layout_of(model), dict[str, None]()
+        done, layout, layers = stream.WorkLog(), layout_of(model), dict[str, None]()
         head = _head(model, state, batch, done)
         learning = [name for name in layout.names if not name.startswith(f"{head}." if head else "")]
         if not learning:
             return Adapted(state, skipped="all that learns is the head, which SHOT freezes", work=done.passes(state))
         before = copy_entries(model, state.source)
-        with part_learning(model, learning, keeps=True, momentum=self.bn_momentum) as (flat, passed):
+        with stream.part_learning(model, learning, keeps=True, momentum=self.bn_momentum) as (flat, passed):
             labels = PseudoLabels(model, batch, self.batch, done)
             step, speed = self._stepping(flat, state.moments if on_stream else (), 0 if on_stream else len(lessons))
 
-            def loss_of(rows: Rows) -> torch.Tensor:
+            def loss_of(rows: stream.Rows) -> torch.Tensor:
                 if not on_stream and self.cls_par and len(done.losses) % self.relabel == 0:
                     with passed.resting():
                         labels.find()
-                seen = features(model, device_inputs(model, batch, rows))
+                seen = features(model, stream.device_inputs(model, batch, rows))
                 layers.update(dict.fromkeys(seen.layers))
                 return self._loss(seen.outputs, labels.of(rows))
 
-            descend(lessons, loss_of, step, done)
-            moments = split_by_name((speed.cpu().numpy(),), flat.layout)
+            stream.descend(lessons, loss_of, step, done)
+            moments = stream.split_by_name((speed.cpu().numpy(),), flat.layout)
         after = replace(state, moments=moments, steps=state.steps + len(done.backward), head=head)
         owners = {name.rpartition(".")[0] for name in learning}
         work = done.passes(after, [name for name in layers if name in owners], labels.kept_bytes)
-        if why := invalid_reason(model, after, passed, done):
+        if why := stream.invalid_reason(model, after, passed, done):
             restore_entries(model, before)
             return Adapted(state, skipped=why, work=work)
         after = after if on_stream else replace(after, moments=())  # every phase begins without momentum
@@ -122,7 +107,7 @@ class Shot(OnStream):
         """Return the step of SGD with Nesterov's momentum; its rate falls over a phase."""
         import torch
 
-        speed = torch.tensor(flatten_moments(moments, flat.layout, 1)[0], device=flat.weights.device)
+        speed = torch.tensor(stream.flatten_moments(moments, flat.layout, 1)[0], device=flat.weights.device)
         counted = itertools.count(1)
 
         def step() -> None:
@@ -138,7 +123,7 @@ class Shot(OnStream):
 class PseudoLabels:
     """Pseudo-labels of all frames of a phase, with the features that they come from."""
 
-    def __init__(self, model: nn.Module, batch: Batch, size: int, done: WorkLog) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, size: int, done: stream.WorkLog) -> None:
         self._model, self._batch, self._size, self._done = model, batch, size, done
         self._labels: torch.Tensor | None = None
         self.kept_bytes = 0
@@ -152,13 +137,13 @@ class PseudoLabels:
         frames = len(self._batch.images)
         parts = [np.arange(start, min(start + self._size, frames)) for start in range(0, frames, self._size)]
         with torch.no_grad():
-            seen = [features(self._model, device_inputs(self._model, self._batch, rows)) for rows in parts]
+            seen = [features(self._model, stream.device_inputs(self._model, self._batch, rows)) for rows in parts]
             found, outputs = (torch.cat([getattr(each, what) for each in seen]) for what in ("features", "outputs"))
             self._labels = pseudo_labels(found, outputs)
         self._done.forward.extend(len(rows) for rows in parts)
         self.kept_bytes = sum(each.nbytes for each in (found, outputs, self._labels))
 
-    def of(self, rows: Rows) -> torch.Tensor | None:
+    def of(self, rows: stream.Rows) -> torch.Tensor | None:
         """Return the labels of some frames; None before the first labelling."""
         return None if self._labels is None else self._labels[rows]
 
@@ -170,7 +155,7 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 
     shares = torch.logsumexp(F.log_softmax(outputs, dim=1), dim=0) - math.log(len(outputs))
     variety = -(shares.exp() * shares).sum()
-    return entropies(outputs).mean() - div_weight * variety
+    return stream.entropies(outputs).mean() - div_weight * variety
 
 
 def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
@@ -192,19 +177,19 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
     return labels
 
 
-def _head(model: nn.Module, state: StreamMemory, batch: Batch, done: WorkLog) -> str:
+def _head(model: nn.Module, state: stream.StreamMemory, batch: Batch, done: stream.WorkLog) -> str:
     """Return the network's head; the first call runs one frame."""
     from driftlab.platform.networks.features import head_of
 
     if state.head is not None:
         return state.head
     done.forward.append(1)
-    return head_of(model, device_inputs(model, batch, np.arange(1)))
+    return head_of(model, stream.device_inputs(model, batch, np.arange(1)))
 
 
 def _unfit(batch: Batch) -> str:
     if not len(batch.images):
-        return NO_FRAMES
+        return stream.NO_FRAMES
     if batch.task.name != "classification":
         return f"SHOT names whole frames, the task is {batch.task.name}"
     return "one frame says nothing about the variety of answers" if len(batch.images) == 1 else ""

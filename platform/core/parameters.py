@@ -31,7 +31,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Interval:
+class ValueRange:
     """Where a number must lie; None: no bound on that side."""
 
     low: float | None = None
@@ -60,7 +60,7 @@ class Parameter:
     default: Any  # dataclasses.MISSING: it must be given
     meaning: str = ""
     unit: str = ""
-    interval: Interval = Interval()
+    interval: ValueRange = ValueRange()
 
     @property
     def may_be_none(self) -> bool:
@@ -79,7 +79,7 @@ class Parameter:
     def faults(self, value: Any) -> Iterator[str]:
         """Say whether a value of the right type lies outside the range."""
         values = value if isinstance(value, tuple) else (value,)
-        if self.interval != Interval() and any(one is not None and one not in self.interval for one in values):
+        if self.interval != ValueRange() and any(one is not None and one not in self.interval for one in values):
             yield f"'{self.name}' is {value}, must be {self.range}"
 
 
@@ -107,14 +107,14 @@ def _described(field: dataclasses.Field[Any], hint: Any, plain: Any) -> Paramete
     return Parameter(field.name, plain, field.default, means.text, means.unit, _interval(notes))
 
 
-def _interval(notes: tuple[Any, ...]) -> Interval:
+def _interval(notes: tuple[Any, ...]) -> ValueRange:
     sides: dict[str, Any] = {}
     for note in notes:
         if isinstance(note, Ge | Gt):
             sides |= {"low": note.ge if isinstance(note, Ge) else note.gt, "low_open": isinstance(note, Gt)}
         elif isinstance(note, Le | Lt):
             sides |= {"high": note.le if isinstance(note, Le) else note.lt, "high_open": isinstance(note, Lt)}
-    return Interval(**sides)
+    return ValueRange(**sides)
 
 
 def checker_of(hint: Any) -> TypeAdapter[Any]:

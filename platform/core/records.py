@@ -217,6 +217,7 @@ class Watched:
     window_score_sum: float
     counts: npt.NDArray[np.int64] | None  # of the task over all frames; None where no frame was scored
     memory_bytes: int = 0  # peak of learning on the stream
+    by_class: npt.NDArray[np.int64] | None = None  # truth, predictions and hits of each class; None: not counted so
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ PROBE_S = 6.4e-4  # what the probe takes on the machine of the constants
 
 
 @dataclass(frozen=True)
-class Course:
+class WorkEstimate:
     """What one application computes over a session, in seconds of one core."""
 
     per_second: float  # to answer, for each second of the stream
@@ -48,19 +48,19 @@ class Course:
         return self.per_second * time_s + sum(spent for begins_s, spent in self.learning if begins_s < time_s)
 
 
-class Courses:
+class WorkEstimates:
     """Estimates what each application of a device computes, once for all cells in which it computes the same."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._known: dict[tuple[Any, ...], Course] = {}
+        self._known: dict[tuple[Any, ...], WorkEstimate] = {}
 
-    def of(self, system: System, streams: Sequence[StreamSpec], *, live: bool) -> list[Course]:
+    def of(self, system: System, streams: Sequence[StreamSpec], *, live: bool) -> list[WorkEstimate]:
         if not live:
-            return [Course(WINDOW_S / self._window_s)]
+            return [WorkEstimate(WINDOW_S / self._window_s)]
         return [self._course(system, one) for one in streams]
 
-    def _course(self, system: System, stream: StreamSpec) -> Course:
+    def _course(self, system: System, stream: StreamSpec) -> WorkEstimate:
         pixels, facts = stream.height * stream.width, StreamFacts(stream.fps, stream.duration_s)
         same = (repr(system.streaming), repr(system.adaptation), facts, pixels)
         if same not in self._known:
@@ -73,14 +73,14 @@ class Courses:
             ):  # of a user.s member: it may need more than is here
                 phases = []
             learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
-            self._known[same] = Course(stream.fps * FRAME_S, learning)
+            self._known[same] = WorkEstimate(stream.fps * FRAME_S, learning)
         return self._known[same]
 
 
 class Meter:
     """Turns the device-seconds that a cell reports into seconds of work."""
 
-    def __init__(self, cell: Cell, courses: Sequence[Course], told: Callable[[float], None]) -> None:
+    def __init__(self, cell: Cell, courses: Sequence[WorkEstimate], told: Callable[[float], None]) -> None:
         self._courses, self._devices, self._told = courses, len(cell.devices), told
         self._time_s = self._done_s = 0.0
         self.whole_s = self._until(cell.duration_s)
@@ -96,8 +96,8 @@ class Meter:
 
 
 def meters_of(experiment: Experiment, cells: Sequence[Cell], progress: Progress) -> dict[str, Meter]:
-    """Make a meter for each cell that reports to whoever listens."""
-    live, courses = {part.label: part.live for part in experiment.workloads}, Courses(experiment.window_s)
+    """Make a meter for each cell that reports its work to the progress."""
+    live, courses = {part.label: part.live for part in experiment.workloads}, WorkEstimates(experiment.window_s)
     return {
         cell.id: Meter(cell, courses.of(cell.system, _streams(cell), live=live[cell.workload]), progress.advanced)
         for cell in cells
@@ -127,7 +127,7 @@ class Forecast:
 def forecast(experiment: Experiment) -> Forecast:
     """Estimate what every cell takes, and every network that is not kept yet."""
     streams = {part.label: [app.stream for app in tenants_of(experiment, part)] for part in experiment.workloads}
-    courses, frames, cells_s = Courses(experiment.window_s), 0.0, 0.0
+    courses, frames, cells_s = WorkEstimates(experiment.window_s), 0.0, 0.0
     for point in points_of(experiment):
         devices = sum(part.count for part in point.fleet.devices)
         inside = streams[point.workload.label]

@@ -12,11 +12,17 @@ from driftlab.platform.world.link import LinkProfile
 
 
 @dataclass(frozen=True)
-class AppSpec:
-    """One application of a device: its requirements and its stream."""
+class Cell:
+    """One run: everything that it needs besides the experiment's common settings."""
 
-    app: App
-    stream: StreamSpec
+    id: str
+    system: System
+    workload: str
+    fleet: str
+    devices: tuple[DeviceSpec, ...]
+    seed: int
+    duration_s: float
+    gpus: int = 1  # of the server that the devices share
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,8 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run: everything that it needs besides the experiment's common settings."""
+class AppSpec:
+    """One application of a device: its requirements and its stream."""
 
-    id: str
-    system: System
-    workload: str
-    fleet: str
-    devices: tuple[DeviceSpec, ...]
-    seed: int
-    duration_s: float
-    gpus: int = 1  # of the server that the devices share
+    app: App
+    stream: StreamSpec

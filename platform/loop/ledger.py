@@ -29,6 +29,7 @@ class Account:
     down_bytes: int = 0
     updates: int = 0
     counts: Any = None  # of the task, which can score their sum; None where no frame was scored
+    by_class: Any = None  # truth, predictions and hits of each class, where the task's answers are classes
 
     def watched(self, seen: Watched) -> None:
         """Add one window."""
@@ -42,6 +43,7 @@ class Account:
         self.frame_scores += seen.frame_score_sum
         self.window_scores += seen.window_score_sum
         self.counts = _sum(self.counts, seen.counts)
+        self.by_class = _sum(self.by_class, seen.by_class)
 
     def spend(self, purpose: str, joules: float) -> None:
         """Add energy for a purpose."""
@@ -74,7 +76,7 @@ def total(accounts: Sequence[Account]) -> Account:
     whole = Account()
     for account in accounts:
         for field_ in fields(Account):
-            if field_.name in ("counts", "joules"):
+            if field_.name in ("counts", "by_class", "joules"):
                 continue
             mine, theirs = getattr(whole, field_.name), getattr(account, field_.name)
             setattr(whole, field_.name, _sum(mine, theirs))

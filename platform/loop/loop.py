@@ -26,7 +26,7 @@ from driftlab.platform.loop.ledger import Account
 from driftlab.platform.loop.messages import Direction
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_app, place_teachers
-from driftlab.platform.loop.rows import class_columns, device_row, run_row, system_columns, variant_rows
+from driftlab.platform.loop.rows import class_columns, device_row, motion_columns, run_row, system_columns, variant_rows
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world.clock import make_clock
@@ -130,6 +130,8 @@ class Loop:
                 first = next(iter(device.apps.values()))
                 first.account.spend("radio", device.radio.close(device.spec.duration_s))
             self.ledger.row("devices", **device_row(device, live=live))
+            if live and (columns := motion_columns(device)):
+                self.ledger.add("motion", columns)
             for row in variant_rows(device):
                 self.ledger.row("variants", **row)
         for columns in filter(None, map(class_columns, self._apps)):

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import iou, kbps
+from driftlab.datasets.catalogue import Scenery, scenery_of
+from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import Cell
@@ -21,6 +22,8 @@ from driftlab.platform.loop.messages import Message
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import accelerator_share
+
+MOTION_S = 0.5  # between the rows of table `motion`
 
 
 def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
@@ -108,19 +111,12 @@ def system_columns(cell: Cell) -> Mapping[str, Any]:
 
 def class_columns(app: AppRun) -> Mapping[str, Any] | None:
     """Tell what was counted of every class over the session; None of tasks that do not count by class."""
-    counts = app.account.counts
-    if counts is None or counts.ndim < 2:
+    by_class = app.account.by_class
+    if by_class is None:
         return None
-    hits = np.diagonal(counts)
-    return {
-        "device": app.device,
-        "app": app.app,
-        "class": np.arange(len(hits)),
-        "truth": counts.sum(axis=1),
-        "predicted": counts.sum(axis=0),
-        "hits": hits,
-        "score": iou(counts),
-    }
+    counted = dict(zip(("truth", "predicted", "hits"), by_class.T, strict=True))
+    score = app.context.task.score_classes(by_class)
+    return {"device": app.device, "app": app.app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
 def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
@@ -205,7 +201,10 @@ def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
 
 def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
     """Return the columns that exist only where the device ran networks."""
+    scenery = _scenery(device)
     return {
+        "steady": scenery.steady if scenery else None,
+        "drifts": scenery.drifts if scenery else None,
         **_spent(account),
         "peak_memory_bytes": device.machine.peak_memory_bytes + account.memory_bytes,
         "frames": account.frames,
@@ -215,6 +214,21 @@ def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
         "downlink_bytes": account.down_bytes,
         "score": account.score,
     }
+
+
+def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
+    """Say where the camera of a device is as time goes on; None where that is not known."""
+    scenery = _scenery(device)
+    if scenery is None:
+        return None
+    times_s = np.arange(0.0, device.spec.duration_s, MOTION_S)
+    travelled_m = np.array([scenery.travelled_m(time_s) for time_s in times_s.tolist()])
+    return {"device": device.spec.name, "time_s": times_s, "travelled_m": travelled_m}
+
+
+def _scenery(device: DeviceRun) -> Scenery | None:
+    stream = device.spec.tenants[0].stream
+    return scenery_of(stream.workload, stream.seed)
 
 
 def transfer_row(message: Message) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ class Scores:
     window: Floats
     pixel_accuracy: Floats | None
     counts: Counts  # over the full batch
+    by_class: Counts | None  # likewise: truth, predictions and hits of each class
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Scorer:
             window=self.task.score(windowed(self._counts, self._times_s, WINDOW_S)[before:]),
             pixel_accuracy=self.task.pixel_accuracy(counts),
             counts=counts.sum(axis=0),
+            by_class=self.task.by_class(counts, predicted, truth, self.classes),
         )
 
     def _remember(self, times_s: Floats, counts: Counts) -> int:

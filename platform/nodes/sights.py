@@ -118,6 +118,7 @@ class Sights:
             window_score_sum=0.0 if scores is None else float(scores.window[known].sum()),
             counts=None if scores is None else scores.counts,
             memory_bytes=self.memory_bytes,
+            by_class=None if scores is None else scores.by_class,
         )
 
     def _rows(self, settled: Sequence[Sight], scores: Scores | None) -> Columns:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 class Independent(OfWidths):
     """Train a separate network for every width: no memory is shared, and a switch moves all of it."""
 
-    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
     start: Annotated[
         Literal["scratch", "pruned"], Means("where training begins: random weights, or the pruned network")
     ] = "scratch"
@@ -43,10 +42,6 @@ class Independent(OfWidths):
     batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
 
     nested = False
-
-    def faults(self) -> list[str]:
-        """Name a list of shares that does not fall."""
-        return keep_faults(self.keep)
 
     def grow_family(self, context: PruningContext) -> Family:
         from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured, tensor_names

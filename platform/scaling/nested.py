@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, Means
-from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 class Nested(OfWidths):
     """Prune filters step by step, then grow them back around a frozen seed: one model of several capacities."""
 
-    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
     shares: Annotated[
         Literal["uniform", "sensitivity"],
         Means("whether each layer loses the same share, or less where it matters more"),
@@ -69,7 +68,7 @@ class Nested(OfWidths):
         """Name a list of shares that does not fall, and what does not fit together."""
         apart = self.only is not None and self.shares != "uniform"
         faults = [f"'shares' is {self.shares}, must be uniform where 'only' one group is pruned"] if apart else []
-        return keep_faults(self.keep) + faults
+        return super().faults() + faults
 
     def grow_family(self, context: PruningContext) -> Family:
         from driftlab.platform.scaling.growing import store_descendants

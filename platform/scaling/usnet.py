@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
+from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     from driftlab.platform.pruning.family import Family
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 class UsNet(OfWidths):
     """Train all widths jointly: per step the widest, the narrowest and some between, which learn from the widest."""
 
-    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
     widths: Annotated[int, Ge(2), Means("networks trained per step: the widest, the narrowest, others at random")] = 4
     epochs: Annotated[int, Ge(0), Means("passes over the data", "epochs")] = 6
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.03
@@ -34,10 +33,6 @@ class UsNet(OfWidths):
     calibration: Annotated[int, Ge(1), Means("batches that each network's statistics are measured on")] = 5
 
     nested = True
-
-    def faults(self) -> list[str]:
-        """Name a list of shares that does not fall."""
-        return keep_faults(self.keep)
 
     def grow_family(self, context: PruningContext) -> Family:
         from driftlab.platform.scaling import slimming

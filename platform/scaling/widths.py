@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+from annotated_types import Gt, Le
+
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
 
@@ -21,10 +25,18 @@ KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
 MIN_CHANNELS = 2  # of every group, if it has them
 
 
+@dataclass(frozen=True)
 class OfWidths(Scaling):
     """Base of members that build a `pruning.family.Family`; the other verbs are the same for all."""
 
+    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
+
     needs_data = True
+
+    def faults(self) -> list[str]:
+        """Name a list of shares that does not fall."""
+        falls = all(small < large for large, small in itertools.pairwise(self.keep))
+        return [] if self.keep and falls else [f"'keep' is {self.keep}, must be one or more shares that fall"]
 
     @abstractmethod
     def grow_family(self, context: PruningContext) -> Family:
@@ -80,12 +92,6 @@ def chosen(family: Family, budget: Budget) -> int:
     limit = budget.memory_bytes
     good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
     return most_accurate(family.val_accuracies, good)
-
-
-def keep_faults(keep: Keep) -> list[str]:
-    """Say what is wrong with a list of shares."""
-    falls = all(small < large for large, small in itertools.pairwise(keep))
-    return [] if keep and falls else [f"'keep' is {keep}, must be one or more shares that fall"]
 
 
 def width_of(size: int, share: float) -> int:

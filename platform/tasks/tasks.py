@@ -68,6 +68,14 @@ class Task(ABC):
         """Return the share of correct pixels; None unless answers are about pixels."""
         return None
 
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        """Count truth, predictions and hits of each class, [classes, 3]; None unless answers are classes."""
+        return None
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Score these counts, NaN where a class did not occur."""
+        raise NotImplementedError(f"task '{self.name}' counts no classes")
+
     @abstractmethod
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         """Return how much an answer changed, 0 to 1."""
@@ -156,6 +164,15 @@ class Segmentation(_OfClasses):
     def pixel_accuracy(self, counts: Counts) -> Floats | None:
         return pixel_accuracy(counts)
 
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        matrix = counts.sum(axis=0)
+        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)], axis=1)
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Return intersection over union."""
+        true, taken, hit = by_class.T
+        return ratio(hit, true + taken - hit)
+
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.segmentation(now, before, classes)
 
@@ -202,6 +219,15 @@ class Classification(_OfClasses):
 
     def score(self, counts: Counts) -> Floats:
         return ratio(counts[..., 0], counts[..., 1])
+
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        known = _listed(truth, classes)
+        chosen = (truth[known], predicted[known], truth[known & (predicted == truth)])
+        return np.stack([np.bincount(each, minlength=classes) for each in chosen], axis=1)
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Return the share of each class's frames that were right."""
+        return ratio(by_class[:, 2], by_class[:, 0])
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
         return phi.classification(now, before, classes)

@@ -28,6 +28,13 @@ PACKAGES = (  # of the platform: each imports from lines above its own, and from
     ("grid",),
 )
 RESULTS = (("tables",), ("analysis",), ("claims", "figures"), ("report",))  # likewise, and neighbours stay apart
+SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw what older runs did not record
+    "driftlab.datasets.catalogue": {"label_of", "VIDEO_PREFIX"},
+    "driftlab.datasets.frames": {"IGNORE"},
+    "driftlab.datasets.sheet": {"PALETTE"},
+    "driftlab.datasets.streets.presets": {"CLASSES"},
+}
+DRAWN_AGAIN = ("driftlab.platform.results.analysis.scenery", "driftlab.datasets.catalogue.scenery_of")
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
 NO_TORCH_AT_IMPORT = (
@@ -144,6 +151,18 @@ def against_the_order_of_results(trees: Trees) -> list[str]:
     return faults
 
 
+def results_that_draw(trees: Trees) -> list[str]:
+    """What results import of the data sets beside names and colours."""
+    plain = {f"{module}.{name}" for module, names in SEEN_BY_RESULTS.items() for name in names}
+    return [
+        f"{module} imports {name}"
+        for module, tree in trees.items()
+        for name in sorted(set(imports(tree)))
+        if module.startswith("driftlab.platform.results.") and layer_of(name) == "datasets"
+        if name not in plain | SEEN_BY_RESULTS.keys() and (module, name) != DRAWN_AGAIN
+    ]
+
+
 def torch_at_import(trees: Trees) -> list[str]:
     return [
         module
@@ -191,6 +210,10 @@ def test_packages_of_the_platform_stand_on_one_another(trees):
 
 def test_parts_of_the_results_stand_on_one_another(trees):
     assert against_the_order_of_results(trees) == []
+
+
+def test_results_are_drawn_from_tables(trees):
+    assert results_that_draw(trees) == []
 
 
 def test_every_part_of_the_results_has_its_place(root: Path):
@@ -244,6 +267,8 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
             "driftlab.platform.results.claims.a",
             "from driftlab.platform.results.figures.b import c",
         ),
+        (results_that_draw, "driftlab.platform.results.figures.a", "from driftlab.datasets.streets import travel"),
+        (results_that_draw, "driftlab.platform.results.claims.a", "from driftlab.datasets.catalogue import scenery_of"),
         (torch_at_import, "driftlab.platform.results.a", "import torch.nn as nn"),
     ],
 )

@@ -19,7 +19,7 @@ from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.scaling.base import Budget, Scaling
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.tasks.tasks import SEGMENTATION
 from driftlab.platform.training.schooling import Data, Lessons, grade
 
@@ -53,9 +53,8 @@ def built(name: str) -> Any:
 @pytest.mark.parametrize("name", sorted(FAMILIES["scaling"]))
 class TestEveryScaling:
     @pytest.fixture
-    def member(self, name) -> Scaling:
-        made: Scaling = Member("scaling", name).make()
-        return made
+    def member(self, name):
+        return Member("scaling", name).make()
 
     @pytest.fixture
     def family(self, name):

@@ -52,10 +52,10 @@ PHASE = Phase(50)
 class Note:
     """One call: it is also the job."""
 
-    now_s: float
     node: NodeId
     verb: str
     args: tuple[Any, ...]
+    now_s: float
     facts: Any
     rows: dict = field(default_factory=dict)
     asked_s: list[float] = field(default_factory=list)  # when its result was waited for
@@ -81,7 +81,7 @@ class FakeSession:
         assert node in [placed for _, placed, _ in self.placed], f"{node} was called and never placed"
         facts = self.script[verb](node, *args)
         rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "watch" else {}
-        self.notes.append(Note(self.now_s, node, verb, args, facts, rows))
+        self.notes.append(Note(node, verb, args, self.now_s, facts, rows))
         return self.notes[-1]
 
     def ready(self, job):
@@ -202,9 +202,14 @@ class Given:
 
     member: Any
     name: str = "one_time"
+    family: str = "streaming"
+    params: tuple[tuple[str, Any], ...] = ()
 
     def make(self):
         return self.member
+
+    def defaults(self):
+        return {}
 
 
 def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:

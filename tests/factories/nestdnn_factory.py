@@ -1,17 +1,16 @@
-"""Tables of shares and the claims that read them."""
+"""Runs of networks and shares whose numbers can be worked out on paper, and what claims say about them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tables_factory import Made
+import claims_factory
+from tables_factory import Made, run_row, share_row
 
-from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
-from driftlab.platform.results.claims.base import Measured, judge
+from driftlab.platform.results.analysis.measured import Measured
+from driftlab.platform.results.claims.base import every_claim
 
 KEEP = (0.8, 0.6, 0.45, 0.3)
-
-
 SYSTEMS: list[dict[str, Any]] = [
     {"name": "ours", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 0.1}},
     {"name": "fast", "scaling": {"name": "nested", "keep": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 1.0}},
@@ -45,43 +44,42 @@ SYSTEMS: list[dict[str, Any]] = [
     ),
 ]  # fmt: skip
 
-
 SPEC = {"systems": SYSTEMS}
 
 
-def run_row(system: str, seed: int = 0, workload: str = "w") -> dict[str, Any]:
-    cell = f"{system}/{workload}/one/seed-{seed}"
-    return {"cell": cell, "system": system, "workload": workload, "fleet": "one", "seed": seed, "status": "done"}
+def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
+    """Give systems a family for each application; sizes and work grow by one from network to network."""
+    rows = [
+        {"cell": run_row(system)["cell"], "device": "d", "app": app, "variant": k, "network": str(k), "accuracy": a,
+         "known_accuracy": a, "memory_bytes": 10 * (k + 1), "kernel_bytes": 10 * (k + 1), "latency_ms": 1.0,
+         "macs": 100 * (k + 1)}
+        for system, apps in accuracies.items()
+        for app, found in apps.items()
+        for k, a in enumerate(found)
+    ]  # fmt: skip
+    rows = [row | change.get(row["cell"].partition("/")[0], dict)(row) for row in rows]
+    return Made(SPEC, runs=[run_row(system) for system in accuracies], variants=rows)
 
 
 def share(system: str, seed: int, time_s: float, workload: str = "w", **more: Any) -> dict[str, Any]:
-    usual: dict[str, Any] = {
-        "app": "a",
-        "share": 0.5,
-        "variant": 0,
-        "accuracy": 0.5,
-        "latency_ms": 100.0,
-        "fps": 30.0,
-        "window_s": 1.0,
-        "priority": 1.0,
-    }
-    usual |= {"latency_goal_ms": 50.0, "paged_in_bytes": 0, "paged_out_bytes": 0, "energy_j": 1.0, "paging_j": 0.0}
-    usual["known_accuracy"] = more.get("accuracy", usual["accuracy"])
-    return {"cell": run_row(system, seed, workload)["cell"], "device": "d", "time_s": time_s, **usual, **more}
+    """Give an application of a cell half of its device, late for its goal."""
+    row = share_row(time_s=time_s, cell=run_row(system, seed, workload)["cell"], latency_goal_ms=50.0, **more)
+    return {"known_accuracy": row["accuracy"], **row}
 
 
-CLAIMS = {claim.id: claim for claim in (*nestdnn.CLAIMS, *nestdnn_sharing.CLAIMS)}
+def shared(rows: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> Made:
+    """Make a run of shares, with the cells that they are of."""
+    cells = {row["cell"]: row["cell"].split("/") for row in rows}
+    runs = [run_row(system, int(seed[5:]), workload) for system, workload, _, seed in cells.values()]
+    return Made(SPEC, runs=runs, shares=rows, **tables)
+
+
+CLAIMS = {name: claim for name, claim in every_claim().items() if name.startswith("N")}
 
 
 def claim(name: str, tables: Made) -> Measured:
-    found = CLAIMS[name].measure(tables)
-    assert isinstance(found, Measured), found
-    return found
+    return claims_factory.measured(claims_factory.ask(name, tables))
 
 
 def value(name: str, tables: Made) -> float:
     return claim(name, tables).value
-
-
-def word(name: str, tables: Made) -> str:
-    return judge(CLAIMS[name], CLAIMS[name].measure(tables)).word

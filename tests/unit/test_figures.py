@@ -50,6 +50,7 @@ def made(name: str) -> Made:
         here = {"cell": cell.id}
         run = {"system": cell.system.name, "workload": cell.workload, "fleet": cell.fleet, "seed": cell.seed}
         run |= {"devices": len(cell.devices), "bound": cell.system.bound, "status": "done", "student": "tiny"}
+        run["duration_s"] = cell.duration_s
         rows["runs"].append({**here, **run, "score": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
         for edge in cell.devices:
             place = {**here, "device": edge.name, "app": "a"}

@@ -4,66 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import sharing_factory as factory
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure as Canvas
+from figures_factory import claimed, drawn, hidden, lines, notes, panel_of, show, texts
 from tables_factory import Made
 
-from driftlab.platform.results.analysis.measured import Measured
-from driftlab.platform.results.claims.base import every_claim
 from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
-from driftlab.platform.results.figures.base import Grid, Panel, Shown, common, view_of
+from driftlab.platform.results.figures.base import common, view_of
 from driftlab.platform.results.figures.table import FIGURES
 
 OURS = (pruning, capacity, tradeoff, timeline, paging, switching)
 SEEN = ("tradeoff", "paging", "switching", "capacity", "timeline")
-
-
-def show(figure: Any, tables: Any) -> Shown:
-    shown = figure.FIGURE.show(view_of(tables.run, tables))
-    assert shown is not None
-    return shown
-
-
-def hidden(figure: Any, tables: Any) -> bool:
-    return figure.FIGURE.show(view_of(tables.run, tables)) is None
-
-
-def drawn(panel: Panel) -> Any:
-    axis = Canvas().subplots()
-    panel.draw(axis)
-    return axis
-
-
-def panel_of(shown: Shown, title: str) -> Any:
-    (panel,) = (panel for panel in shown.panels if panel.title == title)
-    return drawn(panel)
-
-
-def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
-    """What stands on an axis by colour, without rules."""
-    return {
-        line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
-        for line in axis.get_lines()
-        if line.get_color() not in (plots.QUIET, plots.RULE)
-    }
-
-
-def texts(grid: Grid) -> dict[str, list[str]]:
-    return {name: [entry.text for entry in entries] for name, entries in grid.rows.items()}
-
-
-def notes(grid: Grid) -> dict[str, list[str]]:
-    return {name: [entry.note for entry in entries] for name, entries in grid.rows.items()}
-
-
-def claimed(name: str, tables: Any) -> float:
-    found = every_claim()[name].ask(tables)
-    assert isinstance(found, Measured), found
-    return found.value
 
 
 # --- which figures a run has
@@ -92,6 +44,15 @@ def test_every_panel_of_every_figure_names_its_axes():
         assert all(drawn(panel).get_xlabel() for panel in shown.panels)
         for grid in shown.grids:
             assert {len(entries) for entries in grid.rows.values()} == {len(grid.columns)}
+
+
+def test_pandas_frames_are_left_as_they_are():
+    tables = factory.made()
+    before = {name: tables.frame(name).copy() for name in ("runs", "shares", "variants")}
+    for figure in OURS:
+        figure.FIGURE.show(view_of(tables.run, tables))
+    for name, frame in before.items():
+        pd.testing.assert_frame_equal(tables.frame(name), frame)
 
 
 def test_of_systems_that_differ_in_alpha_the_usual_one_stands_for_all():
@@ -299,227 +260,3 @@ def test_energy_is_that_of_the_status_quo_over_ours():
 def test_without_the_status_quo_or_with_two_alphas_there_is_no_frontier():
     assert hidden(tradeoff, factory.made(only=("total-0.01", "total-0.1", "total-1.0")))
     assert hidden(tradeoff, factory.made(only=("status_quo", "total-0.01", "total-0.1")))
-
-
-# --- who runs when
-
-
-def bars(axis: Any) -> list[tuple[float, float, float, float, float]]:
-    """Begin, end, foot, height and strength of every bar."""
-    return [
-        (bar.get_x(), bar.get_x() + bar.get_width(), bar.get_y(), bar.get_height(), bar.get_alpha())
-        for bar in axis.patches
-    ]
-
-
-def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
-    shown = show(timeline, factory.made())
-    assert [panel.title for panel in shown.panels] == ["two: status_quo", "two: total-0.1", "two: exact-0.1"]
-    axis = drawn(shown.panels[1])
-    whole, half = timeline.FILL, timeline.FILL / 2
-    middle = timeline.FAINTEST + (1 - timeline.FAINTEST) / 2
-    expected = [(0, 2, 1, whole, 1.0), (2, 5, 1, half, middle), (5, 6, 1, whole, 1.0), (2, 5, 0, half, middle)]
-    assert bars(axis) == [pytest.approx(bar) for bar in expected]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "a"]
-    assert {to_hex(bar.get_facecolor()) for bar in axis.patches} == {plots.COLOURS[0]}
-
-
-def test_another_share_is_another_bar_and_another_application_too():
-    tables = factory.made()
-    first = drawn(show(timeline, tables).panels[0])  # one network all the time
-    assert [(begin, end) for begin, end, foot, *_ in bars(first) if foot == 1] == [(0, 2), (2, 5), (5, 6)]
-    tables.change("shares", share=lambda row: 0.5)
-    tables.drop("shares", lambda row: (row["app"] == "a") == (row["time_s"] >= 2))  # one comes as the other goes
-    relay = drawn(show(timeline, tables).panels[0])
-    assert [(begin, end, foot) for begin, end, foot, *_ in bars(relay)] == [(0, 2, 1), (2, 5, 0)]
-
-
-def test_the_colours_are_named_where_networks_differ():
-    assert {"smallest network", "largest"} == {
-        text.get_text() for text in drawn(show(timeline, factory.made()).panels[1]).texts
-    }
-
-
-def test_an_application_that_waits_has_a_dotted_line():
-    tables = factory.made()
-    tables.change("shares", share=lambda row: 0.0 if row["app"] == "b" else row["share"])
-    axis = drawn(show(timeline, tables).panels[1])
-    assert {foot for _, _, foot, _, _ in bars(axis)} == {1}
-    waits = [part for part in axis.collections if to_hex(part.get_color()[0]) == plots.QUIET]
-    assert [segment.tolist() for part in waits for segment in part.get_segments()] == [[[2, 0], [5, 0]]]
-
-
-def test_the_time_is_shared_out_over_all_traces():
-    tables = factory.made()
-    first, second = show(timeline, tables).grids
-    assert (first.columns, second.columns) == (["1", "2"], ["a", "b"])
-    assert texts(first)["share of the time"] == [f"{100 * 5 / 12:.1f} %", f"{100 * 7 / 12:.1f} %"]
-    assert texts(second)["share of the time"] == [f"{100 * 12 / 19:.1f} %", f"{100 * 7 / 19:.1f} %"]
-    tables.drop("shares", lambda row: row["app"] == "b")
-    assert show(timeline, tables).grids == []
-
-
-def test_one_application_on_one_network_has_no_timeline():
-    tables = factory.made(only=("status_quo",))
-    assert not hidden(timeline, tables)
-    tables.drop("shares", lambda row: row["app"] == "b")
-    assert hidden(timeline, tables)
-    switching = factory.made(only=("total-0.1",))
-    switching.drop("shares", lambda row: row["app"] == "b")
-    assert not hidden(timeline, switching)
-
-
-def test_one_window_is_no_time():
-    tables = factory.made()
-    tables.drop("shares", lambda row: row["time_s"] != 3)
-    assert hidden(timeline, tables)
-
-
-# --- loading and dropping
-
-
-def test_what_is_loaded_and_dropped_adds_up():
-    shown = show(paging, factory.made())
-    loaded, dropped = (drawn(panel) for panel in shown.panels[:2])
-    assert [panel.title for panel in shown.panels[:2]] == ["two: loaded", "two: dropped"]
-    colour = shown.legend["total-0.1"].colour
-    assert lines(loaded)[colour] == ([0, 1, 2, 3, 4, 5], pytest.approx([40, 40, 60, 60, 60, 70]))  # 20 in one of two
-    assert lines(dropped)[colour][1] == pytest.approx([0, 0, 20, 20, 20, 20])
-    assert lines(loaded)[shown.legend["status_quo"].colour][1] == [20, 20, 40, 40, 40, 40]
-    assert loaded.get_ylim() == dropped.get_ylim()
-
-
-def test_energy_is_counted_as_far_as_all_traces_switch():
-    once = show(paging, factory.made(seeds=(0,)))
-    curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
-    assert curve == ([1, 2], pytest.approx([20, 40]))
-    assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch
-
-
-def test_one_switch_is_no_curve():
-    tables = factory.made(seeds=(0,))
-    tables.drop("shares", lambda row: row["time_s"] < 3)
-    shown = show(paging, tables)
-    assert texts(shown.grids[0])["total-0.1"][0] == "1"
-    assert [panel.title for panel in shown.panels] == ["two: loaded", "two: dropped"]
-
-
-def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
-    tables = factory.made()
-    (grid,) = show(paging, tables).grids
-    assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
-    assert texts(grid)["status_quo"] == ["0", "–", "–", "–", "–", "–"]
-    assert claimed("N-6", tables) == 0
-
-
-def test_who_never_switches_has_nothing_to_show():
-    assert hidden(paging, factory.made(only=("status_quo", "total-1.0")))
-
-
-# --- switching at random
-
-
-def random_switches(tables: Any) -> dict[str, Any]:
-    """What has been drawn by each way of scaling, over the number of switches."""
-    shown = show(switching, tables)
-    found = lines(panel_of(shown, "energy of random switches"))
-    x, _ = found[shown.legend["nested"].colour]
-    assert x == list(range(0, 1001, switching.THIN))
-    return {way: np.array(found[look.colour][1]) for way, look in shown.legend.items()}
-
-
-def test_a_walk_never_stays_and_goes_everywhere_equally_often():
-    for count in (2, 3, 5):
-        stations = np.concatenate([switching.walk(count, np.random.default_rng(seed)) for seed in range(40)])
-        stations = stations.reshape(40, -1)
-        assert stations.shape[1] == 1001
-        often = np.zeros((count, count))
-        np.add.at(often, (stations[:, :-1], stations[:, 1:]), 1)
-        expected = 40_000 * (1 - np.eye(count)) / (count * (count - 1))
-        assert np.abs(often - expected).max() < 5 * np.sqrt(expected.max())  # and nothing at all on the diagonal
-        assert np.diag(often).sum() == 0
-        assert set(stations[:, 0]) == set(range(count))
-
-
-def test_random_switches_draw_what_the_claim_says():
-    tables = factory.made()
-    drawn_j = random_switches(tables)
-    assert all(curve[0] == 0 for curve in drawn_j.values())
-    assert drawn_j["nested"][-1] == pytest.approx(1000 * 20e-3, rel=0.05)  # 10, 20 and 30 kB at 1 uJ for a byte
-    assert drawn_j["independent"][-1] == pytest.approx(1000 * 140e-3 / 3, rel=0.05)  # 30, 50 and 60 kB
-    saved = drawn_j["independent"][-1] - drawn_j["nested"][-1]
-    assert saved == pytest.approx(claimed("N-8", tables), rel=0.05)
-
-
-def test_nested_and_independent_networks_switch_in_the_same_order():
-    """Of the switches between two points so many are between each two networks: whole numbers that add up."""
-    drawn_j = random_switches(factory.made())
-    moved = 1000 * np.diff(np.array([drawn_j["nested"], drawn_j["independent"]]))
-    count = np.full(moved.shape[1], switching.THIN)
-    both = 2 * np.vstack([count, moved])  # two applications, of which a line is the mean
-    often = np.linalg.solve([[1, 1, 1], [10, 20, 30], [30, 60, 50]], both)
-    np.testing.assert_allclose(often, often.round(), atol=1e-6)
-    assert often.round().min() == 0
-    assert often.round().max() > switching.THIN  # the applications do not switch by turns
-
-
-def test_random_switches_are_the_same_again_and_others_for_each_application():
-    first, again = random_switches(factory.made()), random_switches(factory.made())
-    alone = factory.made()
-    alone.drop("variants", lambda row: row["app"] == "b")
-    for way, curve in first.items():
-        assert list(curve) == list(again[way])
-        assert list(curve) != list(random_switches(alone)[way])
-
-
-def test_a_switch_moves_what_lies_between_two_networks_or_both():
-    tables = factory.made()
-    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (2 if row["app"] == "b" else 1))
-    up, down = show(switching, tables).grids
-    assert [grid.title for grid in (up, down)] == [f"switch to a {word} network, kB" for word in ("larger", "smaller")]
-    assert up.columns == ["nested: loaded", "nested: dropped", "independent: loaded", "independent: dropped"]
-    assert texts(up) == {"a": ["20.0", "0.0", "33.3", "13.3"], "b": ["40.0", "0.0", "66.7", "26.7"]}
-    assert texts(down) == {"a": ["0.0", "20.0", "13.3", "33.3"], "b": ["0.0", "40.0", "26.7", "66.7"]}
-
-
-def test_the_heights_that_the_paper_has_are_written_out():
-    axis = panel_of(show(switching, factory.made()), "energy of random switches")
-    drawn_j = random_switches(factory.made())
-    marked = [plots.short(curve[k // switching.THIN]) for curve in drawn_j.values() for k in (250, 500, 750, 1000)]
-    assert sorted(text.get_text() for text in axis.texts) == sorted(marked)
-
-
-def test_who_trains_anew_under_each_seed_is_averaged():
-    tables = factory.made()
-    tables.run.spec["student"] = {"per_seed": True}
-    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (3 if row["cell"].endswith("1") else 1))
-    assert texts(show(switching, tables).grids[0])["a"] == ["40.0", "0.0", "66.7", "26.7"]
-    assert random_switches(tables)["nested"][-1] == pytest.approx(40, rel=0.05)
-
-
-def test_an_application_that_differs_between_workloads_is_two():
-    tables = factory.made()
-    tables.change("runs", workload=lambda row: "two" if row["seed"] == 0 else "other")
-    assert list(show(switching, tables).grids[0].rows) == ["a", "b"]
-    tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] + row["cell"].endswith("1"))
-    assert list(show(switching, tables).grids[0].rows) == ["other · a", "other · b", "two · a", "two · b"]
-
-
-def test_random_switches_need_both_ways_and_devices_that_load():
-    assert hidden(switching, factory.made(only=("status_quo",)))
-    assert hidden(switching, factory.made(only=("total-0.1",)))
-    unmoved = factory.made()
-    unmoved.change("shares", paged_in_bytes=lambda row: 0, paged_out_bytes=lambda row: 0)
-    assert hidden(switching, unmoved)
-    fewer = factory.made()
-    fewer.drop("variants", lambda row: row["cell"].startswith("status_quo") and row["variant"] == 2)
-    assert hidden(switching, fewer)
-
-
-def test_pandas_frames_are_left_as_they_are():
-    tables = factory.made()
-    before = {name: tables.frame(name).copy() for name in ("runs", "shares", "variants")}
-    for figure in OURS:
-        figure.FIGURE.show(view_of(tables.run, tables))
-    for name, frame in before.items():
-        pd.testing.assert_frame_equal(tables.frame(name), frame)

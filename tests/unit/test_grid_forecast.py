@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.cli.progress import Pace
+from driftlab.cli.progress import TimeLeft
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.grid import forecast as forecasts
-from driftlab.platform.grid.forecast import Courses, Meter, forecast, meters_of
+from driftlab.platform.grid.forecast import Meter, WorkEstimates, forecast, meters_of
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.request.cells import cells_of
@@ -30,7 +30,7 @@ DOCUMENT = {
 
 
 def course(system: System):
-    (found,) = Courses(10.0).of(system, [STREAM], live=True)
+    (found,) = WorkEstimates(10.0).of(system, [STREAM], live=True)
     return found
 
 
@@ -73,7 +73,9 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
 def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
-    meter = Meter(cell, Courses(30.0).of(cell.system, [cell.devices[0].tenants[0].stream], live=True), told.append)
+    meter = Meter(
+        cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].tenants[0].stream], live=True), told.append
+    )
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S
@@ -99,7 +101,7 @@ def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
 
 
 def test_the_pace_leaves_the_start_of_workers_out():
-    pace = Pace(100.0)
+    pace = TimeLeft(100.0)
     for now_s, work in ((30.0, 2.0), (31.0, 2.0)):  # half a minute before anything was reported
         pace.advanced(work, now_s)
         assert pace.left_s is None  # too little to tell

@@ -6,21 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import learning_factory as factory
 import numpy as np
 import pytest
-from learning_factory import (
-    FORWARD_S,
-    FROM_TEACHER,
-    LABEL_J,
-    LABEL_S,
-    ON_DEVICE,
-    ON_SERVER,
-    PHONE,
-    TEACHER,
-    OnDevice,
-    on_device,
-    seconds,
-)
 from loop_factory import (
     COST,
     FPS,
@@ -70,14 +58,14 @@ class TestTrials:
     DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
     LOOKS = Passes((5,))
     WORKS = tuple(Passes((4,) * steps + (5,), (4,) * steps) for steps in (10, 20))
-    TRIAL_S = sum(3 * steps * FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, PHONE, batch=5)
-    TRIAL_J = sum(need_of(COST, PHONE, passes).joules for passes in (LOOKS, *WORKS))
+    TRIAL_S = sum(3 * steps * factory.FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, factory.PHONE, batch=5)
+    TRIAL_J = sum(need_of(COST, factory.PHONE, passes).joules for passes in (LOOKS, *WORKS))
 
     def ran(self, way: int | None, **more: Any) -> tuple[FakeSession, Any, Chooser]:
         scheduler = Chooser(way)
-        session = on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
-        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **TEACHER, **more}
-        session, loop = run(OnDevice(uploads(5.0)), session=session, **given)
+        session = factory.on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
+        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
+        session, loop = run(factory.OnDevice(uploads(5.0)), session=session, **given)
         return session, loop, scheduler
 
     def test_it_is_asked_for_every_reason_in_order(self):
@@ -87,7 +75,7 @@ class TestTrials:
         asked = [(window.reason, window.start_s) for window in scheduler.asked]
         assert [reason for reason, _ in asked] == ["window", "offer", "offer", "end", "window", "go", "window", "come"]
         assert [at for reason, at in asked if reason != "end"] == pytest.approx(
-            [0, 5, 5 + (LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
+            [0, 5, 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
         )
 
     def test_ways_are_offered_with_what_they_take_and_what_they_would_reach(self):
@@ -96,7 +84,9 @@ class TestTrials:
         assert offered.state == "offered"
         assert offered.now == 0.5
         assert [way.accuracy for way in offered.ways] == [0.6, 0.7]
-        assert [way.need.alone_s for way in offered.ways] == pytest.approx([3 * n * FORWARD_S for n in (10, 20)])
+        assert [way.need.alone_s for way in offered.ways] == pytest.approx(
+            [3 * n * factory.FORWARD_S for n in (10, 20)]
+        )
         (tried,) = session.of("try_out")
         assert tried.args[1] == (Phase(10), Phase(20))
 
@@ -106,14 +96,14 @@ class TestTrials:
         (update,) = rows(loop, "updates")
         assert session.of("train")[0].args[0].phase == Phase(steps)
         assert update["way"] == f"{steps} steps"
-        begun_s = 5 + (LABEL_S + self.TRIAL_S) / 0.4
+        begun_s = 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4
         assert update["train_start_s"] == pytest.approx(begun_s)
-        assert update["train_end_s"] == pytest.approx(begun_s + 3 * steps * FORWARD_S / 0.4)
-        assert update["work_s"] == pytest.approx(LABEL_S + self.TRIAL_S + 3 * steps * FORWARD_S)
-        phase_j = need_of(COST, PHONE, Passes((4,) * steps, (4,) * steps)).joules
+        assert update["train_end_s"] == pytest.approx(begun_s + 3 * steps * factory.FORWARD_S / 0.4)
+        assert update["work_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S + 3 * steps * factory.FORWARD_S)
+        phase_j = need_of(COST, factory.PHONE, Passes((4,) * steps, (4,) * steps)).joules
         (device,) = rows(loop, "devices")
         assert device["learning_j"] == pytest.approx(self.TRIAL_J + phase_j)
-        assert device["labelling_j"] == pytest.approx(LABEL_J)
+        assert device["labelling_j"] == pytest.approx(factory.LABEL_J)
 
     def test_while_it_learns_it_is_told_what_is_left(self):
         """A window begins in the middle of the phase."""
@@ -123,17 +113,17 @@ class TestTrials:
             for window in scheduler.asked
             if window.reason == "window" and window.demands[0].learning is not None
         )
-        begun_s = 5 + (LABEL_S + self.TRIAL_S) / 0.4
-        assert begun_s < 5.6 < begun_s + 60 * FORWARD_S / 0.4
+        begun_s = 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4
+        assert begun_s < 5.6 < begun_s + 60 * factory.FORWARD_S / 0.4
         assert (running.state, running.now, running.then) == ("running", 0.5, 0.7)
-        assert running.left.alone_s == pytest.approx(60 * FORWARD_S - (5.6 - begun_s) * 0.4)
+        assert running.left.alone_s == pytest.approx(60 * factory.FORWARD_S - (5.6 - begun_s) * 0.4)
 
     @pytest.mark.parametrize("way", [None, 2])
     def test_without_a_way_nothing_is_learned_and_a_row_says_so(self, way):
         session, loop, _ = self.ran(way)
         (update,) = rows(loop, "updates")
         assert (update["reason"], update["train_start_s"], update["iterations"]) == (DECLINED, None, 0)
-        assert update["work_s"] == pytest.approx(LABEL_S + self.TRIAL_S)  # finding out was not free
+        assert update["work_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S)  # finding out was not free
         assert not session.of("train")
         assert rows(loop, "devices")[0]["learning_j"] == pytest.approx(self.TRIAL_J)
 
@@ -157,9 +147,9 @@ class TestBetweenWindows:
     FAMILY = tuple(Variant(name, None, 100, 0.01) for name in "sl")
 
     def ran(self, *send_s: float, steps: int = 50) -> tuple[FakeSession, Any, Switcher]:
-        scheduler, session = Switcher(), on_device(switch=lambda node, variant: variant)
-        given = {"measured": self.FAMILY, "scheduling": Given(scheduler), "session": session, **TEACHER}
-        session, loop = run(OnDevice(uploads(*send_s), Phase(steps)), **given)
+        scheduler, session = Switcher(), factory.on_device(switch=lambda node, variant: variant)
+        given = {"measured": self.FAMILY, "scheduling": Given(scheduler), "session": session, **factory.TEACHER}
+        session, loop = run(factory.OnDevice(uploads(*send_s), Phase(steps)), **given)
         return session, loop, scheduler
 
     def test_a_device_switches_when_the_scheduler_grants_another_network(self):
@@ -178,7 +168,7 @@ class TestBetweenWindows:
         _, loop, scheduler = self.ran(29.0, steps=2000)
         assert min(window.window_s for window in scheduler.asked) > 0
         assert 29.0 < max(window.start_s for window in scheduler.asked) < 29.5
-        assert seconds(loop, "segmentation") == pytest.approx(30.0)
+        assert factory.seconds(loop, "segmentation") == pytest.approx(30.0)
 
 
 # Running on -----------------------------------------------------------------------------------------------------------
@@ -203,7 +193,7 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("streaming", "adaptation"),
         [
-            (ON_SERVER, FROM_TEACHER),
+            (factory.ON_SERVER, factory.FROM_TEACHER),
             (Member("streaming", "local"), Member("adaptation", "tent", (("stream_batch", 4),))),
         ],
         ids=["ams", "tent"],
@@ -297,7 +287,12 @@ class LateSession(FakeSession):
 @pytest.mark.parametrize("verb", ["capture", "upload", "watch", "store", "forget", "train", "apply"])
 def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
     session = LateSession(verb, 0.3, capture=lambda node, start_s, stop_s: Captured(1, has_truth=True))
-    given = {"clock": "wall", "window_s": 0.1, "server": Site(PHONE, 0.001, 1e-4), "link": replace(WIRE, rtt_ms=0.0)}
+    given = {
+        "clock": "wall",
+        "window_s": 0.1,
+        "server": Site(factory.PHONE, 0.001, 1e-4),
+        "link": replace(WIRE, rtt_ms=0.0),
+    }
     given["link"] = replace(given["link"], up_kbps=1e6, down_kbps=1e6)
     session, loop = run(Scripted(uploads(0.05)), session=session, devices=2, duration_s=0.4, **given)
     assert session.blocked_s < 0.05
@@ -375,7 +370,7 @@ class TestFaultyMembers:
 
     @pytest.mark.parametrize("place", ["device", "server"])
     def test_in_a_phase_the_update_s_row_says_why_and_the_device_goes_on(self, how, place):
-        streaming = {"device": ON_DEVICE, "server": ON_SERVER}[place]
+        streaming = {"device": factory.ON_DEVICE, "server": factory.ON_SERVER}[place]
         loop = run_real(streaming, Given(Faulty(how), "shot"), member_limit_s=0.5)
         first, second = [(row["reason"], row["accepted"]) for row in rows(loop, "updates")][:2]
         assert first == (None, True)

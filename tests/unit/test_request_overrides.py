@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,9 +80,8 @@ def test_numbers_in_a_file_are_read_alike():
     ],
 )
 def test_a_key_stands_only_once(text, said):
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match=f"^{re.escape(said)}"):
         read_yaml(text)
-    assert str(caught.value).startswith(said)
     with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):
         apply_overrides({"a": 0}, ["a={b: 1, b: 2}"])
 

@@ -216,13 +216,12 @@ def test_a_wrong_question_is_a_request_error(run):
         open_run(run).table("frame")
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path, run):
-    with pytest.raises(DataError, match="not there"):
-        open_run(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="a file"):
-        open_run(run / "spec.yaml")
-    with pytest.raises(DataError, match="not a run folder"):
-        open_run(tmp_path)
+@pytest.mark.parametrize(
+    ("place", "said"), [("nowhere", "not there"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
+)
+def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, said):
+    with pytest.raises(DataError, match=said):
+        open_run(tmp_path / place)
 
 
 def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):

@@ -12,6 +12,7 @@ import results_factory as factory
 from tables_factory import Made
 
 import driftlab
+from driftlab.datasets.frames import NO_CLASS
 from driftlab.platform.loop.rows import class_columns, system_columns
 from driftlab.platform.request.cells import resolved, systems_of
 from driftlab.platform.request.experiment import parse
@@ -19,13 +20,24 @@ from driftlab.platform.results.analysis.cells import members, slot, slots
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.recorder import Recorder, as_table
 from driftlab.platform.results.tables.systems import recorded_slots, slots_of
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 SYSTEMS: list[Any] = [
     "no_custom",
     {"name": "mine", "base": "ams", "streaming": {"name": "ams", "interval_s": 3, "patience": 0.6}},
     {"name": "sizes", "base": "nestdnn", "scaling": {"name": "nested", "keep": [1.0, 0.5]}},
 ]
-CONFUSIONS = np.array([[6, 2, 0], [1, 3, 0], [0, 0, 0]])
+CONFUSIONS = np.array([[[6, 2, 0], [1, 3, 0], [0, 0, 0]]])
+
+
+def counted(task: Task, by_class: Any, device: str = "d") -> SimpleNamespace:
+    account, context = SimpleNamespace(by_class=by_class), SimpleNamespace(task=task)
+    return SimpleNamespace(device=device, app="a", account=account, context=context)
+
+
+def segmented(device: str = "d") -> SimpleNamespace:
+    none = np.empty(0)
+    return counted(SEGMENTATION, SEGMENTATION.by_class(CONFUSIONS, none, none, 3), device)
 
 
 def made() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -54,15 +66,22 @@ def test_slots_are_read_from_the_table_and_of_older_runs_from_the_spec():
 
 
 def test_classes_are_counted_over_the_session():
-    app = SimpleNamespace(device="d", app="a", account=SimpleNamespace(counts=CONFUSIONS))
-    table = as_table("classes", "c", [class_columns(app)]).to_pydict()
+    table = as_table("classes", "c", [class_columns(segmented())]).to_pydict()
     assert (table["truth"], table["predicted"], table["hits"]) == ([8, 4, 0], [7, 5, 0], [6, 3, 0])
     assert table["score"] == [pytest.approx(6 / 9), 0.5, None]
 
 
-@pytest.mark.parametrize("counts", [None, np.array([3, 4]), np.array([1, 2, 3])])
-def test_tasks_that_do_not_count_by_class_leave_no_rows(counts: Any):
-    assert class_columns(SimpleNamespace(device="d", app="a", account=SimpleNamespace(counts=counts))) is None
+def test_frames_are_counted_by_class_where_their_truth_is_known():
+    truth, predicted = np.array([0, 0, 0, 1, 2, NO_CLASS]), np.array([0, 0, 1, 1, 1, 2])
+    by_class = CLASSIFICATION.by_class(CLASSIFICATION.counts(predicted, truth, 4), predicted, truth, 4)
+    table = as_table("classes", "c", [class_columns(counted(CLASSIFICATION, by_class))]).to_pydict()
+    assert (table["truth"], table["predicted"], table["hits"]) == ([3, 1, 1, 0], [2, 3, 0, 0], [2, 1, 0, 0])
+    assert table["score"] == [pytest.approx(2 / 3), 1.0, 0.0, None]
+
+
+def test_tasks_that_do_not_count_by_class_leave_no_rows():
+    assert DETECTION.by_class(np.array([[1, 2, 3]]), np.empty(0), np.empty(0), 2) is None
+    assert class_columns(counted(DETECTION, None)) is None
 
 
 def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
@@ -79,8 +98,9 @@ def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
 def test_scores_by_class_are_those_of_the_table(tmp_path: Path):
     folder = factory.make_run(tmp_path, systems=("no_custom",), workloads=("w",), seeds=(0,), pictures=False)
     rows = factory.rows("no_custom", "w", 0, 10.0, 1.0, False)
-    app = SimpleNamespace(device="cam-0", app="a", account=SimpleNamespace(counts=CONFUSIONS))
-    Recorder(str(folder)).write("no_custom/w/two-phones/seed-0", {**rows, "classes": [class_columns(app)]})
+    Recorder(str(folder)).write(
+        "no_custom/w/two-phones/seed-0", {**rows, "classes": [class_columns(segmented("cam-0"))]}
+    )
     found = driftlab.open_run(folder).classes()
     assert found[["system", "seed", "class", "hits"]].to_numpy().tolist() == [
         ["no_custom", 0, 0, 6],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.analysis.pairing import pairs
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot, recorded_slots, slots_of
 
@@ -63,28 +64,32 @@ def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
     return bool((of[family][parameter] if dot else of[family].name) == value)
 
 
-def side_by_side(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
-    """Put a column of two systems into one row per cell that both have: `ours`, `theirs`."""
-    runs = done(tables).dropna(subset=[column])
-    left, right = (runs[runs["system"] == system][[*CELL, column]] for system in (ours, theirs))
-    both = left.merge(right, on=CELL)
-    return both.rename(columns={f"{column}_x": "ours", f"{column}_y": "theirs"})
-
-
 def gains(frames: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     """Put every frame beside the same one of the system that does nothing: `gain`."""
     both = frames.merge(plain[[*FRAME, "score_frame"]], on=FRAME, suffixes=("", "_plain"))
     return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
 
 
+def differences(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.Series:
+    """Subtract what one system measured from what another did, cell by cell."""
+    both = pairs(tables, ours, theirs, column)
+    return both["ours"] - both["theirs"]
+
+
+def ratios(tables: Tables, ours: str, theirs: str, column: str) -> pd.Series:
+    """Divide what one system measured by what another did, cell by cell."""
+    both = pairs(tables, ours, theirs, column)
+    return both["ours"] / both["theirs"]
+
+
 def difference(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
     """Average the difference of two systems' scores over workloads, then over seeds."""
-    both = side_by_side(tables, ours, theirs)
-    if both.empty:
+    found = differences(tables, ours, theirs)
+    if found.empty:
         return Untestable(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
-    gains = (both["ours"] - both["theirs"]).groupby(both["workload"]).mean()
+    gains = found.groupby("workload").mean()
     note = f"{gains.min():+.3f} on {gains.idxmin()} to {gains.max():+.3f} on {gains.idxmax()}"
-    return over_seeds(both.assign(value=both["ours"] - both["theirs"]), note)
+    return over_seeds(found, note)
 
 
 def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
@@ -141,8 +146,8 @@ def labels_of(tables: Tables) -> dict[str, str]:
     return {**{part["name"]: part["name"] for part in parts}, **names}
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Make a table of cells with a `seed` and a `value`; no rows are a table too."""
+def by_seed(values: Sequence[tuple[int, float]]) -> pd.Series:
+    """Make a series of values from pairs of a seed and a value; there may be none."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=["seed", "value"])
+    return pd.DataFrame(values, columns=["seed", "value"]).set_index("seed")["value"]

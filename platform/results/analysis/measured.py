@@ -39,31 +39,31 @@ class Untestable:
     reason: str
 
 
-def over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
-    """Average a `value` over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
-    found = interval(cells.groupby("seed")["value"].mean())
+def over_seeds(values: pd.Series, note: str = "") -> Measured | Untestable:
+    """Average values over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
+    found = interval(values.groupby("seed").mean())
     if found is None:
         return Untestable("nothing was measured")
     return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note))
 
 
-def ratio_over_seeds(cells: pd.DataFrame, note: str = "") -> Measured | Untestable:
-    """Average a `value` as factors are averaged: by its logarithm."""
-    found = over_seeds(cells.assign(value=cells["value"].map(math.log)), note)
+def ratio_over_seeds(ratios: pd.Series, note: str = "") -> Measured | Untestable:
+    """Average factors as factors are averaged: by their logarithm."""
+    found = over_seeds(ratios.map(math.log), note)
     if isinstance(found, Untestable) or found.low is None or found.high is None:
         return found
     return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note)
 
 
-def lowest(cells: pd.DataFrame, *, chosen_after: bool) -> Measured | Untestable:
-    """Take the workload whose `value` is lowest over seeds: by its interval's lower end if all workloads have to hold.
+def lowest(values: pd.Series, *, chosen_after: bool) -> Measured | Untestable:
+    """Take the workload that is lowest over seeds: by its interval's lower end if all workloads have to hold.
 
     Where a claim needs only one workload, it is the one with the lowest mean. The worst of many is low by chance too:
     `chosen_after` divides the chance of an interval that misses by their number (Bonferroni).
     """
     from scipy.special import stdtrit
 
-    found = {name: interval(part["value"]) for name, part in cells.groupby("workload")}
+    found = {name: interval(part) for name, part in values.groupby("workload")}
     known = {name: value for name, value in found.items() if value is not None and value.low is not None}
     if not known:
         return Untestable(MORE_SEEDS)

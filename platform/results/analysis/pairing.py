@@ -109,6 +109,12 @@ def compare(
         raise unknown_name("place to compare by", by, ("workload", "fleet", "app"))
     if by == "app" and "app" not in TABLES[table].names:
         raise RequestError(f"Table '{table}' has no applications to compare by. Name a column such as shares.accuracy.")
+    runs = tables.frame("runs")
+    if ours == theirs:
+        raise RequestError(f"'{ours}' is compared with itself. Name two systems.")
+    for system in (ours, theirs):
+        if system not in set(runs["system"]):
+            raise unknown_name("system in this run", system, runs["system"].unique())
     both = pairs(tables, ours, theirs, column)
     unit = note(TABLES[table].field(name), "unit")
     less = unit in LESS_IS_BETTER if less_is_better is None else less_is_better
@@ -118,24 +124,16 @@ def compare(
 
 
 def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
-    """List what both systems measured in the same place: one row per place and seed, with `ours` and `theirs`."""
+    """List `ours` and `theirs` by place and seed, wherever both systems were measured; of none there are no rows."""
     table, name = _column(column)
     runs = tables.frame("runs")
-    if ours == theirs:
-        raise RequestError(f"'{ours}' is compared with itself. Name two systems.")
-    for system in (ours, theirs):
-        if system not in set(runs["system"]):
-            raise unknown_name("system in this run", system, runs["system"].unique())
     done = runs[runs["status"] == "done"]
     identity = done[["cell", "system", "workload", "fleet", "seed"]]
     rows = done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
     key = [place for place in PLACES if place in rows.columns] + ["seed"]
     means = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])[name].mean().reset_index()
-    left, right = (
-        means[means["system"] == system].drop(columns="system").rename(columns={name: side})
-        for system, side in ((ours, "ours"), (theirs, "theirs"))
-    )
-    return left.merge(right, on=key)
+    left, right = (means[means["system"] == system].set_index(key)[name] for system in (ours, theirs))
+    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
 
 
 def verdict(found: Interval | None, *, less_is_better: bool = False) -> Answer:

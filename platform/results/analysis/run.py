@@ -20,13 +20,7 @@ class StudiedRun(Run):
     """A run folder that answers questions about its tables."""
 
     def compare(
-        self,
-        ours: str,
-        theirs: str,
-        column: str = "score",
-        *,
-        by: str = "workload",
-        less_is_better: bool | None = None,
+        self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
     ) -> Comparison:
         """Compare two systems over the seeds that both ran: better, worse or cannot tell (see `pairing.compare`)."""
         from driftlab.platform.results.analysis.pairing import compare
@@ -34,7 +28,7 @@ class StudiedRun(Run):
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
 
     def classes(self) -> pd.DataFrame:
-        """List how every class fared under every system; only pixels are counted by class, since schema 4.2."""
+        """List how every class fared under every system; since schema 4.2, of detection none."""
         return self.frame("class_scores")
 
 

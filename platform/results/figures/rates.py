@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results.analysis.cells import labels_of, uploads
+from driftlab.platform.results.analysis.cells import uploads
+from driftlab.platform.results.analysis.scenery import sceneries
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
@@ -75,20 +75,16 @@ def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
 
 
 def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
-    """Tell when the camera of a street stands, if it moves at other times."""
+    """Tell when the camera of a street is stationary, if it moves at other times."""
     import numpy as np
 
-    from driftlab.datasets.streets.travel import draw_travel
-
-    stream = _one_stream(sent).iloc[0]
-    name = labels_of(view.tables).get(stream["workload"], "").removeprefix("streets/")
-    if name not in PRESETS:
+    stream = _one_stream(sent)
+    found = sceneries(view.tables, stream["cell"])
+    way = found[found["device"] == stream["device"].iloc[0]]["way"].iloc[0]
+    if way is None:
         return []
-    devices = view.tables.frame("devices")
-    own = devices[(devices["cell"] == stream["cell"]) & (devices["device"] == stream["device"])]
-    travel = draw_travel(PRESETS[name], int(own["stream_seed"].iloc[0]))
-    times_s = np.arange(0.0, float(_one_stream(sent)["queued_s"].max()), 0.5)
-    stands = np.diff([travel.distance_m(time_s) for time_s in times_s]) <= 0
+    times_s, travelled_m = way[way["time_s"] < stream["queued_s"].max()][["time_s", "travelled_m"]].to_numpy().T
+    stands = np.diff(travelled_m) <= 0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], stands.astype(int), [0]])))
     if stands.all() or not stands.any():
         return []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures.plots import Looks
-from driftlab.platform.results.report.pictures import address, first_stream, noted, spread
+from driftlab.platform.results.report.pictures import Moments, address, first_stream, noted, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +31,9 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Film:
+class Film(Moments):
     """One device's stream as several systems saw it."""
 
-    setting: str
-    device: str
-    seed: int
-    times_s: tuple[float, ...]
     aspect: float  # width over height of a moment
     tiles: tuple[Tile, ...]
 
@@ -61,7 +57,7 @@ def film(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, looks
         notes = noted(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
         tiles.append(Tile(system, _sprite(own["prediction"], times, size), notes))
     first = here.iloc[0]
-    return Film(first["setting"], first["device"], int(first["seed"]), times, size[0] / size[1], tuple(tiles))
+    return Film(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
 
 
 def _cast(here: pd.DataFrame, looks: Looks) -> list[str]:

@@ -28,13 +28,19 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Strip:
-    """What one device showed and what each system saw, moment by moment."""
+class Moments:
+    """Where and when pictures were taken."""
 
+    times_s: tuple[float, ...]
     setting: str
     device: str
     seed: int
-    times_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Strip(Moments):
+    """What one device showed and what each system saw, moment by moment."""
+
     rows: tuple[tuple[str, tuple[Picture, ...]], ...]  # label of the row, one picture per moment
     classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
 
@@ -93,7 +99,7 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
         sources = [_source(own["prediction"].get(time_s)) for time_s in times]
         rows.append((system, tuple(map(Picture, sources, notes))))
     maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]
-    return Strip(setting, device, int(here["seed"].iloc[0]), times, tuple(rows), _classes(maps))
+    return Strip(times, setting, device, int(here["seed"].iloc[0]), tuple(rows), _classes(maps))
 
 
 def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 # Major.minor. A new column or table raises the minor version: files of all of them read (see `recorder.read_file`). A
 # column that changes its meaning or type raises the major version. "4" is 4.0.
-SCHEMA_VERSION = "4.2"
+SCHEMA_VERSION = "4.3"
 FIRST = "4"  # version of the tables that say nothing else
 HOST = "host_"
 
@@ -32,6 +32,9 @@ def column(
     if name.startswith(HOST):
         metadata["host"] = "true"
     return pa.field(name, kind, nullable=bool(null), metadata=metadata)
+
+
+PLACE = (column("device", TEXT, "which device"), column("app", TEXT, "which application on it"))
 
 
 def table_of(name: str, meaning: str, *columns: pa.Field, since: str = FIRST) -> pa.Schema:

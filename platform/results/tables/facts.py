@@ -1,8 +1,8 @@
-"""Tables of what a cell was made of, and of what was counted by class."""
+"""Tables of what a cell was made of, of what was counted by class, and of how its cameras moved."""
 
 from __future__ import annotations
 
-from driftlab.platform.results.tables.columns import COUNT, INDEX, REAL, TEXT, column, table_of
+from driftlab.platform.results.tables.columns import COUNT, INDEX, PLACE, REAL, TEXT, column, table_of
 
 SYSTEMS = table_of(
     "systems",
@@ -15,15 +15,25 @@ SYSTEMS = table_of(
     since="4.2",
 )
 
+_ABSENT = "the class does not occur"
+
 CLASSES = table_of(
     "classes",
-    "One row per application and class of its task: what was counted over the session, where pixels are named.",
-    column("device", TEXT, "which device"),
-    column("app", TEXT, "which application on it"),
+    "One row per application and class of its task: what was counted over the session; none of detection.",
+    *PLACE,
     column("class", INDEX, "number of the class in the task's list"),
-    column("truth", COUNT, "pixels of the class", "pixels"),
-    column("predicted", COUNT, "pixels that were taken for it", "pixels"),
-    column("hits", COUNT, "pixels of the class that were taken for it", "pixels"),
-    column("score", REAL, "intersection over union, 0 to 1", null="the class is in neither truth nor prediction"),
+    column("truth", COUNT, "pixels or frames of the class"),
+    column("predicted", COUNT, "those that were taken for it"),
+    column("hits", COUNT, "those of the class that were taken for it"),
+    column("score", REAL, "of pixels intersection over union, of frames the share that is right, 0 to 1", null=_ABSENT),
     since="4.2",
+)
+
+MOTION = table_of(
+    "motion",
+    "One row per device and half second: where the camera of its (first) stream is, if that is a procedural street.",
+    column("device", TEXT, "which device"),
+    column("time_s", REAL, "since the session began", "s"),
+    column("travelled_m", REAL, "way of the camera until then", "m"),
+    since="4.3",
 )

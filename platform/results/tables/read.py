@@ -19,6 +19,7 @@ from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import BaseModel
 
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
@@ -117,7 +118,7 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     import yaml
 
     from driftlab.platform.core.documents import read_text, read_yaml
-    from driftlab.platform.results.tables.shapes import Spec, shape_fault
+    from driftlab.platform.results.tables.shapes import Spec
 
     if not folder.is_dir():
         what = "a file" if folder.exists() else "not there"
@@ -131,17 +132,13 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
-    if not isinstance(spec, dict):
-        raise DataError(f"'{file}' is not a mapping of settings. Start the experiment again.")
-    if fault := shape_fault(Spec, spec):
-        raise DataError(f"'{file}' cannot be read ({fault}). Put back what was changed, or start the experiment again.")
-    return spec
+    return _shaped(spec, Spec, file, "mapping of settings", "Put back what was changed, or start the experiment again.")
 
 
 def read_info(folder: Path) -> Mapping[str, Any]:
     """Read on what a run was made."""
     from driftlab.platform.core.documents import read_json, read_text
-    from driftlab.platform.results.tables.shapes import Info, shape_fault
+    from driftlab.platform.results.tables.shapes import Info
 
     file = folder / "run.json"
     try:
@@ -150,11 +147,18 @@ def read_info(folder: Path) -> Mapping[str, Any]:
         return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
     except (OSError, ValueError, DataError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
-    if not isinstance(info, dict):
-        raise DataError(f"'{file}' is not a JSON object. {_cure(folder)}")
-    if fault := shape_fault(Info, info):
-        raise DataError(f"'{file}' cannot be read ({fault}). Remove it: {_cure(folder)}")
-    return info
+    return _shaped(info, Info, file, "JSON object", f"Remove it: {_cure(folder)}")
+
+
+def _shaped(document: Any, shape: type[BaseModel], file: Path, kind: str, cure: str) -> Mapping[str, Any]:
+    """Refuse a document of another shape than readers of a run rely on."""
+    from driftlab.platform.results.tables.shapes import shape_fault
+
+    if not isinstance(document, dict):
+        raise DataError(f"'{file}' is not a {kind}. {cure}")
+    if fault := shape_fault(shape, document):
+        raise DataError(f"'{file}' cannot be read ({fault}). {cure}")
+    return document
 
 
 def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:

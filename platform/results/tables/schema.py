@@ -21,6 +21,7 @@ from driftlab.platform.results.tables.columns import (
     FLAG,
     HOST,
     INDEX,
+    PLACE,
     PNG,
     REAL,
     SCHEMA_VERSION,
@@ -30,7 +31,7 @@ from driftlab.platform.results.tables.columns import (
     ordered,
     table_of,
 )
-from driftlab.platform.results.tables.facts import CLASSES, SYSTEMS
+from driftlab.platform.results.tables.facts import CLASSES, MOTION, SYSTEMS
 
 _PURPOSES = {
     "answering": "networks that answer frames",
@@ -99,8 +100,7 @@ _RUNS = table_of(
 _FRAMES = table_of(
     "frames",
     "One row per frame and application: what was shown, what was seen.",
-    column("device", TEXT, "which device"),
-    column("app", TEXT, "which application on it"),
+    *PLACE,
     column("frame", INDEX, "number of the frame in the stream"),
     column("time_s", REAL, "when the frame was shown", "s"),
     column("scene", INDEX, "which scene it shows; a scene that comes back keeps its number"),
@@ -191,8 +191,7 @@ _UPDATES = table_of(
 _ADAPTATIONS = table_of(
     "adaptations",
     "One row per batch of its stream that an application learned from on its device, or could not learn from.",
-    column("device", TEXT, "which device"),
-    column("app", TEXT, "which application on it"),
+    *PLACE,
     column("version", INDEX, "version of the model from then on"),
     column("frames", COUNT, "frames in the batch", "frames"),
     column("start_s", REAL, "when learning began", "s", null="the session ended before"),
@@ -217,8 +216,7 @@ _KNOWN = "accuracy that schedulers go by: on other held-out data, unless somebod
 _SHARES = table_of(
     "shares",
     "One row per application and stretch of time in which its share stays: what the scheduler gave it.",
-    column("device", TEXT, "which device"),
-    column("app", TEXT, "which application on it"),
+    *PLACE,
     column("time_s", REAL, "when the stretch began", "s"),
     column("window_s", REAL, "how long it really lasted", "s"),
     column("share", REAL, "share of the device's compute that answers frames, 0 to 1; 0: it waits"),
@@ -244,8 +242,7 @@ _SHARES = table_of(
 _VARIANTS = table_of(
     "variants",
     "One row per application of a device and network that it could run there.",
-    column("device", TEXT, "which device"),
-    column("app", TEXT, "which application on it"),
+    *PLACE,
     column("variant", INDEX, "number of the network, from the smallest on"),
     column("network", TEXT, "its name"),
     column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
@@ -257,6 +254,8 @@ _VARIANTS = table_of(
     column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),
 )
 
+_UNKNOWN = f"it is no procedural street, or {_GIVEN}"
+
 _DEVICES = table_of(
     "devices",
     "One row per device.",
@@ -264,6 +263,8 @@ _DEVICES = table_of(
     column("hardware", TEXT, "its hardware profile"),
     column("link", TEXT, "its link"),
     column("stream_seed", COUNT, "seed of the stream that its (first) application watches"),
+    column("steady", FLAG, "whether that stream has one scene for ever, before a stationary camera", null=_UNKNOWN),
+    column("drifts", FLAG, "whether light and weather of its scenes move on to other looks", null=_UNKNOWN),
     column("frames", COUNT, "frames its camera saw", "frames", null=_GIVEN),
     column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
     column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
@@ -308,6 +309,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "devices": _DEVICES,
         "systems": SYSTEMS,
         "classes": CLASSES,
+        "motion": MOTION,
         "pictures": _PICTURES,
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import losses, members, table_of
+from driftlab.platform.results.analysis.cells import by_seed, losses, members
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
@@ -24,10 +24,9 @@ def devices_gained(tables: Tables) -> Measured | Untestable:
         return Untestable(f"needs AMS with and without slowdown {SHARING}")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
         return Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
-    served = _served(adaptive).merge(_served(steady), on="seed", suffixes=("", "_steady"))
-    note = f"{served['value'].mean():.3g} with, {served['value_steady'].mean():.3g} without"
-    note += f"; tried up to {adaptive['devices'].max()}"
-    return over_seeds(served.assign(value=served["value"] - served["value_steady"]), note)
+    served, without = _served(adaptive), _served(steady)
+    note = f"{served.mean():.3g} with, {without.mean():.3g} without; tried up to {adaptive['devices'].max()}"
+    return over_seeds(served - without, note)
 
 
 def devices_served(tables: Tables) -> Measured | Untestable:
@@ -36,7 +35,7 @@ def devices_served(tables: Tables) -> Measured | Untestable:
     if lost.empty:
         return Untestable(f"needs AMS with and without patience {SHARING}")
     served, most = _served(lost), int(lost["devices"].max())
-    if (served["value"] == most).all() and most < MORE:
+    if (served == most).all() and most < MORE:
         return Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
     means = lost.groupby("devices")["loss"].mean()
     return over_seeds(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
@@ -50,7 +49,7 @@ def room_made(tables: Tables) -> Measured | Untestable:
     most = plain["devices"].max()
     means = [lost[lost["devices"] == most].groupby("seed")["loss"].mean() for lost in (plain, patient)]
     note = f"of {most} devices each loses {means[1].mean():.3f} instead of {means[0].mean():.3f}"
-    return over_seeds((means[0] - means[1]).rename("value").reset_index(), note)
+    return over_seeds(means[0] - means[1], note)
 
 
 def _patient_and_not(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -73,11 +72,11 @@ def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
     return next((name for name, kind in kinds.items() if kind == (slowdown, patient)), "")
 
 
-def _served(lost: pd.DataFrame) -> pd.DataFrame:
+def _served(lost: pd.DataFrame) -> pd.Series:
     """Find, for every seed, the largest fleet up to which waiting costs less than the limit."""
     rows = []
     for seed, own in lost.groupby("seed"):
         means = own.groupby("devices")["loss"].mean()
         small = means.index[(means < LOSS).cummin()]
-        rows.append({"seed": seed, "value": max(small, default=1)})
-    return table_of(rows)
+        rows.append((seed, max(small, default=1)))
+    return by_seed(rows)

@@ -6,14 +6,13 @@ A sampling rate is what an upload brought over the time since the upload before.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.datasets.streets.presets import PRESETS, StreetPreset
-from driftlab.platform.results.analysis.cells import CELL, done, first_of, labels_of, members, slot, table_of, uploads
+from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, members, slot, uploads
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.analysis.scenery import sceneries
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ def short_horizon_ages(tables: Tables) -> Measured | Untestable:
     runs = done(tables)
     wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
-    value = ((short_soon - short_late) - (long_soon - long_late)).dropna()
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
-    return over_seeds(value.rename("value").reset_index(), note)
+    return over_seeds((short_soon - short_late) - (long_soon - long_late), note)
 
 
 def best_horizon(tables: Tables) -> Measured | Untestable:
@@ -79,39 +77,35 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
 
     A buffer is filled at the rate that the labels of the two intervals before it asked for, so their speed counts.
     """
-    from driftlab.datasets.streets.travel import draw_travel
-
-    buffers = _on(
-        tables, _buffers(tables), lambda preset: {speed > 0 for _, speed in preset.speed_mps} == {True, False}
-    )
+    buffers, rows = _buffers(tables), []
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
-    rows = []
-    for (name, seed, stream_seed, _), part in buffers.groupby(["preset", "seed", "stream_seed", "app"]):
-        travel = draw_travel(PRESETS[name], stream_seed)
+    for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
+        way = part["way"].iloc[0]
+        if way is None or set(way["travelled_m"].diff().dropna() > 0) != {True, False}:
+            continue
         later = part[part["start_s"] > 2 * part["gap_s"]]
-        moved_m = [
-            travel.distance_m(row.start_s) - travel.distance_m(row.start_s - 2 * row.gap_s)
-            for row in later.itertuples()
-        ]
-        speed = np.array(moved_m) / (2 * later["gap_s"])
+        began_m, ended_m = (
+            np.interp(later["start_s"] - ago * later["gap_s"], way["time_s"], way["travelled_m"]) for ago in (2, 0)
+        )
+        speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
-        rows.append({"seed": seed, "value": later["rate"][fast].mean() - later["rate"][~fast].mean()})
+        rows.append((seed, later["rate"][fast].mean() - later["rate"][~fast].mean()))
     if not rows:
         return Untestable("needs AMS on a street with stops, such as driving_la")
-    return over_seeds(table_of(rows))
+    return over_seeds(by_seed(rows))
 
 
 def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     """Tell by how much the interval between uploads has grown at the end of one scene before a standing camera."""
-    buffers = _on(tables, _buffers(tables), lambda preset: _still(preset) and len(preset.visits) == 1)
-    buffers = buffers[buffers["system"] == "ams"]
+    buffers = _buffers(tables)
+    buffers = buffers[(buffers["system"] == "ams") & buffers["steady"].eq(True)]
     if buffers.empty:
         return Untestable("needs 'ams' on a scene that stands still, such as interview")
     usual_s = slot(tables, "ams", "streaming")["interval_s"]
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
-    return over_seeds(last.rename("value").reset_index(), note)
+    return over_seeds(last, note)
 
 
 def rates_within_bounds(tables: Tables) -> Measured | Untestable:
@@ -136,9 +130,8 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
     changes = settled.groupby(STREAM)["rate"].diff().abs()
     wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")
-    value = (wide[modes["scaled"]] - wide[modes["tanh"]]).dropna()
     note = f"{wide[modes['scaled']].mean():.3f} against {wide[modes['tanh']].mean():.3f} {HZ} from buffer to buffer"
-    return over_seeds(value.rename("value").reset_index(), note)
+    return over_seeds(wide[modes["scaled"]] - wide[modes["tanh"]], note)
 
 
 def time_to_encode(tables: Tables) -> Measured | Untestable:
@@ -150,7 +143,7 @@ def time_to_encode(tables: Tables) -> Measured | Untestable:
         return Untestable("needs AMS that sends H.264")
     worst = took.groupby("seed")["host_pack_seconds"].max()
     note = f"on this machine; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
-    return over_seeds(worst.rename("value").reset_index(), note)
+    return over_seeds(worst, note)
 
 
 def _quickest(tables: Tables) -> list[str]:
@@ -160,21 +153,7 @@ def _quickest(tables: Tables) -> list[str]:
 
 
 def _buffers(tables: Tables) -> pd.DataFrame:
-    """List every buffer of every AMS stream, with the seed of the stream."""
+    """List every buffer of every AMS stream, with what the stream shows."""
     sent = uploads(tables)
-    streams = tables.frame("devices")[["cell", "device", "stream_seed"]]
-    return sent[sent["system"].isin(list(members(tables, "streaming", "ams")))].merge(streams, on=["cell", "device"])
-
-
-def _on(tables: Tables, buffers: pd.DataFrame, kind: Callable[[StreetPreset], bool]) -> pd.DataFrame:
-    """Keep the streets of one kind, with the name of their preset."""
-    names: Mapping[str, Any] = {
-        label: name.removeprefix("streets/")
-        for label, name in labels_of(tables).items()
-        if name.removeprefix("streets/") in PRESETS and kind(PRESETS[name.removeprefix("streets/")])
-    }
-    return buffers[buffers["workload"].isin(list(names))].assign(preset=buffers["workload"].map(names))
-
-
-def _still(preset: StreetPreset) -> bool:
-    return all(speed == 0 for _, speed in preset.speed_mps)
+    sent = sent[sent["system"].isin(list(members(tables, "streaming", "ams")))]
+    return sent.merge(sceneries(tables, sent["cell"]), on=["cell", "device"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results.analysis.cells import CELL, labels_of
+from driftlab.platform.results.analysis.cells import CELL
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.analysis.scenery import sceneries
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STREAM = ["workload", "fleet", "seed", "device", "app", "time_s"]  # the same frame, whatever system runs
 NEEDS = "needs 'one_time' and 'no_custom' on the same workload and seed, with truth"
+UPDATED = ", and an update that arrived"
 
 
 def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
@@ -21,36 +22,28 @@ def gain_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     pairs = _pairs(tables)
     if pairs.empty:
         return Untestable(NEEDS)
-    drifting = {f"streets/{name}" for name, preset in PRESETS.items() if preset.drift_s}
-    pairs = pairs[~pairs["workload"].map(labels_of(tables)).isin(drifting)]
+    pairs = pairs.merge(sceneries(tables, pairs["cell"])[["cell", "device", "drifts"]], on=["cell", "device"])
+    pairs = pairs[~pairs["drifts"].eq(True)]
     still = pairs[pairs.groupby(CELL)["changes"].transform("max") == 0]
     if still.empty:
         return Untestable("every stream changes its scene")
-    return over_seeds(still.groupby(CELL)["gain"].mean().rename("value").reset_index())
+    return over_seeds(still.groupby(CELL)["gain"].mean())
 
 
 def gain_after_the_scene_changed(tables: Tables) -> Measured | Untestable:
     """Compare frames of scenes that began after the samples were taken, from the arrival of the update on."""
-    pairs = _after_the_update(_pairs(tables), tables.frame("updates"))
-    if pairs.empty:
-        return Untestable(NEEDS + ", and an update that arrived")
-    strange = pairs[~pairs["familiar"]]
-    return (
-        Untestable("no new scene after the update")
-        if strange.empty
-        else over_seeds(strange.groupby(CELL)["gain"].mean().rename("value").reset_index())
-    )
+    gains = _gains_after_the_update(tables)
+    if gains.empty:
+        return Untestable(NEEDS + UPDATED)
+    return over_seeds(gains[False].dropna()) if False in gains else Untestable("no new scene after the update")
 
 
 def gain_lost_with_the_scene(tables: Tables) -> Measured | Untestable:
     """Subtract, cell by cell, the gain on scenes seen before the update from the gain on those seen only later."""
-    pairs = _after_the_update(_pairs(tables), tables.frame("updates"))
-    if pairs.empty:
-        return Untestable(NEEDS + ", and an update that arrived")
-    gains = pairs.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
-    if set(gains.columns) != {True, False} or (both := gains.dropna()).empty:
-        return Untestable("needs both known and new scenes after the update")
-    return over_seeds((both[False] - both[True]).rename("value").reset_index())
+    gains = _gains_after_the_update(tables)
+    if set(gains) != {True, False} or (both := gains.dropna()).empty:
+        return Untestable("needs both known and new scenes after the update" if len(gains) else NEEDS + UPDATED)
+    return over_seeds(both[False] - both[True])
 
 
 def _pairs(tables: Tables) -> pd.DataFrame:
@@ -63,10 +56,11 @@ def _pairs(tables: Tables) -> pd.DataFrame:
     return pairs.assign(gain=pairs["score_frame"] - pairs["score_frame_never"], changes=scenes.transform("nunique") - 1)
 
 
-def _after_the_update(pairs: pd.DataFrame, updates: pd.DataFrame) -> pd.DataFrame:
-    """Keep frames shown with the update, and say of each whether its scene had been on when sampling ended."""
+def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
+    """Average the gain of each cell over frames shown with the update: by whether sampling had seen their scene."""
+    pairs, updates = _pairs(tables), tables.frame("updates")
     first = updates[updates["version"] == 1][["cell", "device", "teach_start_s"]].dropna()
     known = pairs.merge(first, on=["cell", "device"])
     began_s = known.groupby([*STREAM[:-1], "scene"])["time_s"].transform("min")
-    known = known.assign(familiar=began_s < known["teach_start_s"])
-    return known[known["version"] > 0]
+    known = known.assign(familiar=began_s < known["teach_start_s"])[known["version"] > 0]
+    return known.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, done, first_of, gains, side_by_side
+from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, differences, done, first_of, gains
 from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
 from driftlab.platform.results.tables.read import Tables
 
@@ -22,10 +22,10 @@ def difference(tables: Tables, ours: str | Kinds, theirs: str | Kinds, needs: st
 
 def lowest_difference(tables: Tables, ours: str, theirs: str, *, chosen_after: bool = False) -> Measured | Untestable:
     """Take the workload where one system gains least over another, or loses most."""
-    both = side_by_side(tables, ours, theirs)
-    if both.empty:
+    found = differences(tables, ours, theirs)
+    if found.empty:
         return Untestable(f"needs '{ours}' and '{theirs}', with truth")
-    return lowest(both.assign(value=both["ours"] - both["theirs"]), chosen_after=chosen_after)
+    return lowest(found, chosen_after=chosen_after)
 
 
 def size_ratio(tables: Tables, ours: Kinds, theirs: Kinds, needs: str) -> Measured | Untestable:
@@ -36,7 +36,7 @@ def size_ratio(tables: Tables, ours: Kinds, theirs: Kinds, needs: str) -> Measur
     updates = tables.frame("updates").merge(done(tables)[["cell", "system", *CELL]], on="cell")
     sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
     full, part = (sizes[name] for name in wanted)
-    return ratio_over_seeds((full / part).rename("value").reset_index())
+    return ratio_over_seeds(full / part)
 
 
 def received(tables: Tables, system: str) -> Measured | Untestable:
@@ -47,7 +47,7 @@ def received(tables: Tables, system: str) -> Measured | Untestable:
         return Untestable(f"needs '{system}'")
     bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
     note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
-    return over_seeds(runs.assign(value=runs["downlink_kbps"]), note)
+    return over_seeds(runs.set_index("seed")["downlink_kbps"], note)
 
 
 def frames_improved(tables: Tables) -> Measured | Untestable:
@@ -67,7 +67,7 @@ def frames_improved(tables: Tables) -> Measured | Untestable:
     if value.empty:
         return Untestable("needs 'ams', 'one_time' and 'no_custom', with truth, and an update of One-Time that arrived")
     note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return over_seeds(value.rename("value").reset_index(), note)
+    return over_seeds(value, note)
 
 
 def order_of_strategies(tables: Tables) -> Measured | Untestable:
@@ -86,6 +86,6 @@ def order_of_strategies(tables: Tables) -> Measured | Untestable:
         "both ends − one end": ends - (first + last) / 2,
     }
     note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items()).replace("-", "−")
-    seeds = pd.DataFrame(steps).groupby("seed").mean().melt(var_name="workload")  # a step is lowest as a street is
-    found = lowest(seeds, chosen_after=False)
+    seeds = pd.DataFrame(steps).groupby("seed").mean().rename_axis(columns="workload")
+    found = lowest(seeds.unstack(), chosen_after=False)  # a step is lowest as a street is
     return found if isinstance(found, Untestable) else replace(found, note=note)

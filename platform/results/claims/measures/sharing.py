@@ -1,4 +1,4 @@
-"""Measures of a shared device: who comes and goes, the frontier, the optimum, and the time of decisions."""
+"""Measures of a shared device: applications that come and go, the frontier, the optimum, and the time of decisions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     told = f"frontiers that end before {what}: {', '.join(ends)}"
     if whole.empty:
         return Untestable(told)
-    found = lowest(traces[traces["workload"].isin(whole.index)], chosen_after=False)
+    found = lowest(traces.set_index("workload")["value"].loc[whole.index], chosen_after=False)
     if isinstance(found, Untestable):
         return found
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
@@ -126,7 +126,7 @@ def gap_to_optimum(tables: Tables) -> Measured | Untestable:
     others = ", ".join(text for name, text in told.items() if name not in used)
     note = ", ".join(told[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
     note += f"; not counted: {others}" if others else ""
-    return over_seeds(pd.concat([gaps[name] for name in used]).rename("value").reset_index(), note)
+    return over_seeds(pd.concat([gaps[name] for name in used]), note)
 
 
 def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
@@ -143,7 +143,7 @@ def nearer_by_looking_ahead(tables: Tables) -> Measured | Untestable:
     best = min(theirs, key=lambda name: float(found[name].mean()))
     took = _decision_s(tables)
     note = ", ".join(f"{name} {1000 * took[name].mean():.2g} ms" for name in (ours[0], *theirs))
-    return over_seeds((found[best] - found[ours[0]]).rename("value").reset_index(), f"a decision takes {note}")
+    return over_seeds(found[best] - found[ours[0]], f"a decision takes {note}")
 
 
 def time_saved(tables: Tables) -> Measured | Untestable:
@@ -159,7 +159,7 @@ def time_saved(tables: Tables) -> Measured | Untestable:
     if not pairs:
         return Untestable("needs the paper's greedy with and without a kept plan")
     kept, anew = (_decision_s(tables)[name] for name in pairs[0])
-    return over_seeds((1 - kept / anew).rename("value").reset_index(), f"of {1000 * anew.mean():.2g} ms")
+    return over_seeds(1 - kept / anew, f"of {1000 * anew.mean():.2g} ms")
 
 
 def _decision_s(tables: Tables) -> dict[str, Series]:

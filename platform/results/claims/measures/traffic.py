@@ -13,14 +13,14 @@ import numpy as np
 
 from driftlab.platform.results.analysis.cells import (
     CELL,
+    by_seed,
     difference,
     done,
     first_of,
     members,
     of_kinds,
-    side_by_side,
+    ratios,
     slot,
-    table_of,
 )
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds, ratio_over_seeds
 from driftlab.platform.results.tables.read import Tables
@@ -29,6 +29,7 @@ from driftlab.platform.wire.value_codecs import bytes_of
 if TYPE_CHECKING:
     import pandas as pd
 
+DOWN = "downlink_kbps"
 USUAL = {"streaming": "ams", "streaming.values": "fp16", "streaming.horizon_s": 120.0}
 
 
@@ -53,11 +54,11 @@ def traffic_at_equal_score(tables: Tables, column: str) -> Measured | Untestable
             )
         above += cell["score"] > rivals["score"].iloc[-1]
         equal = np.exp(np.interp(cell["score"], rivals["score"], np.log(rivals[column])))
-        rows.append({"seed": cell["seed"], "value": equal / cell[column]})
+        rows.append((cell["seed"], equal / cell[column]))
         streets[cell["workload"]].append(equal / cell[column])
     note = ", ".join(f"{name} {np.exp(np.mean(np.log(ratios))):.2g}" for name, ratios in streets.items())
     note += f"; at least: in {above} of {len(rows)} cells no threshold reached the score of AMS" if above else ""
-    return ratio_over_seeds(table_of(rows), note)
+    return ratio_over_seeds(by_seed(rows), note)
 
 
 def flatter_than_just_in_time(tables: Tables) -> Measured | Untestable:
@@ -70,8 +71,8 @@ def flatter_than_just_in_time(tables: Tables) -> Measured | Untestable:
     rows = []
     for (_, _, seed), cells in runs.groupby(CELL):
         slopes = [_slope(cells[cells["system"].isin(names)]) for names in (rivals, steady)]
-        rows.append({"seed": seed, "value": slopes[0] - slopes[1]})
-    return over_seeds(table_of(rows), "per e-fold of downlink")
+        rows.append((seed, slopes[0] - slopes[1]))
+    return over_seeds(by_seed(rows), "per e-fold of downlink")
 
 
 def dense_just_in_time(tables: Tables) -> Measured | Untestable:
@@ -80,19 +81,17 @@ def dense_just_in_time(tables: Tables) -> Measured | Untestable:
     pairs = [(a, b) for a, limit in dense.items() for b, other in sparse.items() if limit == other]
     if not pairs:
         return Untestable("needs Just-In-Time with a part of the weights and with all, at one threshold")
-    both = side_by_side(tables, *pairs[0], "downlink_kbps")
-    against = side_by_side(tables, pairs[0][0], "ams", "downlink_kbps")
-    note = "" if against.empty else f"{(against['ours'] / against['theirs']).mean():.3g} times that of ams"
-    return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]), note)
+    against = ratios(tables, pairs[0][0], "ams", DOWN)
+    note = "" if against.empty else f"{against.mean():.3g} times that of ams"
+    return ratio_over_seeds(ratios(tables, *pairs[0], DOWN), note)
 
 
 def difference_and_traffic(tables: Tables, ours: str, theirs: str) -> Measured | Untestable:
     """Compare scores, and tell the ratio of the traffic beside them."""
-    traffic = side_by_side(tables, ours, theirs, "downlink_kbps")
     found = difference(tables, ours, theirs)
     if isinstance(found, Untestable):
         return found
-    return replace(found, note=f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
+    return replace(found, note=f"at {ratios(tables, ours, theirs, DOWN).mean():.3g} times the downlink")
 
 
 def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
@@ -106,10 +105,8 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
 
 def _slope(cells: pd.DataFrame) -> float:
     """Fit a line to the score over the logarithm of the downlink, where there was any."""
-    used = cells[(cells["downlink_kbps"] > 0) & cells["score"].notna()]
-    if used["downlink_kbps"].nunique() < 2:
-        return float("nan")
-    return float(np.polyfit(np.log(used["downlink_kbps"]), used["score"], 1)[0])
+    used = cells[(cells[DOWN] > 0) & cells["score"].notna()]
+    return float(np.polyfit(np.log(used[DOWN]), used["score"], 1)[0]) if used[DOWN].nunique() > 1 else float("nan")
 
 
 def quantised_downlink(tables: Tables) -> Measured | Untestable:
@@ -117,8 +114,7 @@ def quantised_downlink(tables: Tables) -> Measured | Untestable:
     name = _quantised(tables)
     if not name:
         return Untestable("needs 'ams' and AMS with values: int4")
-    both = side_by_side(tables, name, "ams", "downlink_kbps")
-    return ratio_over_seeds(both.assign(value=both["ours"] / both["theirs"]), _with_eight_bits(tables, name))
+    return ratio_over_seeds(ratios(tables, name, "ams", DOWN), _with_eight_bits(tables, name))
 
 
 def quantised_score(tables: Tables) -> Measured | Untestable:

@@ -41,7 +41,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Finding:
+class HeadlineLine:
     """One line of a headline."""
 
     mark: str
@@ -63,19 +63,19 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
     for system in view.looks if against else ():
         if system == against:
             continue
-        both = pairs(view.tables, system, str(against)).merge(settings, on=["workload", "fleet"])
+        both = pairs(view.tables, system, str(against)).reset_index().merge(settings, on=["workload", "fleet"])
         for setting, part in both.groupby("setting"):
             difference = interval((part["ours"] - part["theirs"]).groupby(part["seed"]).mean())
             found[str(setting), system] = Gain(difference, verdict(difference))
     return found
 
 
-def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[Finding]:
-    """Say in a few lines what the tables tell: who is better than the reference, and which claims hold."""
+def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[HeadlineLine]:
+    """Say in a few lines what the tables tell: which systems beat the reference, and which claims hold."""
     return [*_compared(view), *_judged(verdicts)]
 
 
-def _compared(view: View) -> list[Finding]:
+def _compared(view: View) -> list[HeadlineLine]:
     scored = view.runs["score"].notna().any()
     if not scored and not view.tables.frame("shares")["accuracy"].notna().any():
         return []
@@ -86,8 +86,10 @@ def _compared(view: View) -> list[Finding]:
         return _best(view, methods, name) if scored else []
     compared = [compare(view.tables, name, against, column) for name in methods if name != against]
     listed = {answer: _listed(compared, answer) for answer in AGAINST}
-    found = [Finding(MARKS[answer], f"{AGAINST[answer]} {against}: {text}.") for answer, text in listed.items() if text]
-    return [*found, Finding("", _basis(view, compared, name))] if found else []
+    found = [
+        HeadlineLine(MARKS[answer], f"{AGAINST[answer]} {against}: {text}.") for answer, text in listed.items() if text
+    ]
+    return [*found, HeadlineLine("", _basis(view, compared, name))] if found else []
 
 
 def _listed(compared: Sequence[Comparison], answer: Answer) -> str:
@@ -111,7 +113,7 @@ def _gain(one: Comparison) -> Gain:
     return Gain(one.rows[-1].difference, one.answer)
 
 
-def _best(view: View, methods: Sequence[str], name: str) -> list[Finding]:
+def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
     """Compare the two systems with the highest means where none is there to compare all with."""
     means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")["score"].mean().dropna()
     if len(means) < 2:
@@ -119,7 +121,7 @@ def _best(view: View, methods: Sequence[str], name: str) -> list[Finding]:
     first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])
     one = compare(view.tables, first, second)
     text = f"The highest mean is that of {first}. {AGAINST[one.answer]} the next, {second}: {_named(one)}."
-    return [Finding(MARKS[one.answer], text), Finding("", _basis(view, [one], name))]
+    return [HeadlineLine(MARKS[one.answer], text), HeadlineLine("", _basis(view, [one], name))]
 
 
 def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
@@ -130,11 +132,11 @@ def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
     return f"Differences in {name}, averaged over {places}; {sure}."
 
 
-def _judged(verdicts: Sequence[Verdict]) -> list[Finding]:
+def _judged(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
     """Count the verdicts on claims, and name those that did not hold."""
     held = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
     fell = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
     if not held and not fell:
         return []
     text = f"{len(held)} of {count(len(held) + len(fell), 'claim')} reproduced"
-    return [Finding("✓" if not fell else "✗", text + (f"; not reproduced: {', '.join(fell)}." if fell else "."))]
+    return [HeadlineLine("✓" if not fell else "✗", text + (f"; not reproduced: {', '.join(fell)}." if fell else "."))]

@@ -9,7 +9,7 @@ from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
-from driftlab.platform.results.report.summary.gains import Finding, headline
+from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
 CURE = "A session may end before the first upload: compare its length with the sampling period, and see `transfers`."
@@ -20,7 +20,7 @@ KINDS: Sequence[Kind] = (scores.show, sharing.show)
 class Summary:
     """What was run and what came out."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[HeadlineLine]
     words: Sequence[str]
     parts: Sequence[Part]
     unsent: Sequence[str] = ()  # what never used its link; a terminal says so too

@@ -1,0 +1,79 @@
+"""What a run writes down of its streets, and that runs which did not are read alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loop_factory import Scripted, rows, run, uploads
+from tables_factory import Made
+
+from driftlab.datasets.catalogue import open_stream, scenery_of
+from driftlab.datasets.streets.presets import PRESETS
+from driftlab.datasets.streets.travel import draw_travel
+from driftlab.platform.results.analysis.scenery import sceneries
+
+SEED = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "steady", "drifts"),
+    [("interview", True, False), ("dance", False, False), ("drift", False, True), ("driving_la", False, False)],
+)
+def test_a_street_is_steady_or_drifts_or_neither(name: str, steady: bool, drifts: bool):
+    found = scenery_of(f"streets/{name}", SEED)
+    assert found is not None
+    assert (found.steady, found.drifts) == (steady, drifts)
+    assert found.travelled_m(20.0) == draw_travel(PRESETS[name], SEED).distance_m(20.0)
+
+
+def test_of_any_street_it_is_that_of_the_kind_that_is_shown():
+    for seed in range(4):
+        stream = open_stream("any-street", seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
+        found, kind = scenery_of("any-street", seed), scenery_of(stream.name, seed)
+        assert found is not None and kind is not None
+        assert (found.drifts, found.travelled_m(9.0)) == (kind.drifts, kind.travelled_m(9.0))
+
+
+@pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
+def test_other_streams_are_not_known(name: str):
+    assert scenery_of(name, SEED) is None
+
+
+def test_a_run_writes_down_where_its_camera_is():
+    _, loop = run(Scripted(uploads(5.0)))
+    (device,), (motion,) = rows(loop, "devices"), loop.ledger.rows["motion"]
+    travel = draw_travel(PRESETS["running"], device["stream_seed"])
+    assert (device["steady"], device["drifts"]) == (False, False)
+    assert motion["time_s"].tolist() == np.arange(0.0, 30.0, 0.5).tolist()
+    assert motion["travelled_m"].tolist() == [travel.distance_m(time_s) for time_s in motion["time_s"]]
+
+
+def made(workload: str, **tables: list[dict[str, object]]) -> Made:
+    cell = {"cell": "c", "device": "d"}
+    runs = [{"cell": "c", "workload": workload.partition("/")[2] or workload, "duration_s": 4.0, "status": "done"}]
+    return Made(
+        {"workloads": [{"name": workload}]}, runs=runs, **{"devices": [{**cell, "stream_seed": SEED}], **tables}
+    )
+
+
+def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read():
+    older = made("streets/walking_ny")
+    (row,) = sceneries(older, older.frame("runs")["cell"]).to_dict("records")
+    travel = draw_travel(PRESETS["walking_ny"], SEED)
+    assert (row["steady"], row["drifts"]) == (False, False)
+    assert row["way"]["travelled_m"].tolist() == [travel.distance_m(k / 2) for k in range(8)]
+    place = {"cell": "c", "device": "d"}
+    newer = made(
+        "streets/walking_ny",
+        devices=[{**place, "stream_seed": SEED, "steady": True, "drifts": True}],
+        motion=[{**place, "time_s": k / 2, "travelled_m": float(k)} for k in range(3)],
+    )
+    (row,) = sceneries(newer, newer.frame("runs")["cell"]).to_dict("records")
+    assert (row["steady"], row["drifts"], row["way"]["travelled_m"].tolist()) == (True, True, [0.0, 1.0, 2.0])
+
+
+def test_of_other_streams_and_other_cells_nothing_is_said():
+    (row,) = sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["cell"]).to_dict("records")
+    assert row["way"] is None
+    assert row["steady"] != True  # noqa: E712  null, as it was read
+    assert sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["workload"]).empty
