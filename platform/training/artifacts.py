@@ -44,6 +44,7 @@ class Recipe:
     version: int = 1  # raise it when a network, the lessons or the training change what comes out
     fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # the lessons have other classes
     content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # what lies in the folder of a labelled set
+    lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
 
     def key(self) -> str:
         """Hash the recipe together with the version of torch, which decides the last bits."""
