@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def draw_lessons(recipe: Recipe, wanted: int, part: str = "pretrain") -> Lessons
 
 def _frames(recipe: Recipe, workload: str, part: str, number: int) -> Frames:
     seed = seed_for(recipe.seed, part, workload, number)
-    params = dict(recipe.lessons)
+    params: dict[str, Any] = dict(recipe.lessons)
     if find_workload(workload).classes is None:
         params["classes"] = recipe.classes
     size = {"height": recipe.height, "width": recipe.width}
