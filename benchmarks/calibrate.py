@@ -72,7 +72,7 @@ def measure(preset: str, settings: Mapping[str, float], seeds: Sequence[int]) ->
         outcome = driftlab.run(document, out=Path(folder) / "run")
         runs = driftlab.open_run(outcome.directory).frame("runs").sort_values("seed")
     none, tracking = ([round(float(score), 4) for score in runs[runs.system == name].score] for name in SYSTEMS)
-    return Measured(preset, settings, LESSONS, STEPS, FPS, DURATION_S, seeds, none, tracking)
+    return Measured(preset, settings, dict(LESSONS), STEPS, FPS, DURATION_S, seeds, none, tracking)
 
 
 def kept(path: Path = KEPT) -> list[Measured]:

@@ -84,9 +84,11 @@ def test_writing_the_page_changes_only_what_was_measured(calibrate, dance, tmp_p
     assert calibrate.written([dance]) in text
 
 
-def test_a_measurement_runs_both_systems_on_every_seed(calibrate, monkeypatch):
+def test_a_measurement_runs_both_systems_on_every_seed(calibrate, monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate, "STEPS", 0)
     monkeypatch.setattr(calibrate, "DURATION_S", 2.0)
     row = calibrate.measure("interview", {"variety": 0.5}, [1000, 1001])
     assert len(row.none) == len(row.tracking) == 2 and row.seeds == [1000, 1001]
     assert min(row.tracking) > max(row.none)  # the weights are random: only tracked labels are right
+    calibrate.keep(row, tmp_path / "kept.json")
+    assert calibrate.kept(tmp_path / "kept.json") == [row]
