@@ -12,6 +12,7 @@ chosen by them would make their claims true by construction. Every measurement i
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import statistics
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import driftlab
 from driftlab.datasets.city.presets import LESSONS, SETTINGS
+from driftlab.platform.core.files import write_whole
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KEPT, PAGE = DOCS / "calibration.json", DOCS / "calibration.md"
@@ -82,11 +84,15 @@ def kept(path: Path = KEPT) -> list[Measured]:
 
 def keep(new: Measured, path: Path = KEPT) -> None:
     """Keep a measurement; the same one, made again, takes the place of the earlier."""
-    others = [
-        row for row in kept(path) if (row.preset, row.settings, row.seeds) != (new.preset, new.settings, new.seeds)
-    ]
-    rows = ",\n".join(json.dumps(asdict(row)) for row in [*others, new])
-    path.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several presets may be measured at the same time
+        others = [row for row in kept(path) if _which(row) != _which(new)]
+        rows = ",\n".join(json.dumps(asdict(row)) for row in [*others, new])
+        write_whole(path, f"[\n{rows}\n]\n")
+
+
+def _which(row: Measured) -> tuple[str, Mapping[str, float], Sequence[int]]:
+    return row.preset, row.settings, row.seeds
 
 
 def written(rows: Sequence[Measured]) -> str:

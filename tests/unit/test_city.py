@@ -10,7 +10,7 @@ import pytest
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.city.palette import SKIES, Slot, draw_city, draw_look
-from driftlab.datasets.city.presets import CONDITIONS, SETTINGS
+from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
 from driftlab.datasets.city.textures import GLASS, LIT, Tile, draw_textures, photograph
 from driftlab.datasets.course import Course, faults_in, read
 from driftlab.datasets.streets.look import TILE
@@ -167,6 +167,10 @@ def test_presets_have_settings_of_their_own_and_any_city_takes_them():
     assert not np.array_equal(foggy.images, open_stream("any-city", seed=0, **size).at([1.0]).images)
     defaults = {name: WORKLOADS[f"city/{name}"].parameters["variety"].default for name in SETTINGS}
     assert defaults == {name: settings["variety"] for name, settings in SETTINGS.items()}
+
+
+def test_no_setting_of_a_preset_reaches_the_lessons():
+    assert {name for settings in SETTINGS.values() for name in settings} <= set(LESSONS)
 
 
 def test_a_longer_stream_begins_as_the_shorter_one_does():
