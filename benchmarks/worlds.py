@@ -44,7 +44,7 @@ if __name__ == "__main__":
     line = {
         "benchmark": "worlds",
         "size": [HEIGHT, WIDTH],
-        "speed_of_city": statistics.median(plain.values()),
+        "speed_of_city": round(statistics.median(plain.values()), 2),
         "goal": 0.9,
         "plain": plain,
         "with_settings": {preset: round(drawn / city, 2) for preset, (drawn, _, city) in rows.items()},
