@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
-from driftlab.datasets import checks
+from driftlab.datasets import checks, course
+from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
+from driftlab.datasets.course import SeverityCourse
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
@@ -28,11 +31,12 @@ MAX_FPS = 240.0
 class StreamParameter:
     """A numeric parameter of a workload besides size, rate, length and seed."""
 
-    default: float
+    default: float | None  # None: that of the kind of stream which the seed chooses
     low: float
     high: float
     summary: str
     whole: bool = False
+    neutral: float | None = None  # of a condition, which may also come and go over time: where it is absent
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class StreamRequest:
     width: int
     fps: float
     duration_s: float
-    params: Mapping[str, float]
+    params: Mapping[str, float | SeverityCourse]
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Workload:
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
     scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known
+    lessons: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # worlds to teach networks on
 
 
 def _open_street(request: StreamRequest) -> Stream:
@@ -78,19 +83,36 @@ def _open_street(request: StreamRequest) -> Stream:
 
 
 def _open_any_street(request: StreamRequest) -> Stream:
-    return _open_street(replace(request, name=f"streets/{_any_street(request.seed)}"))
+    return _open_street(replace(request, name=f"streets/{_any_kind(request.seed)}"))
 
 
-def _any_street(seed: int) -> str:
-    """Choose the kind of street by the seed, so that the devices of a fleet see different kinds."""
+def _any_kind(seed: int) -> str:
+    """Let the seed choose the kind of street, so that the devices of a fleet do not all see the same kind."""
     kinds = sorted(STREETS)
     return kinds[np.random.default_rng([seed, 13]).integers(len(kinds))]
+
+
+def _open_city(request: StreamRequest) -> Stream:
+    from driftlab.datasets.city.stream import CityRequest, CityStream
+
+    others = {name: value for name, value in request.params.items() if name not in CONDITIONS}
+    conditions = tuple(
+        (name, value) for name in CONDITIONS if isinstance(value := request.params[name], SeverityCourse)
+    )
+    asked = partial(CityRequest, conditions=conditions)
+    return _procedural(replace(request, params=others), asked, CityStream)
+
+
+def _open_any_city(request: StreamRequest) -> Stream:
+    """Open the kind that the seed chooses, with the settings of that kind where the request has none."""
+    name = f"city/{_any_kind(request.seed)}"
+    return _open_city(replace(request, name=name, params={**_values(WORKLOADS[name], {}), **request.params}))
 
 
 def _street_scenery(name: str, seed: int) -> Scenery:
     from driftlab.datasets.streets.travel import draw_travel
 
-    preset = STREETS[_any_street(seed) if name == "any-street" else name.partition("/")[2]]
+    preset = STREETS[_any_kind(seed) if name == "any-street" else name.partition("/")[2]]
     moves = any(speed for _, speed in preset.speed_mps)
     steady = not moves and len(preset.visits) == 1
     return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).distance_m)
@@ -153,6 +175,30 @@ _SIGNS_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
         "pace": StreamParameter(1.0, 0.01, 100.0, "how many times as fast as usual the scenes change"),
     }
 )
+_PLAIN_CITY: Mapping[str, StreamParameter] = MappingProxyType(
+    {
+        **{name: _STREET_PARAMETERS[name] for name in ("pace", "crowd")},
+        "variety": StreamParameter(
+            1.0, 0.0, 3.0, "how far colours stray from the usual ones, and how many kinds there are"
+        ),
+        "photos": StreamParameter(0.0, 0.0, 1.0, "share of photographs in the textures; above 0 it needs scikit-image"),
+        **{
+            name: StreamParameter(one.default, 0.0, one.high, one.summary, neutral=one.neutral)
+            for name, one in CONDITIONS.items()
+        },
+    }
+)
+
+
+def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
+    """Give the parameters with the settings of a preset; of any preset, the settings are those of the one chosen."""
+    settings: Mapping[str, float | None] = SETTINGS[preset] if preset else dict.fromkeys(_SET_BY_PRESETS)
+    return MappingProxyType(
+        {**_PLAIN_CITY, **{name: replace(_PLAIN_CITY[name], default=value) for name, value in settings.items()}}
+    )
+
+
+_SET_BY_PRESETS = sorted({name for settings in SETTINGS.values() for name in settings})
 _VIDEO = Workload(
     name=f"{VIDEO_PREFIX}PATH",
     summary="Any file that PyAV decodes; truth from label maps beside it, if there are any.",
@@ -173,6 +219,25 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             _open_any_street,
             _STREET_PARAMETERS,
             scenery=_street_scenery,
+        ),
+        **{
+            f"city/{name}": Workload(
+                f"city/{name}",
+                STREETS[name].summary,
+                _open_city,
+                _city_parameters(name),
+                family="city",
+                lessons=LESSONS,
+            )
+            for name in SETTINGS
+        },
+        "any-city": Workload(
+            "any-city",
+            "One of the kinds of city streets; which, the seed decides.",
+            _open_any_city,
+            _city_parameters(None),
+            family="city",
+            lessons=LESSONS,
         ),
         **{
             f"signs/{preset.name}": Workload(
@@ -221,9 +286,19 @@ def folder_digest_of(name: str) -> str:
 
 
 def open_stream(
-    name: str, *, seed: int, height: int, width: int, fps: float, duration_s: float | None, **params: float
+    name: str,
+    *,
+    seed: int,
+    height: int,
+    width: int,
+    fps: float,
+    duration_s: float | None,
+    **params: float | Mapping[str, object],
 ) -> Stream:
-    """Open a workload. The same arguments give the same frames in every process and in any order."""
+    """Open a workload. The same arguments give the same frames in every process and in any order.
+
+    A condition is a number or, where it comes and goes, a mapping of severity, course and every_s.
+    """
     workload = find_workload(name)
     faults = [
         *checks.check_integer("seed", seed, 0, 2**63 - 1),
@@ -235,8 +310,22 @@ def open_stream(
     ]
     if faults:
         raise RequestError(f"Workload '{name}' cannot be opened: {'; '.join(faults)}.")
-    values = {key: float(params.get(key, known.default)) for key, known in workload.parameters.items()}
+    values = _values(workload, params)
     return workload.opener(StreamRequest(name, seed, height, width, float(fps), float(duration_s or 0), values))
+
+
+def _values(
+    workload: Workload, params: Mapping[str, float | Mapping[str, object]]
+) -> dict[str, float | SeverityCourse]:
+    """Read what is given of a workload's parameters, and take the default of every other that has one."""
+    found: dict[str, float | SeverityCourse] = {}
+    for key, known in workload.parameters.items():
+        value = params.get(key, known.default)
+        if value is not None and known.neutral is not None:
+            found[key] = course.read(value, known.neutral)
+        elif value is not None:
+            found[key] = float(value)  # type: ignore[arg-type]
+    return found
 
 
 def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
@@ -251,6 +340,9 @@ def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[
     for key, value in params.items():
         if key in workload.parameters:
             known = workload.parameters[key]
+            if known.neutral is not None:
+                faults += course.faults_in(key, value, known.low, known.high)
+                continue
             faults += checks.check_number(key, value, known.low, known.high)
             if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
                 faults.append(f"{key} is {value!r}, allowed are whole numbers")

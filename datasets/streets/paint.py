@@ -13,39 +13,39 @@ from driftlab.datasets.streets.scene import LOTS_M, Lot, Scene
 from driftlab.datasets.streets.things import Thing
 
 _NEAR_M = 0.6
-_NEAREST_THING_M = 1.2
+NEAREST_THING_M = 1.2
 _SIGHT_M = 90.0
 _BUMPS = 0.25  # amplitude of the tops of greenery
 _SKYLINE_M = 150.0
 _CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
 _ROUND = np.linspace(0, 2 * np.pi, 20, endpoint=False)
-_DISC = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1)[::2]
+DISC = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1)[::2]
 
 
-def _shape(*corners: tuple[float, float]) -> Points:
+def shape(*corners: tuple[float, float]) -> Points:
     return np.array(corners, np.float64)
 
 
 # Outlines in units of the thing's height, x from its middle, y up from the ground.
-_TORSO = _shape((-0.13, 0.45), (-0.15, 0.80), (-0.08, 0.86), (0.08, 0.86), (0.15, 0.80), (0.13, 0.45))
-_HEAD = _DISC * (0.065, 0.08) + (0, 0.92)
-_LEGS = _shape((-0.11, 0.48), (0.11, 0.48), (0.10, 0), (-0.10, 0))
-_REAR_BODY = _shape(
+TORSO = shape((-0.13, 0.45), (-0.15, 0.80), (-0.08, 0.86), (0.08, 0.86), (0.15, 0.80), (0.13, 0.45))
+HEAD = DISC * (0.065, 0.08) + (0, 0.92)
+LEGS = shape((-0.11, 0.48), (0.11, 0.48), (0.10, 0), (-0.10, 0))
+REAR_BODY = shape(
     (-0.62, 0.14), (-0.62, 0.56), (-0.52, 0.62), (-0.40, 1.0), (0.40, 1.0), (0.52, 0.62), (0.62, 0.56), (0.62, 0.14)
 )
-_REAR_GLASS = _shape((-0.43, 0.64), (-0.34, 0.93), (0.34, 0.93), (0.43, 0.64))
-_REAR_TYRES = (
-    _shape((-0.6, 0.0), (-0.6, 0.2), (-0.42, 0.2), (-0.42, 0.0)),
-    _shape((0.6, 0.0), (0.6, 0.2), (0.42, 0.2), (0.42, 0.0)),
+REAR_GLASS = shape((-0.43, 0.64), (-0.34, 0.93), (0.34, 0.93), (0.43, 0.64))
+REAR_TYRES = (
+    shape((-0.6, 0.0), (-0.6, 0.2), (-0.42, 0.2), (-0.42, 0.0)),
+    shape((0.6, 0.0), (0.6, 0.2), (0.42, 0.2), (0.42, 0.0)),
 )
-_SIDE_BODY = _shape(
+SIDE_BODY = shape(
     (-1.4, 0.18), (-1.42, 0.5), (-0.85, 0.62), (-0.45, 1.0), (0.55, 1.0), (1.0, 0.62), (1.4, 0.5), (1.42, 0.18)
 )
-_SIDE_GLASS = _shape((-0.68, 0.63), (-0.40, 0.93), (0.50, 0.93), (0.80, 0.63))
-_SIDE_TYRES = (_DISC * (0.22, 0.21) + (-0.85, 0.21), _DISC * (0.22, 0.21) + (0.85, 0.21))
-_CROWN = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1) * (1 + 0.12 * np.sin(5 * _ROUND))[:, None]
-_DETAIL_PX = 14.0  # below this height limbs are less than a pixel wide
-_STEM = _shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
+SIDE_GLASS = shape((-0.68, 0.63), (-0.40, 0.93), (0.50, 0.93), (0.80, 0.63))
+SIDE_TYRES = (DISC * (0.22, 0.21) + (-0.85, 0.21), DISC * (0.22, 0.21) + (0.85, 0.21))
+CROWN = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1) * (1 + 0.12 * np.sin(5 * _ROUND))[:, None]
+DETAIL_PX = 14.0  # below this height limbs are less than a pixel wide
+STEM = shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
 
 
 def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> None:
@@ -53,17 +53,17 @@ def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> 
     along = preset.view == "along"
     _paint_sky(canvas, scene, time_s)
     (_paint_street if along else _paint_square)(canvas, scene)
-    placed = [(*_place(thing, canvas.camera, time_s, along), thing) for thing in scene.things]
+    placed = [(*place_thing(thing, canvas.camera, time_s, along), thing) for thing in scene.things]
     for depth_m, across_m, thing in sorted(placed, key=lambda item: -item[0]):
-        if depth_m < _NEAREST_THING_M:
+        if depth_m < NEAREST_THING_M:
             continue
-        easel = _Easel(canvas, thing, across_m, depth_m)
+        easel = Easel(canvas, thing, across_m, depth_m)
         if easel.seen:
             _PAINTERS[thing.kind](easel, thing, time_s, preset)
     canvas.rasterise()
 
 
-def _place(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
+def place_thing(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
     """Return distance and lateral offset of a thing now; a thing that leaves the window enters at its other end."""
     if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
@@ -89,7 +89,7 @@ def _paint_sky(canvas: Canvas, scene: Scene, time_s: float) -> None:
 
 def _fill_below(canvas: Canvas, surface: int, top: float) -> None:
     right, bottom = canvas.camera.width, canvas.camera.height
-    canvas.fill(surface, _shape((-1, top), (right, top), (right, bottom), (-1, bottom)))
+    canvas.fill(surface, shape((-1, top), (right, top), (right, bottom), (-1, bottom)))
 
 
 def _paint_street(canvas: Canvas, scene: Scene) -> None:
@@ -129,7 +129,7 @@ def _paint_side(canvas: Canvas, scene: Scene, side: int, lots: tuple[Lot, ...]) 
 def _on_ground(camera: Camera, half_m: float, near_m: float, far_m: float) -> Points:
     """Outline a strip along the middle of the street."""
     near, far = camera.row(0, near_m), camera.row(0, far_m)
-    return _shape(
+    return shape(
         (camera.column(-half_m, near_m), near),
         (camera.column(-half_m, far_m), far),
         (camera.column(half_m, far_m), far),
@@ -146,7 +146,7 @@ def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot,
         column, foot, top = camera.column(wall_m, near_m), camera.row(0, near_m), camera.row(lot.height_m, near_m)
         front = canvas.surface(lot.material, FLAT, depth_m=near_m, anchor=(column, foot))
         outer = camera.column(wall_m + side * 14, near_m)
-        canvas.fill(front, _shape((column, foot), (outer, foot), (outer, top), (column, top)))
+        canvas.fill(front, shape((column, foot), (outer, foot), (outer, top), (column, top)))
     beside = canvas.surface(lot.material, WALL, shade=1 - 0.3 * scene.look.sun * side)
     near_m = max(near_m, _NEAR_M)
     tops = [(near_m, lot.height_m), (far_m, lot.height_m)]
@@ -156,7 +156,7 @@ def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot,
         tops = [(z, lot.height_m * (1 + _BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
     outline = [(camera.column(wall_m, depth_m), camera.row(up_m, depth_m)) for depth_m, up_m in tops]
     feet = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
-    canvas.fill(beside, _shape(*outline, *feet))
+    canvas.fill(beside, shape(*outline, *feet))
 
 
 def _paint_square(canvas: Canvas, scene: Scene) -> None:
@@ -181,10 +181,10 @@ def _paint_square(canvas: Canvas, scene: Scene) -> None:
         tops = np.full(len(columns), top)
         if lot.green:
             tops += (foot - top) * 0.2 * np.sin(np.arange(7) * 2.0 + lot.start_m)
-        canvas.fill(face, _shape((left, foot), *zip(columns, tops, strict=True), (right, foot)))
+        canvas.fill(face, shape((left, foot), *zip(columns, tops, strict=True), (right, foot)))
 
 
-class _Easel:
+class Easel:
     """Fills outlines given in a thing's own units, at the thing's position."""
 
     def __init__(self, canvas: Canvas, thing: Thing, across_m: float, depth_m: float) -> None:
@@ -204,44 +204,44 @@ class _Easel:
             self.canvas.fill(surface, outline, (self.scale, -self.scale, *self.foot))
 
 
-def _paint_tree(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
-    easel.fill(easel.surface(Material.TRUNK), _STEM)
+def _paint_tree(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+    easel.fill(easel.surface(Material.TRUNK), STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
-    easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), _CROWN * (wide, 0.3) + (sway, 0.7))
+    easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), CROWN * (wide, 0.3) + (sway, 0.7))
 
 
-def _paint_car(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_car(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint the rear of a car down the street, its side across it."""
     along = preset.view == "along"
     tyre = easel.surface(Material.TYRE)
     if along:
-        easel.fill(tyre, *_REAR_TYRES)
-    easel.fill(easel.surface(Material.BODY + thing.variant % 2), _REAR_BODY if along else _SIDE_BODY)
-    easel.fill(easel.surface(Material.GLASS), _REAR_GLASS if along else _SIDE_GLASS)
+        easel.fill(tyre, *REAR_TYRES)
+    easel.fill(easel.surface(Material.BODY + thing.variant % 2), REAR_BODY if along else SIDE_BODY)
+    easel.fill(easel.surface(Material.GLASS), REAR_GLASS if along else SIDE_GLASS)
     if not along:
-        easel.fill(tyre, *_SIDE_TYRES)
+        easel.fill(tyre, *SIDE_TYRES)
 
 
-def _paint_person(easel: _Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_person(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint legs that stride, arms that swing, a torso and a head."""
     beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
     lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)
     legs = easel.surface(Material.TROUSERS + thing.variant % 2)
     coat = easel.surface(Material.COAT + thing.variant // 2 % 2)
-    if easel.scale < _DETAIL_PX:
-        easel.fill(legs, _LEGS)
+    if easel.scale < DETAIL_PX:
+        easel.fill(legs, LEGS)
     else:
         stride = (0.13 if thing.speed_mps else 0.04 * preset.liveliness) * beat
         raised = 0.55 + 0.35 * abs(beat) * max(0.0, preset.liveliness - 1)
         for sign in (-1, 1):
             hip, foot, hand = sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * preset.liveliness * abs(beat))
-            easel.fill(legs, _shape((hip - 0.06, 0.48), (hip + 0.06, 0.48), (foot + 0.045, 0), (foot - 0.045, 0)))
+            easel.fill(legs, shape((hip - 0.06, 0.48), (hip + 0.06, 0.48), (foot + 0.045, 0), (foot - 0.045, 0)))
             arm = ((sign * 0.10, 0.83), (sign * 0.16, 0.78), (hand + 0.03, raised), (hand - 0.03, raised - 0.05))
-            easel.fill(coat, _shape(*arm))
+            easel.fill(coat, shape(*arm))
     torso, head = np.array((lean, 0.0)), np.array((1.5 * lean, 0.0))
-    easel.fill(coat, _TORSO + torso)
-    easel.fill(easel.surface(Material.HEAD), _HEAD + head)
+    easel.fill(coat, TORSO + torso)
+    easel.fill(easel.surface(Material.HEAD), HEAD + head)
 
 
 _PAINTERS = {PERSON: _paint_person, CAR: _paint_car, VEGETATION: _paint_tree}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -90,14 +91,14 @@ class Canvas:
 
     def labels(self) -> npt.NDArray[np.uint8]:
         """Return the class of every pixel."""
-        kinds = [MATERIAL_CLASS[int(row[0])] for row in self._rows]
+        kinds = [MATERIAL_CLASS[int(material)] for material in self._column(0)]
         return np.array(kinds, np.uint8)[self.surfaces]
 
     def boxes(self) -> Floats:
         """Find the visible extent of every object: class, x0, y0, x1, y1, the far edges exclusive."""
         from scipy import ndimage  # here: it takes longer to import than to open a stream
 
-        owners = np.array([row[6] for row in self._rows], np.uint8)[self.surfaces]
+        owners = np.array(self._column(6), np.uint8)[self.surfaces]
         found = [
             (self._objects[number], columns.start, rows.start, columns.stop, rows.stop)
             for number, place in enumerate(ndimage.find_objects(owners), start=1)
@@ -105,6 +106,10 @@ class Canvas:
             for rows, columns in [place]
         ]
         return np.array(found, np.float32).reshape(-1, 5)
+
+    def _column(self, number: int) -> Sequence[float]:
+        """Return one column of the surfaces."""
+        return [row[number] for row in self._rows]
 
     def image(self, look: StreetLook, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
         """Colour the surfaces: texture, shade, haze and light, then the lens and the sensor."""

@@ -26,11 +26,9 @@ class Lot:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """The properties that stay the same while a scene is shown."""
+class Place:
+    """Where a scene is and what stands and moves there, whatever it looks like."""
 
-    look: StreetLook
-    tiles: Floats  # [class, TILE * TILE, 3] deviation from the mean colour
     horizon: float  # in frame heights from the top
     focal: float  # in frame heights
     road_m: float
@@ -44,15 +42,34 @@ class Scene:
     phase: float
 
 
+@dataclass(frozen=True, eq=False)
+class Scene(Place):
+    """All that stays the same while a scene is shown."""
+
+    look: StreetLook
+    tiles: Floats  # [class, TILE * TILE, 3] deviation from the mean colour
+
+
+def scene_rng(preset: StreetPreset, seed: int, scene: int, part: int) -> np.random.Generator:
+    """Make the generator of one part of a scene; parts do not disturb each other."""
+    return np.random.default_rng([seed, scene, zlib.crc32(preset.name.encode()), part])
+
+
 def draw_scene(preset: StreetPreset, seed: int, scene: int, crowd: float) -> Scene:
-    """Draw the scene with this number; it is the same whenever it is shown."""
-    key = zlib.crc32(preset.name.encode())
-    rng = np.random.default_rng([seed, scene, key, 1])
+    """Draw everything the scene with this number keeps, whenever it is shown."""
+    return Scene(
+        **vars(draw_place(preset, seed, scene, crowd)),
+        look=draw_look(scene_rng(preset, seed, scene, 2)),
+        tiles=draw_tiles(scene_rng(preset, seed, scene, 3)),
+    )
+
+
+def draw_place(preset: StreetPreset, seed: int, scene: int, crowd: float) -> Place:
+    """Draw the shape of a scene: its street, houses and things."""
+    rng = scene_rng(preset, seed, scene, 1)
     left, right = rng.uniform(*preset.terrain_m), rng.uniform(*preset.terrain_m)
     road, walk = rng.uniform(*preset.road_m), rng.uniform(*preset.sidewalk_m)
-    return Scene(
-        look=draw_look(np.random.default_rng([seed, scene, key, 2])),
-        tiles=draw_tiles(np.random.default_rng([seed, scene, key, 3])),
+    return Place(
         horizon=float(rng.uniform(0.42, 0.52)),
         focal=float(rng.uniform(0.85, 1.1)),
         road_m=float(road),

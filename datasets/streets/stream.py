@@ -11,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.procedural import Procedural, ProceduralRequest, draw_cached
+from driftlab.datasets.procedural import AnyRequest, Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
 from driftlab.datasets.streets.look import Floats, StreetLook, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
-from driftlab.datasets.streets.presets import CLASSES, PRESETS
+from driftlab.datasets.streets.presets import CLASSES, PRESETS, StreetPreset
 from driftlab.datasets.streets.render import Camera, Canvas
-from driftlab.datasets.streets.scene import Scene, draw_scene
-from driftlab.datasets.streets.travel import draw_travel
+from driftlab.datasets.streets.scene import Place, Scene, draw_scene
+from driftlab.datasets.streets.travel import Travel, draw_travel
 
 Pixels = npt.NDArray[np.uint8]
+_GLANCE_S = 4.3
 _UNIFORM_TO_STD = math.sqrt(12)  # uniform noise is drawn four times as fast as normal noise
 
 
@@ -32,17 +33,8 @@ class StreetRequest(ProceduralRequest):
     noise: float = 1.0
 
 
-class StreetStream(Procedural[StreetRequest]):
-    """A procedural street."""
-
-    family = "streets"
-
-    def __init__(self, request: StreetRequest) -> None:
-        self._preset = PRESETS[request.preset]
-        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
-        self._travel = draw_travel(self._preset, request.seed)
-        self._scenes: OrderedDict[int, Scene] = OrderedDict()
-        self._looks: OrderedDict[int, StreetLook] = OrderedDict()
+class RenderedStreet(Procedural[AnyRequest]):
+    """A street that is rendered frame by frame; a subclass says how it renders one."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,13 +54,30 @@ class StreetStream(Procedural[StreetRequest]):
         return Frames(times_s=times, images=images, scenes=scenes, labels=labels, boxes=tuple(boxes))
 
     def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
+        """Render the image, the labels and the boxes shown at a time, and number the scene."""
+        raise NotImplementedError
+
+
+class StreetStream(RenderedStreet[StreetRequest]):
+    """A procedural street."""
+
+    family = "streets"
+
+    def __init__(self, request: StreetRequest) -> None:
+        self._preset = PRESETS[request.preset]
+        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
+        self._travel = draw_travel(self._preset, request.seed)
+        self._scenes: OrderedDict[int, Scene] = OrderedDict()
+        self._looks: OrderedDict[int, StreetLook] = OrderedDict()
+
+    def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
         index = frame_number(self, time_s)
         shown_s = index / self.fps
         number = self._script.scene_at(shown_s)
         scene = self._scene(number)
         rng = np.random.Generator(np.random.SFC64([self._request.seed, 11, index]))
-        camera = self._camera(scene, shown_s, rng.standard_normal(2))
-        canvas = Canvas(camera)
+        view = CameraView(self.size, self._preset, scene, self._travel)
+        canvas = Canvas(camera_of(view, shown_s, rng.standard_normal(2)))
         paint(canvas, self._preset, scene, shown_s)
         grain = (rng.random((*self.size, 3), np.float32) - np.float32(0.5)) * np.float32(
             _UNIFORM_TO_STD * self._request.noise
@@ -92,24 +101,39 @@ class StreetStream(Procedural[StreetRequest]):
         seeds = [self._request.seed, 12, number]
         return draw_cached(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
 
-    def _camera(self, scene: Scene, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
-        height, width = self.size
-        preset = self._preset
-        stride = preset.bob * math.sin(2 * math.pi * 1.8 * time_s)
-        turn = preset.yaw * math.sin(2 * math.pi * time_s / 13 + scene.phase)
-        if preset.view == "along":
-            across_m, along_m = scene.road_m * preset.lane, self._travel.distance_m(time_s)
-        else:
-            across_m, along_m = 0.2 * math.sin(time_s / 5), 0.0
-        half_m = scene.road_m + scene.sidewalk_m
-        return Camera(
-            height=height,
-            width=width,
-            focal=scene.focal * max(height, width / 2),
-            centre=width * (0.5 + turn) + height * preset.shake * float(jitter[0]),
-            horizon=height * (scene.horizon + stride + preset.shake * float(jitter[1])),
-            eye_m=preset.camera_height_m,
-            across_m=across_m,
-            along_m=along_m,
-            walls_m=(-half_m - scene.terrain_m[0], half_m + scene.terrain_m[1]),
-        )
+
+@dataclass(frozen=True)
+class CameraView:
+    """What decides where the camera looks, besides the time."""
+
+    size: tuple[int, int]
+    preset: StreetPreset
+    place: Place
+    travel: Travel
+    motion: float = 1.0  # how many times as much as usual it shakes; above 1 it also glances aside
+
+
+def camera_of(view: CameraView, time_s: float, jitter: npt.NDArray[np.float64]) -> Camera:
+    """Put the camera where it is at a time; the jitter is the shake of this frame."""
+    (height, width), preset, place = view.size, view.preset, view.place
+    shake = preset.shake * view.motion
+    stride = view.motion * preset.bob * math.sin(2 * math.pi * 1.8 * time_s)
+    turn = preset.yaw * math.sin(2 * math.pi * time_s / 13 + place.phase)
+    if view.motion > 1:
+        turn += (view.motion - 1) * preset.yaw * math.sin(2 * math.pi * time_s / _GLANCE_S + 2 * place.phase)
+    if preset.view == "along":
+        across_m, along_m = place.road_m * preset.lane, view.travel.distance_m(time_s)
+    else:
+        across_m, along_m = 0.2 * math.sin(time_s / 5), 0.0
+    half_m = place.road_m + place.sidewalk_m
+    return Camera(
+        height=height,
+        width=width,
+        focal=place.focal * max(height, width / 2),
+        centre=width * (0.5 + turn) + height * shake * float(jitter[0]),
+        horizon=height * (place.horizon + stride + shake * float(jitter[1])),
+        eye_m=preset.camera_height_m,
+        across_m=across_m,
+        along_m=along_m,
+        walls_m=(-half_m - place.terrain_m[0], half_m + place.terrain_m[1]),
+    )

@@ -10,7 +10,7 @@ import typer
 
 from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind_of
 from driftlab.cli.output import print_columns, print_json, remark, say
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, unknown_name
 
 SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -54,6 +54,9 @@ def show(
         Path | None, typer.Option(help="Draw a workload: frames above, their truth below.", metavar="FILE.png")
     ] = None,
     seed: Annotated[int, typer.Option(help="Which of the workload's worlds to draw.", min=0)] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Draw a workload with this parameter.")
+    ] = None,
 ) -> None:
     """Show what a name stands for, its parameters with their defaults, and its page."""
     kind, slash, rest = name.partition("/")
@@ -61,21 +64,27 @@ def show(
         raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom; the kinds are {', '.join(KINDS)}.")
     entry = kind_of(kind).describe(rest)
     if image is not None:
-        _draw(entry, image, seed)
+        _draw(entry, image, seed, set_ or [])
+    elif set_:
+        raise RequestError("--set changes what --image draws; give --image FILE.png too.")
     if as_json:
         print_json(asdict(entry))
     else:
         _print_entry(entry)
 
 
-def _draw(entry: Entry, image: Path, seed: int) -> None:
+def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
     if entry.kind != "workloads":
         raise RequestError(f"--image draws workloads; {entry.kind}/{entry.name} has nothing to draw.")
     from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.datasets.sheet import contact_sheet, save_png
+    from driftlab.platform.request.overrides import apply_overrides
 
-    span_s = None if find_workload(entry.name).own_length else SHEET_S
-    stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s)
+    workload, params = find_workload(entry.name), apply_overrides({}, settings)
+    for key in set(params) - set(workload.parameters):
+        raise unknown_name("parameter", key, workload.parameters)
+    span_s = None if workload.own_length else SHEET_S
+    stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s, **params)
     times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
     save_png(contact_sheet(stream, times_s), image)
     remark(f"Drawn to {image}")

@@ -132,7 +132,13 @@ def _workload(name: str) -> Entry:
 
     workload = find_workload(name)
     facts = tuple(
-        {"parameter": key, "default": one.default, "from": one.low, "to": one.high, "meaning": one.summary}
+        {
+            "parameter": key,
+            "default": "the street's" if one.default is None else one.default,
+            "from": one.low,
+            "to": one.high,
+            "meaning": one.summary,
+        }
         for key, one in workload.parameters.items()
     )
     return Entry("workloads", name, workload.summary, facts or _file_facts(name))

@@ -96,6 +96,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 lr=part.pretrain_rate,
                 seed=part.pretrain_seed,
                 content=folder_digest_of(seen.name),
+                lessons=tuple(sorted(find_workload(seen.name).lessons.items())),
                 fresh_head=has_own_classes(seen, stream),
             ),
             member,

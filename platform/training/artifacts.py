@@ -44,6 +44,7 @@ class Recipe:
     version: int = 1  # raise it when a change of a network, the data or the training changes the result
     fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # other classes than the lessons'
     content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the folder of a labelled set
+    lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
 
     def key(self) -> str:
         """Hash the recipe and the version of torch, which changes the last bits."""

@@ -7,7 +7,7 @@ so a pre-trained network has never seen the stream on which it is tested.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -113,7 +113,9 @@ def draw_lessons(recipe: Recipe, wanted: int, part: str = "pretrain") -> Lessons
 
 def _frames(recipe: Recipe, workload: str, part: str, number: int) -> Frames:
     seed = seed_for(recipe.seed, part, workload, number)
-    params = {"classes": recipe.classes} if find_workload(workload).classes is None else {}
+    params: dict[str, Any] = dict(recipe.lessons)
+    if find_workload(workload).classes is None:
+        params["classes"] = recipe.classes
     size = {"height": recipe.height, "width": recipe.width}
     stream = open_stream(workload, seed=seed, **size, fps=30.0, duration_s=STREAM_S, **params)
     return stream.at(np.sort(rng_for(seed, "times").uniform(0, STREAM_S, FRAMES_OF_A_STREAM)))

@@ -12,7 +12,11 @@ from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.frames import IGNORE, Frames, Stream, frame_times
 from driftlab.errors import DataError, RequestError
 
-STREETS = ["any-street", *(name for name in WORKLOADS if name.startswith("streets/"))]
+STREETS = [
+    "any-street",
+    "any-city",
+    *(name for name in WORKLOADS if name.startswith(("streets/", "city/"))),
+]
 SIGNS = [name for name in WORKLOADS if name.startswith("signs/")]
 SLIDES = ["set:digits"] if find_spec("sklearn") else []
 SIZE = {"height": 48, "width": 80, "fps": 4.0, "duration_s": 60.0}

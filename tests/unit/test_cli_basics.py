@@ -161,6 +161,20 @@ def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
         assert len(sheet.convert("RGB").getcolors(2**24)) > 1000  # textured frames, not a blank page
 
 
+def test_a_contact_sheet_takes_parameters(tmp_path: Path):
+    sheets = []
+    for sets in ([], ["fog.severity=0.9", "fog.course=switch"], ["fog=0.9"]):
+        path = tmp_path / f"{len(sheets)}.png"
+        words = [word for one in sets for word in ("--set", one)]
+        assert call("show", "workloads/city/driving_la", "--image", str(path), *words).exit_code == 0
+        sheets.append(path.read_bytes())
+    assert len(set(sheets)) == 3
+    for wrong in ("height=3", "fog.severity=9", "fogg=1"):
+        refused = call("show", "workloads/city/driving_la", "--image", str(tmp_path / "x.png"), "--set", wrong)
+        assert isinstance(refused.exception, RequestError), wrong
+    assert isinstance(call("show", "workloads/city/driving_la", "--set", "fog=1").exception, RequestError)
+
+
 def test_a_film_is_shown_or_refused(tmp_path: Path):
     import cv2
     import numpy as np

@@ -57,7 +57,7 @@ def test_the_second_request_reads_what_the_first_one_built(built):
 def test_what_is_kept_says_how_it_was_built_and_leaves_no_drafts(built):
     obtain(RECIPE)
     told = json.loads(kept().with_suffix(".json").read_text())
-    given, later = dataclasses.asdict(RECIPE), ("fresh_head", "content")
+    given, later = dataclasses.asdict(RECIPE), ("fresh_head", "content", "lessons")
     assert not any(given.pop(name) or name in told for name in later)  # so that what was built before them is found
     assert {**told, **given} == told
     assert told["digest"] == digest(WEIGHTS)
@@ -66,7 +66,7 @@ def test_what_is_kept_says_how_it_was_built_and_leaves_no_drafts(built):
 
 
 def test_every_field_of_a_recipe_decides_where_it_is_kept():
-    other = {"str": "other", "int": 3, "float": 0.5, "bool": True}
+    other = {"str": "other", "int": 3, "float": 0.5, "bool": True, "tuple[tuple[str, float], ...]": (("noise", 2.0),)}
     changed = [
         dataclasses.replace(RECIPE, **{field.name: other[str(field.type)]}) for field in dataclasses.fields(Recipe)
     ]

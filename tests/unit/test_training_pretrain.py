@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from driftlab.datasets.catalogue import WORKLOADS
+from driftlab.datasets.streets.presets import CAR, PERSON
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import load, predict, state_of
@@ -51,6 +52,13 @@ def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
     assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
     assert len({seed for _, seed in opened}) == len(opened) == 20
     assert min(seed for _, seed in opened) > 1_000_000  # nobody types such a seed
+
+
+def test_lessons_are_drawn_with_the_parameters_of_the_recipe():
+    recipe = Recipe("half", height=24, width=32, workloads="city", steps=10, batch=8)
+    usual = pretrain.draw_lessons(recipe, 32)
+    empty = pretrain.draw_lessons(replace(recipe, lessons=(("crowd", 0.0), ("passers", 0.0))), 32)
+    assert np.isin(usual.labels, (PERSON, CAR)).any() and not np.isin(empty.labels, (PERSON, CAR)).any()
 
 
 def test_no_steps_leave_the_random_weights():

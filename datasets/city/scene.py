@@ -1,0 +1,158 @@
+"""What a scene of a city draws: its place, its look, how each house is finished and the clothes of people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from driftlab.datasets.city.palette import COUNTS, City, CityLook, Ink, draw_look
+from driftlab.datasets.city.textures import WALLS, Swatch, Textures, draw_textures
+from driftlab.datasets.streets.look import Material
+from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
+from driftlab.datasets.streets.scene import Lot, Place, draw_place, scene_rng
+from driftlab.datasets.streets.things import Thing
+
+PASSERS = 3  # passers close to the camera, for each unit of the parameter
+_LOW_M = 8.5  # houses below this height have a pitched roof
+_CROSSINGS_M = (45.0, 90.0)
+_FAST_MPS = 6.0  # a camera that comes this fast is a car's: people pass beside the road and not before it
+
+
+class Finish(NamedTuple):
+    """What a surface is made of: the material says its class, the slot its colour."""
+
+    material: int
+    slot: int
+    tile: int
+
+
+@dataclass(frozen=True)
+class Front:
+    """How one lot looks from the street."""
+
+    wall: Finish
+    roof: Finish
+    shop: Finish | None
+    pitched: bool
+
+
+@dataclass(frozen=True)
+class StreetFigure:
+    """A thing with the colours that are its own; a passer is there while there are that many."""
+
+    thing: Thing
+    finishes: tuple[Finish, ...]
+    passer: int = -1  # its number among the passers; -1: always there
+
+
+@dataclass(frozen=True, eq=False)
+class CityScene:
+    """All that stays the same while a scene is shown."""
+
+    place: Place
+    look: CityLook
+    textures: Textures = field(repr=False)
+    fronts: tuple[tuple[Front, ...], tuple[Front, ...]]  # left, right: one for each lot
+    figures: tuple[StreetFigure, ...]
+    crossings_m: tuple[float, float]  # the first zebra crossing, and how far apart they are
+    paved: bool  # whether the way is a street with kerbs and markings, not a path
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a scene is drawn from besides its number."""
+
+    preset: StreetPreset
+    seed: int
+    city: City
+    variety: float
+    crowd: float
+    passers: float
+    photos: float
+
+
+def draw_scene(drawing: Drawing, number: int) -> CityScene:
+    """Draw everything the scene with this number keeps, whenever it is shown."""
+    preset = drawing.preset
+    place = draw_place(preset, drawing.seed, number, drawing.crowd)
+    rngs = [scene_rng(preset, drawing.seed, number, part) for part in (21, 22, 23, 24)]
+    passers = _draw_passers(preset, rngs[3], math.ceil(PASSERS * drawing.passers), place.road_m)
+    return CityScene(
+        place=place,
+        look=draw_look(drawing.city, rngs[0], drawing.variety),
+        textures=draw_textures(rngs[1], drawing.photos),
+        fronts=(_draw_fronts(place.lots[0], rngs[2]), _draw_fronts(place.lots[1], rngs[2])),
+        figures=(
+            *(StreetFigure(thing, finishes) for thing, finishes in _dressed(place.things, rngs[2])),
+            *(StreetFigure(thing, own, rank) for rank, (thing, own) in enumerate(_dressed(passers, rngs[3]))),
+        ),
+        crossings_m=(float(rngs[2].uniform(5, 60)), float(rngs[2].uniform(*_CROSSINGS_M))),
+        paved=place.road_m > 3 or not any(place.terrain_m),
+    )
+
+
+def _draw_fronts(lots: tuple[Lot, ...], rng: np.random.Generator) -> tuple[Front, ...]:
+    return tuple(_draw_front(lot, rng) for lot in lots)
+
+
+def _draw_front(lot: Lot, rng: np.random.Generator) -> Front:
+    if lot.green:
+        leaves = Finish(Material.LEAVES, _one_of(Ink.LEAVES, rng), Swatch.LEAVES)
+        return Front(leaves, leaves, None, False)
+    wall = Finish(Material.HOUSE, _one_of(Ink.HOUSE, rng), Swatch.WALL + int(rng.integers(WALLS)))
+    roof = Finish(Material.HOUSE_2, _one_of(Ink.ROOF, rng), Swatch.PLAIN)
+    shop = Finish(Material.HOUSE_3, _one_of(Ink.SHOP, rng), Swatch.SHOP)
+    return Front(wall, roof, shop if rng.uniform() < 0.55 else None, lot.height_m < _LOW_M)
+
+
+def _one_of(slot: Ink, rng: np.random.Generator) -> int:
+    return slot + int(rng.integers(COUNTS[slot]))
+
+
+_OWN = {
+    PERSON: (
+        (Material.TROUSERS, Ink.TROUSERS, Swatch.CLOTH),
+        (Material.COAT, Ink.COAT, Swatch.CLOTH),
+        (Material.HEAD, Ink.SKIN, Swatch.PLAIN),
+        (Material.HEAD, Ink.HAIR, Swatch.PLAIN),
+    ),
+    CAR: ((Material.BODY, Ink.BODY, Swatch.PLAIN),),
+    VEGETATION: ((Material.LEAVES, Ink.LEAVES, Swatch.LEAVES),),
+}
+
+
+def _dressed(things: Sequence[Thing], rng: np.random.Generator) -> Iterator[tuple[Thing, tuple[Finish, ...]]]:
+    """Give every thing colours of its own, in the order of its painter; no coat is worn twice while one is left."""
+    ranks = {slot: rng.permutation(count) for slot, count in COUNTS.items()}
+    for number, thing in enumerate(things):
+        yield (
+            thing,
+            tuple(
+                Finish(material, slot + int(ranks[slot][number % COUNTS[slot]]), tile)
+                for material, slot, tile in _OWN[thing.kind]
+            ),
+        )
+
+
+def _draw_passers(preset: StreetPreset, rng: np.random.Generator, count: int, road_m: float) -> list[Thing]:
+    """Send people past close before the camera, evenly apart: towards it, or through its view."""
+    things = []
+    driven = max(speed for _, speed in preset.speed_mps) > _FAST_MPS
+    for number in range(count):
+        size_m, variant = float(rng.uniform(1.6, 1.9)), int(rng.integers(64))
+        phase, speed = float(rng.uniform(0, 2 * np.pi)), float(rng.uniform(0.7, 1.6))
+        apart = (number + float(rng.uniform(0, 0.7))) / count
+        side = float(rng.choice([-1, 1]))
+        if preset.view == "along":
+            across = road_m + 0.5 if driven else road_m * preset.lane + side * float(rng.uniform(0.35, 1.1))
+            things.append(Thing(PERSON, across, 14 * apart, size_m, variant, phase, -speed, 14.0, 0.9))
+        else:
+            depth_m = float(rng.uniform(1.6, 2.8))
+            window_m = 3.2 * depth_m + 8
+            place = (window_m * (apart - 0.5), depth_m)
+            things.append(Thing(PERSON, *place, size_m, variant, phase, side * speed, window_m, 0.9))
+    return things
