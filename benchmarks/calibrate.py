@@ -23,7 +23,7 @@ from pathlib import Path
 
 import driftlab
 from driftlab.datasets.city.presets import LESSONS, SETTINGS
-from driftlab.platform.core.files import write_whole
+from driftlab.platform.core.files import write_atomically
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KEPT, PAGE = DOCS / "calibration.json", DOCS / "calibration.md"
@@ -88,7 +88,7 @@ def keep(new: StreetScore, path: Path = KEPT) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several presets may be measured at the same time
         others = [row for row in kept(path) if _which(row) != _which(new)]
         rows = ",\n".join(json.dumps(asdict(row)) for row in [*others, new])
-        write_whole(path, f"[\n{rows}\n]\n")
+        write_atomically(path, f"[\n{rows}\n]\n")
 
 
 def _which(row: StreetScore) -> tuple[str, Mapping[str, float], Sequence[int]]:

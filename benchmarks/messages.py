@@ -86,8 +86,8 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     options = options_of(parser, rounds=1, repeats=1)
-    nodes = {"device": "messages:Camera", "learner": "messages:Learner"}
-    nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:Camera")
+    nodes = {"device": "messages:PayloadSource", "learner": "messages:PayloadSink"}
+    nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:PayloadSource")
     backend = RayBackend(ClusterConfig(workers=WORKERS), nodes)
     try:
         pairs = [(bare_per_s(options.rounds), ours_per_s(backend, options.rounds)) for _ in range(options.repeats)]

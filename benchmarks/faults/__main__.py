@@ -27,7 +27,7 @@ from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
 from benchmarks.faults.on_ray import disturb_on_ray
 from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import begun, resume, work
+from driftlab.platform.grid.run import create_run, execute, resume
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 
@@ -60,8 +60,8 @@ def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
         if (folder / "spec.yaml").exists():
             outcome = resume(folder)
         else:
-            with begun(spec, folder) as directory:
-                outcome = work(spec, directory, InlineBackend, Progress())
+            with create_run(spec, folder) as directory:
+                outcome = execute(spec, directory, InlineBackend, Progress())
         if outcome.failed:
             raise RuntimeError(f"failed cells: {outcome.failed}")
 

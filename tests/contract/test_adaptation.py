@@ -55,7 +55,7 @@ class TestEveryMember:
     def test_batches_of_the_stream_have_a_size(self, name):
         for size in (0, 4097):
             if "stream_batch" in parameters(member_class("adaptation", name)):
-                with pytest.raises(Exception, match=f"'stream_batch' is {size}, must be from 1 to 4096"):
+                with pytest.raises(Exception, match=f"'stream_batch' is {size}, must be in \\[1, 4096\\]"):
                     Member("adaptation", name, (("stream_batch", size),)).make()
 
 

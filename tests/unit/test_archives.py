@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from driftlab.datasets import labelled
 from driftlab.datasets.archives import ARCHIVES
-from driftlab.datasets.labelled import SETS, open_set, stamp
+from driftlab.datasets.labelled import SETS, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
 
 NAMES = ("aeroplane", "bird", "cat")
@@ -125,7 +125,7 @@ def test_a_link_that_leads_back_is_refused_and_others_are_followed(tmp_path, tor
         (tmp_path / "set" / part).symlink_to(tmp_path / "elsewhere")
     found = open_set(f"images:{tmp_path / 'set'}", size=24)
     assert len(found.test.images) == 30
-    assert stamp(f"images:{tmp_path / 'set'}") != stamp(f"images:{tmp_path / 'elsewhere'}")
+    assert folder_digest(f"images:{tmp_path / 'set'}") != folder_digest(f"images:{tmp_path / 'elsewhere'}")
     for name in ("a", "b"):
         (tmp_path / "elsewhere" / "cat" / name).symlink_to(tmp_path / "set")
     with pytest.raises(RequestError, match="link to a folder that it lies in"):

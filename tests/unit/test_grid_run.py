@@ -194,7 +194,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
         def place(self, node):
             pass
 
-        def call(self, node, method, recipe):
+        def call(self, node, method, recipe, limit_s):
             heard.append(method)
 
         def result(self, job):
@@ -203,7 +203,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
 
     recipe, plain, nested = Recipe("tiny", height=32, width=48), Member("scaling", "fixed"), Member("scaling", "nested")
     recipes = {"a": FamilyRecipe(recipe, plain), "b": FamilyRecipe(recipe, nested)}
-    artefacts._build(recipes, Builders(), Listener())
+    artefacts._build(recipes, Builders(), Listener(), 60.0)
     named = ["building 1/2: tiny 32x48", "building 2/2: tiny 32x48, by nested"]
     ready = ["built 1/2: tiny 32x48", "built 2/2: tiny 32x48, 3 by nested"]
     assert heard[:4] == [named[0], "build", named[1], "build"]
@@ -221,7 +221,7 @@ def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
         def place(self, node):
             pass
 
-        def call(self, node, method, recipe):
+        def call(self, node, method, recipe, limit_s):
             asked.append(recipe.network.seed)
             return recipe.network.seed
 
