@@ -58,7 +58,7 @@ class Scenery:
 
     steady: bool  # one scene for ever, before a stationary camera
     drifts: bool  # light and weather of a scene move on to other looks
-    travelled_m: Callable[[float], float] = field(repr=False)  # by the camera, until a time in s
+    stretches: Callable[[float], list[tuple[float, float, float, float]]] = field(repr=False)  # see streets.travel
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _street_scenery(name: str, seed: int) -> Scenery:
     preset = STREETS[_any_kind(seed) if name == "any-street" else name.partition("/")[2]]
     moves = any(speed for _, speed in preset.speed_mps)
     steady = not moves and len(preset.visits) == 1
-    return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).distance_m)
+    return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).stretches)
 
 
 def _open_signs(request: StreamRequest) -> Stream:

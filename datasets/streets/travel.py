@@ -20,6 +20,18 @@ class Travel:
         """Return the distance since time 0."""
         return self._since_knot_zero(time_s + self.phase_s) - self._since_knot_zero(self.phase_s)
 
+    def stretches(self, stop_s: float) -> list[tuple[float, float, float, float]]:
+        """Cut a session where the acceleration changes: time, distance and speed at the beginning, and acceleration."""
+        found, offset_s = [], -self.phase_s
+        while offset_s < stop_s:
+            for (a_s, speed), (b_s, next_speed) in zip(self.knots, self.knots[1:], strict=False):
+                if offset_s + b_s > 0 and offset_s + a_s < stop_s:
+                    slope, begin_s = (next_speed - speed) / (b_s - a_s), max(offset_s + a_s, 0.0)
+                    now_mps = speed + slope * (begin_s - offset_s - a_s)
+                    found.append((begin_s, self.distance_m(begin_s), now_mps, slope))
+            offset_s += self.knots[-1][0]
+        return found
+
     def _since_knot_zero(self, time_s: float) -> float:
         areas = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(self.knots, self.knots[1:], strict=False)]
         rounds, local_s = divmod(time_s, self.knots[-1][0])

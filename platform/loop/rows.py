@@ -23,8 +23,6 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import accelerator_share
 
-MOTION_S = 0.5  # between the rows of table `motion`
-
 
 def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     """Return the columns of a row of `runs` that the request determines."""
@@ -217,13 +215,13 @@ def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
 
 
 def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
-    """Say where the camera of a device is as time goes on; None where that is not known."""
+    """Say how the camera of a device moves; None where that is not known."""
     scenery = _scenery(device)
     if scenery is None:
         return None
-    times_s = np.arange(0.0, device.spec.duration_s, MOTION_S)
-    travelled_m = np.array([scenery.travelled_m(time_s) for time_s in times_s.tolist()])
-    return {"device": device.spec.name, "time_s": times_s, "travelled_m": travelled_m}
+    names = ("time_s", "travelled_m", "speed_mps", "acceleration_mps2")
+    stretches = np.array(scenery.stretches(device.spec.duration_s))
+    return {"device": device.spec.name, **dict(zip(names, stretches.T, strict=True))}
 
 
 def _scenery(device: DeviceRun) -> Scenery | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pandas as pd
 import pytest
 from loop_factory import Scripted, rows, run, uploads
 from tables_factory import Made
@@ -10,7 +13,7 @@ from tables_factory import Made
 from driftlab.datasets.catalogue import open_stream, scenery_of
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.analysis.scenery import sceneries
+from driftlab.platform.results.analysis.scenery import WAY, sceneries, stops, travelled_m
 
 SEED = 3
 
@@ -23,7 +26,7 @@ def test_a_street_is_steady_or_drifts_or_neither(name: str, steady: bool, drifts
     found = scenery_of(f"streets/{name}", SEED)
     assert found is not None
     assert (found.steady, found.drifts) == (steady, drifts)
-    assert found.travelled_m(20.0) == draw_travel(PRESETS[name], SEED).distance_m(20.0)
+    assert found.stretches(20.0) == draw_travel(PRESETS[name], SEED).stretches(20.0)
 
 
 def test_of_any_street_it_is_that_of_the_kind_that_is_shown():
@@ -31,7 +34,7 @@ def test_of_any_street_it_is_that_of_the_kind_that_is_shown():
         stream = open_stream("any-street", seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
         found, kind = scenery_of("any-street", seed), scenery_of(stream.name, seed)
         assert found is not None and kind is not None
-        assert (found.drifts, found.travelled_m(9.0)) == (kind.drifts, kind.travelled_m(9.0))
+        assert (found.drifts, found.stretches(9.0)) == (kind.drifts, kind.stretches(9.0))
 
 
 @pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
@@ -44,8 +47,16 @@ def test_a_run_writes_down_where_its_camera_is():
     (device,), (motion,) = rows(loop, "devices"), loop.ledger.rows["motion"]
     travel = draw_travel(PRESETS["running"], device["stream_seed"])
     assert (device["steady"], device["drifts"]) == (False, False)
-    assert motion["time_s"].tolist() == np.arange(0.0, 30.0, 0.5).tolist()
+    assert motion["time_s"].tolist() == [row[0] for row in travel.stretches(30.0)]
     assert motion["travelled_m"].tolist() == [travel.distance_m(time_s) for time_s in motion["time_s"]]
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_stretches_give_every_distance(name: str):
+    travel = draw_travel(PRESETS[name], SEED)
+    way, times_s = pd.DataFrame(travel.stretches(100.0), columns=WAY), pd.Series(np.linspace(0.0, 99.9, 333))
+    assert travelled_m(way, times_s) == pytest.approx([travel.distance_m(time_s) for time_s in times_s], abs=1e-9)
+    assert set(stops(way)) == {speed == 0 == other for (_, speed), (_, other) in pairwise(PRESETS[name].speed_mps)}
 
 
 def made(workload: str, **tables: list[dict[str, object]]) -> Made:
@@ -61,12 +72,12 @@ def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read():
     (row,) = sceneries(older, older.frame("runs")["cell"]).to_dict("records")
     travel = draw_travel(PRESETS["walking_ny"], SEED)
     assert (row["steady"], row["drifts"]) == (False, False)
-    assert row["way"]["travelled_m"].tolist() == [travel.distance_m(k / 2) for k in range(8)]
+    assert list(row["way"].itertuples(index=False, name=None)) == travel.stretches(4.0)
     place = {"cell": "c", "device": "d"}
     newer = made(
         "streets/walking_ny",
         devices=[{**place, "stream_seed": SEED, "steady": True, "drifts": True}],
-        motion=[{**place, "time_s": k / 2, "travelled_m": float(k)} for k in range(3)],
+        motion=[{**place, "time_s": k / 2, "travelled_m": float(k), "speed_mps": 2.0} for k in range(3)],
     )
     (row,) = sceneries(newer, newer.frame("runs")["cell"]).to_dict("records")
     assert (row["steady"], row["drifts"], row["way"]["travelled_m"].tolist()) == (True, True, [0.0, 1.0, 2.0])

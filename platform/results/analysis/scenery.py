@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from driftlab.datasets.catalogue import scenery_of
 from driftlab.platform.results.analysis.cells import labels_of
@@ -13,14 +14,14 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-STEP_S = 0.5  # of ways that are drawn again
+WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
     """List the devices of some cells: `cell`, `device`, and of streets `steady`, `drifts` and `way`.
 
-    A way is a frame with `time_s` and `travelled_m`. Runs before schema 4.3 recorded none of it: their streets are
-    drawn again from their seeds.
+    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it:
+    their streets are drawn again from their seeds.
     """
     import pandas as pd
 
@@ -35,9 +36,20 @@ def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
         if way is None and name.startswith("streets/") and (scenery := scenery_of(name, int(row.stream_seed))):
             steady, drifts, stream = scenery.steady, scenery.drifts, (name, int(row.stream_seed))
             if stream not in drawn:
-                times_s = np.arange(0.0, duration_s, STEP_S)
-                travelled_m = [scenery.travelled_m(time_s) for time_s in times_s.tolist()]
-                drawn[stream] = pd.DataFrame({"time_s": times_s, "travelled_m": travelled_m})
+                drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=WAY)
             way = drawn[stream]
         found.append((row.cell, row.device, steady, drifts, way))
     return pd.DataFrame(found, columns=["cell", "device", "steady", "drifts", "way"])
+
+
+def stops(way: pd.DataFrame) -> pd.Series:
+    """Mark the stretches in which the camera is stationary."""
+    return (way["speed_mps"] == 0) & (way["acceleration_mps2"] == 0)
+
+
+def travelled_m(way: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
+    """Tell how far the camera has come at these times."""
+    rows = np.searchsorted(way["time_s"], times_s, side="right") - 1
+    begin_s, begin_m, speed, acceleration = way[WAY].to_numpy()[rows].T
+    since_s = times_s.to_numpy() - begin_s
+    return np.asarray(begin_m + since_s * (speed + acceleration * since_s / 2))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import uploads
-from driftlab.platform.results.analysis.scenery import sceneries
+from driftlab.platform.results.analysis.scenery import sceneries, stops
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
@@ -76,19 +76,14 @@ def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
 
 def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
     """Tell when the camera of a street is stationary, if it moves at other times."""
-    import numpy as np
-
     stream = _one_stream(sent)
     found = sceneries(view.tables, stream["cell"])
     way = found[found["device"] == stream["device"].iloc[0]]["way"].iloc[0]
-    if way is None:
+    if way is None or stops(way).all():
         return []
-    times_s, travelled_m = way[way["time_s"] < stream["queued_s"].max()][["time_s", "travelled_m"]].to_numpy().T
-    stands = np.diff(travelled_m) <= 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], stands.astype(int), [0]])))
-    if stands.all() or not stands.any():
-        return []
-    return [(float(times_s[begin]), float(times_s[end])) for begin, end in edges.reshape(-1, 2)]
+    end_s = float(stream["queued_s"].max())
+    spans = zip(way["time_s"], way["time_s"].shift(-1, fill_value=end_s), stops(way), strict=True)
+    return [(begin, min(end, end_s)) for begin, end, stands in spans if stands and begin < end_s]
 
 
 FIGURE = Figure("rates", "Sampling and training", show)

@@ -31,9 +31,11 @@ CLASSES = table_of(
 
 MOTION = table_of(
     "motion",
-    "One row per device and half second: where the camera of its (first) stream is, if that is a procedural street.",
+    "One row per device and stretch in which its camera accelerates steadily, if its (first) stream is a street.",
     column("device", TEXT, "which device"),
-    column("time_s", REAL, "since the session began", "s"),
+    column("time_s", REAL, "when the stretch began", "s"),
     column("travelled_m", REAL, "way of the camera until then", "m"),
+    column("speed_mps", REAL, "its speed then", "m/s"),
+    column("acceleration_mps2", REAL, "its acceleration from then on", "m/s²"),
     since="4.3",
 )

@@ -8,11 +8,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, members, slot, uploads
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
-from driftlab.platform.results.analysis.scenery import sceneries
+from driftlab.platform.results.analysis.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -81,12 +79,10 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
     for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
         way = part["way"].iloc[0]
-        if way is None or set(way["travelled_m"].diff().dropna() > 0) != {True, False}:
+        if way is None or set(stops(way)) != {True, False}:
             continue
         later = part[part["start_s"] > 2 * part["gap_s"]]
-        began_m, ended_m = (
-            np.interp(later["start_s"] - ago * later["gap_s"], way["time_s"], way["travelled_m"]) for ago in (2, 0)
-        )
+        began_m, ended_m = (travelled_m(way, later["start_s"] - ago * later["gap_s"]) for ago in (2, 0))
         speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
         rows.append((seed, later["rate"][fast].mean() - later["rate"][~fast].mean()))
