@@ -27,7 +27,7 @@ from driftlab.platform.core.files import write_atomically
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KEPT, PAGE = DOCS / "calibration.json", DOCS / "calibration.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 FPS, DURATION_S, SEEDS, FIRST_SEED, FRESH_SEED = 4.0, 60.0, 6, 1000, 2000
 STEPS, TOLERANCE = 5000, 0.05
 SYSTEMS = ("no_custom", "remote_tracking")
