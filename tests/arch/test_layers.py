@@ -17,7 +17,7 @@ LEAVES = {"driftlab.errors", "driftlab._torchvision"}
 FRONT_DOOR = {"driftlab", "driftlab.__main__"}
 PACKAGES = (  # of the platform: each imports from lines above its own, and from its neighbours in one direction
     ("core",),
-    ("tasks",),
+    ("tasks", "search"),
     ("networks", "world"),
     ("training", "pruning", "wire"),
     ("adaptation", "streaming", "scaling", "scheduling", "systems"),

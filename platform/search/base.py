@@ -1,0 +1,158 @@
+"""A search: a searcher proposes settings in batches, and hears what came of a batch before it proposes the next.
+
+What a searcher proposes depends on its seed and on what the trials before the batch gave, never on which of them ended
+first. So one worker and many see the same trials, and a search is continued by telling a new searcher what the old one
+was told.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from driftlab.errors import RunError
+from driftlab.platform.search.space import Settings, Space, key
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric, and which way it is better."""
+
+    metric: str
+    better: Literal["max", "min"] = "max"
+
+    def loss(self, metrics: Mapping[str, float]) -> float:
+        """Give the metric so that lower is better."""
+        return -metrics[self.metric] if self.better == "max" else metrics[self.metric]
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A bound that a metric has to keep."""
+
+    metric: str
+    relation: Literal["<=", ">="]
+    bound: float
+
+    def violation(self, metrics: Mapping[str, float]) -> float:
+        """Tell by how much the bound is missed, as a share of it where it is not 0; 0 where it is kept."""
+        over = metrics[self.metric] - self.bound
+        return max(0.0, over if self.relation == "<=" else -over) / (abs(self.bound) or 1.0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for, and where."""
+
+    space: Space
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried, and what came of them."""
+
+    number: int
+    settings: Settings
+    metrics: Mapping[str, float] | None  # None: it failed
+
+    def losses(self, problem: Problem) -> tuple[float, ...]:
+        """Give every objective so that lower is better; of a trial that did not fail."""
+        return tuple(objective.loss(self.metrics or {}) for objective in problem.objectives)
+
+    def violation(self, problem: Problem) -> float:
+        """Add up by how much the bounds are missed."""
+        return sum(constraint.violation(self.metrics or {}) for constraint in problem.constraints)
+
+
+Batches = Generator[Sequence[Settings], Sequence[Trial], None]
+
+
+class Searcher(ABC):
+    """Base of the family; a member is a frozen dataclass."""
+
+    def faults(self, problem: Problem) -> list[str]:
+        """Name what this searcher cannot search."""
+        return []
+
+    @abstractmethod
+    def batches(self, problem: Problem) -> Batches:
+        """Yield batches of settings; each `yield` gives the trials of the batch before, in order of their numbers."""
+
+
+@dataclass
+class Search:
+    """A search under way: which trials are to do, and what is known of the others.
+
+    Trial 0 runs with the defaults and counts for the searcher where they lie in its space.
+    """
+
+    searcher: Searcher
+    problem: Problem
+    trials: int  # in all
+    defaults: Settings = field(default_factory=dict)
+    history: dict[int, Trial] = field(default_factory=dict)  # by number
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self._batches = self.searcher.batches(self.problem)
+        self._waiting: list[tuple[int, Settings]] = []  # proposed, and not given out
+        self._batch: list[int] = []  # numbers of the batch that is under way
+        self._next = 0
+        self._propose(next(self._batches, []))
+
+    def ask(self) -> tuple[int, Settings] | None:
+        """Give the next trial to run; None while a batch has trials under way, and when the search is over."""
+        if not self._waiting and not self.over and all(number in self.history for number in self._batch):
+            told = [self.history[number] for number in self._batch]
+            inside = [one for one in told if self.problem.space.positions(one.settings) is not None]
+            try:
+                self._propose(self._batches.send(inside))
+            except StopIteration:
+                self.over = True
+        return self._waiting.pop(0) if self._waiting else None
+
+    def tell(self, number: int, settings: Settings, metrics: Mapping[str, float] | None) -> None:
+        """Take down what came of a trial; without metrics it failed."""
+        self.history[number] = Trial(number, settings, metrics)
+
+    def replay(self, past: Iterable[Trial]) -> list[tuple[int, Settings]]:
+        """Tell what an earlier search found, in whatever order; return the trials that it had begun and not ended.
+
+        RunError where this searcher would have proposed other settings.
+        """
+        known = {trial.number: trial for trial in past}
+        missing: list[tuple[int, Settings]] = []
+        while len(self.history) < len(known) and (asked := self.ask()) is not None:
+            number, settings = asked
+            trial = known.get(number)
+            if trial is None:
+                missing.append(asked)
+            elif key(trial.settings) != key(settings):
+                raise RunError(
+                    f"Trial {number} was run with {dict(trial.settings)}, and this searcher proposes {dict(settings)}: "
+                    "the search cannot be continued by this version; start a new one."
+                )
+            else:
+                self.tell(number, settings, trial.metrics)
+        return missing
+
+    def _propose(self, batch: Sequence[Settings]) -> None:
+        if self._next == 0:
+            batch = [self.defaults, *batch]
+        numbered = list(enumerate(batch, self._next))[: max(0, self.trials - self._next)]
+        self.over = not numbered
+        self._next += len(numbered)
+        self._waiting, self._batch = numbered, [number for number, _ in numbered]
+
+
+def leading(trials: Sequence[Trial], problem: Problem) -> list[Trial]:
+    """Give the trials that no other one beats in everything; those that miss a bound only where all do."""
+    from driftlab.platform.search.pareto import ranks  # it ranks this module's trials
+
+    told = [trial for trial in trials if trial.metrics is not None]
+    return [trial for trial, rank in zip(told, ranks(told, problem), strict=True) if rank == 0]
