@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, answer_by, follow, groups, unfit
-from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
 if TYPE_CHECKING:
@@ -23,15 +25,11 @@ if TYPE_CHECKING:
 class AdaBn(OnStream):
     """Replace the statistics of batch norms."""
 
-    variant: Literal["momentum", "batch", "full", "alpha"] = "momentum"
-    momentum: float = 0.1  # of the newest batch, in `momentum`
-    alpha: float = 0.1  # share of the batch beside the source, in `alpha`
-
-    def ranges(self) -> Ranges:
-        return {
-            "momentum": (0 <= self.momentum <= 1, "in [0, 1]"),
-            "alpha": (0 <= self.alpha <= 1, "in [0, 1]"),
-        }
+    variant: Annotated[Literal["momentum", "batch", "full", "alpha"], Means("which statistics batch norms use")] = (
+        "momentum"
+    )
+    momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch, in variant momentum")] = 0.1
+    alpha: Annotated[float, Ge(0), Le(1), Means("weight of the batch beside the source, in variant alpha")] = 0.1
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Answer by what is stored or, in `batch` and `alpha`, by statistics of the batch or of each frame alone."""

@@ -71,6 +71,7 @@ class Adaptation(ABC):
     Members import torch inside their methods: the driver reads parameters and must not pay for torch.
     """
 
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
     packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Batch, Phase
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
 from driftlab.platform.training import masks
@@ -50,35 +51,24 @@ class Memory:
 class Distill(Adaptation):
     """Learn from a teacher's labels."""
 
-    fraction: float = 0.05
-    strategy: Strategy = "gradient_guided"
-    iterations: int = 60
-    batch: int = 4
-    optimiser: Literal["adam", "momentum"] = "adam"
-    learning_rate: float = 3e-3
-    beta1: float = 0.9  # also the momentum of `momentum`
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    epsilon_mode: Literal["torch", "tf", "paper"] = "torch"
-    restart_each_phase: bool = False  # begin every phase at the generic weights, as the released code does
-
-    lengths: tuple[int, ...] = ()  # numbers of steps that a scheduler may choose from; none: `iterations` alone
+    fraction: Annotated[float, Gt(0), Le(1), Means("share of the weights that a phase changes")] = 0.05
+    strategy: Annotated[Strategy, Means("how the weights that change are chosen")] = "gradient_guided"
+    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 60
+    batch: Annotated[int, Ge(1), Means("frames of a step", "frames")] = 4
+    optimiser: Annotated[Literal["adam", "momentum"], Means("rule of the steps")] = "adam"
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size")] = 3e-3
+    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment, and the momentum of momentum")] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
+    epsilon: Annotated[float, Gt(0), Means("what keeps adam's divisor above 0")] = 1e-8
+    epsilon_mode: Annotated[Literal["torch", "tf", "paper"], Means("whose formula says where epsilon stands")] = "torch"
+    restart_each_phase: Annotated[
+        bool, Means("whether every phase begins at the generic weights, as in the released code")
+    ] = False
+    lengths: Annotated[
+        tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations alone")
+    ] = ()
 
     labels = "teacher"
-
-    def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "fraction": (0 < self.fraction <= 1, "in (0, 1]"),
-            "iterations": (self.iterations >= 1, "at least 1"),
-            "batch": (self.batch >= 1, "at least 1"),
-            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
-            "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
-            "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
-            "epsilon": (0 < self.epsilon < math.inf, "positive"),
-            "lengths": (all(count >= 1 for count in self.lengths), "a list of numbers of at least 1"),
-        }
-        return faults_in(self, ranges)
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
         return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)

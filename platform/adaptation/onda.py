@@ -6,11 +6,13 @@ Differs from the paper: a group that leaves a batch norm one value per channel i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, follow, groups, unfit
-from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.adaptation.stream import NO_STEPS, OnStream, StreamBatch, follow, groups, unfit
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
 if TYPE_CHECKING:
@@ -21,11 +23,8 @@ if TYPE_CHECKING:
 class Onda(OnStream):
     """Move the statistics of batch norms towards every group of `stream_batch` frames."""
 
-    stream_batch: int = 10
-    momentum: float = 0.1
-
-    def ranges(self) -> Ranges:
-        return {"momentum": (0 <= self.momentum <= 1, "in [0, 1]")}
+    stream_batch: StreamBatch = 10
+    momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest group in the statistics of batch norms")] = 0.1
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         if why := unfit(model, batch):

@@ -14,9 +14,10 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le, Lt
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.stream import (
@@ -35,7 +36,7 @@ from driftlab.platform.adaptation.stream import (
     part_learning,
     why_undone,
 )
-from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
 if TYPE_CHECKING:
@@ -49,28 +50,17 @@ if TYPE_CHECKING:
 class Shot(OnStream):
     """Maximise information by everything but the head, and learn pseudo-labels in phases."""
 
-    iterations: int = 60  # of a phase
-    batch: int = 32  # frames of a step in a phase
-    relabel: int = 15  # steps after which a phase finds pseudo-labels anew
-    learning_rate: float = 1e-3
-    momentum: float = 0.9  # Nesterov's
-    weight_decay: float = 1e-3
-    cls_par: float = 0.3  # weight of the pseudo-labels
-    div_weight: float = 1.0  # weight of variety
-    bn_momentum: float = 0.1
-
-    def ranges(self) -> Ranges:
-        return {
-            "iterations": (self.iterations >= 1, "at least 1"),
-            "batch": (self.batch >= 2, "at least 2"),
-            "relabel": (self.relabel >= 1, "at least 1"),
-            "learning_rate": (0 <= self.learning_rate <= 10, "in [0, 10]"),
-            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
-            "weight_decay": (0 <= self.weight_decay <= 1, "in [0, 1]"),
-            "cls_par": (0 <= self.cls_par <= 100, "in [0, 100]"),
-            "div_weight": (0 <= self.div_weight <= 100, "in [0, 100]"),
-            "bn_momentum": (0 <= self.bn_momentum <= 1, "in [0, 1]"),
-        }
+    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 60
+    batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
+    relabel: Annotated[int, Ge(1), Means("steps after which a phase finds pseudo-labels anew")] = 15
+    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
+    momentum: Annotated[float, Ge(0), Lt(1), Means("Nesterov momentum of the steps")] = 0.9
+    weight_decay: Annotated[float, Ge(0), Le(1), Means("weight decay of the steps")] = 1e-3
+    cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 0.3
+    div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
+    bn_momentum: Annotated[
+        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
+    ] = 0.1
 
     def changes(self, model: nn.Module) -> list[str]:
         return list(model.state_dict())

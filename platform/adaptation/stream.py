@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import NOTHING, Adaptation, Adapted, Answered, Batch, Phase
-from driftlab.platform.core.ranges import Ranges, faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MAX_FRAMES = 4096  # of one batch of the stream: they all go through the network at once
 NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
 Rows = npt.NDArray[np.int64]
+StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +67,14 @@ class Steps:
 class OnStream(Adaptation):
     """A member that can learn from the stream as it comes; alone it leaves batch norms as they are."""
 
-    stream_batch: int = 32
-    learns: Literal["instead", "beside"] = "instead"
-    answers: Literal["now", "batch"] = "now"
-    episodic: bool = False
+    stream_batch: StreamBatch = 32
+    learns: Annotated[
+        Literal["instead", "beside"], Means("whether learning replaces answering or shares the machine")
+    ] = "instead"
+    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = "now"
+    episodic: Annotated[bool, Means("whether a told boundary between domains resets what was learned")] = False
 
     labels = "none"
-
-    def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        shared = {"stream_batch": (1 <= self.stream_batch <= MAX_FRAMES, f"from 1 to {MAX_FRAMES}")}
-        return faults_in(self, {**shared, **self.ranges()})
-
-    def ranges(self) -> Ranges:
-        """Say where the member's own parameters must lie."""
-        return {}
 
     def changes(self, model: nn.Module) -> list[str]:
         """Name what the member may change of the state dict."""

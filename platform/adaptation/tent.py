@@ -7,7 +7,9 @@ that leaves the finite numbers is undone. `episodic` resets at boundaries betwee
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Lt
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.stream import (
@@ -27,7 +29,7 @@ from driftlab.platform.adaptation.stream import (
     unfit,
     why_undone,
 )
-from driftlab.platform.core.ranges import Ranges
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 from driftlab.platform.tasks.tasks import Task
 
@@ -43,27 +45,23 @@ if TYPE_CHECKING:
 class Tent(OnStream):
     """Minimise the entropy of the answers by the scales and shifts of batch norms."""
 
-    answers: Literal["now", "batch"] = "batch"
-    variant: Literal["original", "run"] = "original"  # statistics of the batch alone, or that move the stored ones
-    optimiser: Literal["adam", "sgd"] = "adam"
-    learning_rate: float = 1e-3
-    momentum: float = 0.9  # of `sgd`
-    beta1: float = 0.9  # of `adam`
-    beta2: float = 0.999
-    bn_momentum: float = 0.1  # of the newest batch, in `run`
-    iterations: int = 10  # of a phase
-    batch: int = 50  # frames of a step in a phase
-
-    def ranges(self) -> Ranges:
-        return {
-            "learning_rate": (0 <= self.learning_rate <= 10, "in [0, 10]"),
-            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
-            "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
-            "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
-            "bn_momentum": (0 <= self.bn_momentum <= 1, "in [0, 1]"),
-            "iterations": (self.iterations >= 1, "at least 1"),
-            "batch": (self.batch >= 1, "at least 1"),
-        }
+    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
+        "batch"
+    )
+    variant: Annotated[
+        Literal["original", "run"],
+        Means("statistics of batch norms: of the batch alone, or stored ones that follow it"),
+    ] = "original"
+    optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
+    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
+    momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
+    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment")] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
+    bn_momentum: Annotated[
+        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
+    ] = 0.1
+    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 10
+    batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Answer by statistics of the batch, or of each frame alone where answers do not wait; `run` by stored ones."""

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import math
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core import plugins
+from driftlab.platform.core.parameters import checker_of, parameters_of
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 BASES: Mapping[str, str] = {
     "streaming": "driftlab.platform.streaming.base:Streaming",
@@ -76,6 +81,11 @@ class Member:
         name, params = plugins.short(self.name), ", ".join(f"{key}={value}" for key, value in self.params)
         return f"{name}({params})" if params else name
 
+    @property
+    def version(self) -> int:
+        """The version of the member's code: what stands on another one is not kept."""
+        return int(member_class(self.family, self.name).version)
+
     def make(self) -> Any:
         """Build the member; a wrong parameter is refused with all faults at once."""
         cls = member_class(self.family, self.name)
@@ -87,12 +97,9 @@ class Member:
 
     def defaults(self) -> dict[str, Any]:
         """List the parameters that were not given, with their values as plain data."""
-        from pydantic import ConfigDict, TypeAdapter
-
-        plain: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
         made, given = self.make(), dict(self.params)
         values = {key: getattr(made, key) for key in parameters(type(made)) if key not in given}
-        return {key: plain.dump_python(value, mode="json", fallback=str) for key, value in values.items()}
+        return {key: _plain().dump_python(value, mode="json", fallback=str) for key, value in values.items()}
 
 
 def member_class(family: str, name: str) -> type[Any]:
@@ -114,8 +121,7 @@ def import_class(target: str) -> type[Any]:
 
 def parameters(cls: type[Any]) -> dict[str, tuple[Any, Any]]:
     """List a member's parameters as name -> (type, default)."""
-    hints = typing.get_type_hints(cls)
-    return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(cls) if f.init}
+    return {name: (one.hint, one.default) for name, one in parameters_of(cls).items()}
 
 
 def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
@@ -137,17 +143,25 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
             faults.append(f"'{key}' is {value}, must be finite")
         if isinstance(value, int) and abs(value) > MAX_COUNT:
             faults.append(f"'{key}' is {quoted(value)}, must be at most {MAX_COUNT:,}")
-    if not faults and hasattr(cls, "faults"):
-        faults.extend(cls(**values).faults())
+    if not faults:
+        described = [one for key, one in parameters_of(cls).items() if key in values]
+        faults += [fault for one in described for fault in one.faults(values[one.name])]
+        faults += cls(**values).faults() if hasattr(cls, "faults") else []
     return faults
 
 
 def _fitted(value: Any, hint: Any) -> Any:
     """Return the value as its type has it: a whole number may stand for a float, a list for a tuple, nothing else."""
-    from pydantic import TypeAdapter
-
     fitted = tuple(value) if isinstance(value, list) and typing.get_origin(hint) is tuple else value
-    return TypeAdapter(hint).validate_python(fitted, strict=True)
+    return checker_of(hint).validate_python(fitted, strict=True)
+
+
+@functools.cache
+def _plain() -> TypeAdapter[Any]:
+    """Make what turns values into plain data, in which an infinite one stays infinite."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def _type_name(hint: Any) -> str:

@@ -50,6 +50,7 @@ class Scaling(ABC):
     arrays by name, so that it is built once and read everywhere.
     """
 
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
     nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
 

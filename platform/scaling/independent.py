@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from driftlab.platform.core.ranges import faults_in
+from annotated_types import Ge, Gt, Le
+
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -29,25 +31,23 @@ logger = logging.getLogger(__name__)
 class Independent(OfWidths):
     """Train a network of its own for every width: no memory is shared, and a switch moves all of it."""
 
-    keep: Keep = KEEP  # share of the filters of each network
-    start: Literal["scratch", "pruned"] = "scratch"
-    ranking: Literal["trr", "l1", "bn_gamma", "random"] = "l1"  # of filters, where networks are pruned
-    ranked_on: int = 500  # frames
-    epochs: int = 12
-    learning_rate: float = 0.05
-    batch: int = 32
+    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
+    start: Annotated[
+        Literal["scratch", "pruned"], Means("where training begins: random weights, or the pruned network")
+    ] = "scratch"
+    ranking: Annotated[
+        Literal["trr", "l1", "bn_gamma", "random"], Means("how filters are ranked where networks are pruned")
+    ] = "l1"
+    ranked_on: Annotated[int, Ge(2), Means("frames that the ranking looks at", "frames")] = 500
+    epochs: Annotated[int, Ge(0), Means("passes over the data that each network learns for", "epochs")] = 12
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.05
+    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
 
     nested = False
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "ranked_on": (self.ranked_on >= 2, "at least 2"),
-            "epochs": (self.epochs >= 0, "at least 0"),
-            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
-            "batch": (self.batch >= 2, "at least 2"),
-        }
-        return keep_faults(self.keep) + faults_in(self, ranges)
+        """Name a list of shares that does not fall."""
+        return keep_faults(self.keep)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.pruning.family import gather

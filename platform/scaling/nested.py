@@ -13,10 +13,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.ranges import BEFORE, faults_in
+from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -35,37 +37,39 @@ logger = logging.getLogger(__name__)
 class Nested(OfWidths):
     """Prune filters step by step, then grow them back around a frozen seed: one model of several capacities."""
 
-    keep: Keep = KEEP  # share of the filters at each step
-    shares: Literal["uniform", "sensitivity"] = field(default="uniform", metadata={BEFORE: "uniform"})  # of each layer
-    ranking: Literal["trr", "l1", "bn_gamma", "random"] = "trr"
-    ranked_on: int = 500  # frames
-    accuracy_loss: float = 0.05  # how far below the whole network's score the seed may be
-    only: int | None = None  # the one group of channels to prune, by its place; none: all of them
-    initial: Literal["preserve", "footprint", "scratch"] = "preserve"  # of what is grown
-    causal: bool = field(default=False, metadata={BEFORE: False})  # True: no old filter ever reads a new one
-    batch_norm: Literal["private", "shared_frozen"] = field(default="private", metadata={BEFORE: "private"})
-    prune_epochs: int = 2
-    prune_rate: float = 0.02
-    grow_epochs: int = 3
-    grow_rate: float = 0.03
-    batch: int = 32
+    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
+    shares: Annotated[
+        Literal["uniform", "sensitivity"],
+        Means("whether each layer loses the same share, or less where it matters more"),
+    ] = field(default="uniform", metadata={BEFORE: "uniform"})
+    ranking: Annotated[Literal["trr", "l1", "bn_gamma", "random"], Means("how filters are ranked")] = "trr"
+    ranked_on: Annotated[int, Ge(2), Means("frames that the ranking looks at", "frames")] = 500
+    accuracy_loss: Annotated[
+        float, Ge(0), Le(1), Means("how far the smallest network may score below the whole one", "fraction")
+    ] = 0.05
+    only: Annotated[int | None, Ge(0), Means("the one group of channels to prune, by its place; none: all")] = None
+    initial: Annotated[Literal["preserve", "footprint", "scratch"], Means("how filters begin that are grown back")] = (
+        "preserve"
+    )
+    causal: Annotated[bool, Means("whether no old filter ever reads a new one")] = field(
+        default=False, metadata={BEFORE: False}
+    )
+    batch_norm: Annotated[
+        Literal["private", "shared_frozen"], Means("whether each network has batch norms of its own")
+    ] = field(default="private", metadata={BEFORE: "private"})
+    prune_epochs: Annotated[int, Ge(0), Means("passes over the data after each step of pruning", "epochs")] = 2
+    prune_rate: Annotated[float, Gt(0), Le(10), Means("step size after pruning")] = 0.02
+    grow_epochs: Annotated[int, Ge(0), Means("passes over the data after each step of growing", "epochs")] = 3
+    grow_rate: Annotated[float, Gt(0), Le(10), Means("step size after growing")] = 0.03
+    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
 
     nested = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "ranked_on": (self.ranked_on >= 2, "at least 2"),
-            "shares": (self.only is None or self.shares == "uniform", "uniform where 'only' one group is pruned"),
-            "only": (self.only is None or self.only >= 0, "at least 0"),
-            "accuracy_loss": (0 <= self.accuracy_loss <= 1, "in [0, 1]"),
-            "prune_epochs": (self.prune_epochs >= 0, "at least 0"),
-            "prune_rate": (0 < self.prune_rate <= 10, "in (0, 10]"),
-            "grow_epochs": (self.grow_epochs >= 0, "at least 0"),
-            "grow_rate": (0 < self.grow_rate <= 10, "in (0, 10]"),
-            "batch": (self.batch >= 2, "at least 2"),
-        }
-        return keep_faults(self.keep) + faults_in(self, ranges)
+        """Name a list of shares that does not fall, and what does not fit together."""
+        apart = self.only is not None and self.shares != "uniform"
+        faults = [f"'shares' is {self.shares}, must be uniform where 'only' one group is pruned"] if apart else []
+        return keep_faults(self.keep) + faults
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.pruning.surgery import groups

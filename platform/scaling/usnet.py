@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from driftlab.platform.core.ranges import faults_in
+from annotated_types import Ge, Gt, Le
+
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.scaling.widths import KEEP, Keep, OfWidths, keep_faults
 
 if TYPE_CHECKING:
@@ -26,25 +28,18 @@ logger = logging.getLogger(__name__)
 class UsNet(OfWidths):
     """Train all widths together: every step the widest, the narrowest and some between, who learn from the widest."""
 
-    keep: Keep = KEEP  # share of the filters of each network
-    widths: int = 4  # trained per step: the widest, the narrowest, and so many less two at random
-    epochs: int = 6
-    learning_rate: float = 0.03
-    batch: int = 32
-    calibration: int = 5  # batches that each network's statistics are measured on
+    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
+    widths: Annotated[int, Ge(2), Means("networks trained per step: the widest, the narrowest, others at random")] = 4
+    epochs: Annotated[int, Ge(0), Means("passes over the data", "epochs")] = 6
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.03
+    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    calibration: Annotated[int, Ge(1), Means("batches that each network's statistics are measured on")] = 5
 
     nested = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "widths": (self.widths >= 2, "at least 2"),
-            "epochs": (self.epochs >= 0, "at least 0"),
-            "learning_rate": (0 < self.learning_rate <= 10, "in (0, 10]"),
-            "batch": (self.batch >= 2, "at least 2"),
-            "calibration": (self.calibration >= 1, "at least 1"),
-        }
-        return keep_faults(self.keep) + faults_in(self, ranges)
+        """Name a list of shares that does not fall."""
+        return keep_faults(self.keep)
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.pruning.family import gather

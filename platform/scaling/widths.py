@@ -66,10 +66,8 @@ def chosen(family: Family, budget: Budget) -> int:
 
 def keep_faults(keep: Keep) -> list[str]:
     """Say what is wrong with a list of shares."""
-    falls = all(0 < small < large for large, small in itertools.pairwise(keep))
-    if keep and keep[0] <= 1 and keep[-1] > 0 and falls:
-        return []
-    return [f"'keep' is {keep}, must be one or more shares in (0, 1] that fall"]
+    falls = all(small < large for large, small in itertools.pairwise(keep))
+    return [] if keep and falls else [f"'keep' is {keep}, must be one or more shares that fall"]
 
 
 def width_of(size: int, share: float) -> int:

@@ -105,6 +105,7 @@ EACH_WINDOW = Wants(frozenset({"window"}))  # as a member that plans from window
 class Scheduling(ABC):
     """Base of the family; a member is a frozen dataclass and its verb a pure function."""
 
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     wants: ClassVar[Wants] = Wants()
 
     @abstractmethod

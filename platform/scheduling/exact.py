@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from driftlab.platform.core.ranges import faults_in
+from annotated_types import Ge, Le
+
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
 from driftlab.platform.scheduling.costs import tabulate
@@ -17,16 +20,13 @@ from driftlab.platform.scheduling.programming import Objective
 class Exact(Scheduling):
     """Solve NestDNN's problem to the end: by dynamic programming, or the total as a MILP where memory binds."""
 
-    objective: Objective = "total"
-    alpha: float = 0.1
-    units: int = 100
+    objective: Annotated[
+        Objective, Means("the cost that is lowered: of all applications together, or the highest one")
+    ] = "total"
+    alpha: Annotated[float, Ge(0), Le(1), Means("weight of a second of lateness against all of the accuracy")] = 0.1
+    units: Annotated[int, Ge(1), Means("parts into which the machine is divided")] = 100
 
     wants = EACH_WINDOW
-
-    def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {"alpha": (0 <= self.alpha <= 1, "in [0, 1]"), "units": (self.units >= 1, "at least 1")}
-        return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
         who, notes = admit(window, self.units)

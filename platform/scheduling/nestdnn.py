@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, Plan, tabulate
@@ -38,25 +39,20 @@ class Kept:
 class NestDnn(Scheduling):
     """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
 
-    objective: Literal["total", "max"] = "total"
-    method: Literal["lookahead", "steepest", "literal", "priced"] = "lookahead"  # of the total; the highest has one way
-    alpha: float = 0.1  # how much a second of lateness weighs against all of the accuracy
-    units: int = 100
-    cached: bool = True
-    kept: float = 0.7  # share of the units that a cached plan has handed out
-    renew: int = 10  # times that a plan serves before one is made from scratch
+    objective: Annotated[
+        Literal["total", "max"], Means("the cost that is lowered: of all applications together, or the highest one")
+    ] = "total"
+    method: Annotated[
+        Literal["lookahead", "steepest", "literal", "priced"],
+        Means("how the total is lowered; the highest cost has one way"),
+    ] = "lookahead"
+    alpha: Annotated[float, Ge(0), Le(1), Means("weight of a second of lateness against all of the accuracy")] = 0.1
+    units: Annotated[int, Ge(1), Means("parts into which the machine is divided")] = 100
+    cached: Annotated[bool, Means("whether the next window takes an unfinished plan up")] = True
+    kept: Annotated[float, Ge(0), Le(1), Means("share of the units that an unfinished plan has handed out")] = 0.7
+    renew: Annotated[int, Ge(1), Means("windows that a plan serves before one is made from scratch")] = 10
 
     wants = EACH_WINDOW
-
-    def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "alpha": (0 <= self.alpha <= 1, "in [0, 1]"),
-            "kept": (0 <= self.kept <= 1, "in [0, 1]"),
-            "units": (self.units >= 1, "at least 1"),
-            "renew": (self.renew >= 1, "at least 1"),
-        }
-        return faults_in(self, ranges)
 
     def allocate(self, window: Window) -> Allocation:
         """Take a plan up where it was left, hand out the rest of the machine, and keep the plan for the next window."""

@@ -6,11 +6,14 @@ suits streams of some minutes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Stamp, StreamFacts, Streaming, Wire
@@ -26,52 +29,59 @@ LARGEST = 4  # a frame has sixteen times the pixels then
 class Ams(Streaming):
     """Send a buffer of frames per interval; rate and interval follow how fast the teacher's labels change."""
 
-    interval_s: float = 10.0
-    longest: float = 6.0  # times the interval: how far a static scene may stretch it
-    horizon_s: float = 120.0
-    low_fps: float = 0.1
-    high_fps: float = 1.0
-    first_fps: float | None = None  # none: begin at high_fps, as in the paper
-    control: Literal["tanh", "linear", "scaled", "fixed"] = "tanh"
-    target: float = 0.4
-    slowdown: bool = True  # whether the training interval adapts too
-    atr_step_s: float | None = None  # time between two of its steps, as in the paper; none: one with every visit
-    patience: float | None = None  # intervals that samples may be late before fewer are taken; none: as in the paper
-    codec: str = "h264"
-    values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
-    mask: Literal["raw", "gzip", "gaps", "rice"] = "gzip"
-    feedback: bool = False
-    first_train_s: float = 0.0  # uploads before this time are only stored
-    stamp: Stamp = "capture"  # which time of a sample the horizon goes by
-    scale: int = 1  # frames are sent so many times larger than the student sees them, and made smaller by the server
+    interval_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0
+    longest: Annotated[float, Ge(1), Means("how far a static scene may stretch the interval", "intervals")] = 6.0
+    horizon_s: Annotated[float, Gt(0), Means("age up to which samples are trained on", "s")] = 120.0
+    low_fps: Annotated[float, Gt(0), Means("lowest sampling rate", "frames/s")] = 0.1
+    high_fps: Annotated[float, Gt(0), Means("highest sampling rate", "frames/s")] = 1.0
+    first_fps: Annotated[
+        float | None, Gt(0), Means("first sampling rate; none: high_fps, as in the paper", "frames/s")
+    ] = None
+    control: Annotated[
+        Literal["tanh", "linear", "scaled", "fixed"], Means("how the sampling rate follows the change of the labels")
+    ] = "tanh"
+    target: Annotated[float, Gt(0), Means("change of the labels between samples that the controller aims at")] = 0.4
+    slowdown: Annotated[bool, Means("whether the training interval adapts too")] = True
+    atr_step_s: Annotated[
+        float | None, Gt(0), Means("time between two steps of the training interval; none: one per upload", "s")
+    ] = None
+    patience: Annotated[
+        float | None, Gt(0), Means("lateness of samples before fewer are taken; none: as in the paper", "intervals")
+    ] = None
+    codec: Annotated[str, Means("how frames are packed for the link: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = (
+        "h264"
+    )
+    values: Annotated[
+        Literal["fp32", "fp16", "bf16", "int8", "int4"], Means("how the values of an update are written")
+    ] = "fp16"
+    mask: Annotated[Literal["raw", "gzip", "gaps", "rice"], Means("how an update says which weights it changes")] = (
+        "gzip"
+    )
+    feedback: Annotated[bool, Means("whether what rounding left out is added to the next update")] = False
+    first_train_s: Annotated[float, Ge(0), Means("time before which uploads are only stored", "s")] = 0.0
+    stamp: Annotated[Stamp, Means("which time of a sample the horizon goes by")] = "capture"
+    scale: Annotated[
+        int, Ge(1), Le(LARGEST), Means("how many times larger than the student sees them frames are sent")
+    ] = 1
 
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "interval_s": (self.interval_s > 0, "above 0"),
-            "horizon_s": (self.horizon_s > 0, "above 0"),
-            "low_fps": (self.low_fps > 0, "above 0"),
-            "high_fps": (self.high_fps >= self.low_fps, f"at least low_fps = {self.low_fps}"),
-            "first_fps": (
-                self.first_fps is None or self.low_fps <= self.first_fps <= self.high_fps,
-                f"from low_fps = {self.low_fps} to high_fps = {self.high_fps}, or none",
-            ),
-            "longest": (self.longest >= 1, "at least 1"),
-            "patience": (
-                self.patience is None or (self.patience > 0 and self.control != "fixed"),
-                "above 0, or none, as with control = fixed",
-            ),
-            "atr_step_s": (
-                self.atr_step_s is None or (self.atr_step_s > 0 and self.slowdown and self.control != "fixed"),
-                "above 0, or none, as with slowdown = false and with control = fixed",
-            ),
-            "first_train_s": (self.first_train_s >= 0, "at least 0"),
-            "scale": (1 <= self.scale <= LARGEST, f"a whole number from 1 to {LARGEST}"),
-            "target": (self.target > 0, "above 0"),
-        }
-        return faults_in(self, ranges) + codec_faults(self.codec)
+        """Name what does not fit together, and a codec that is not known."""
+        return [*self._rate_faults(), *self._control_faults(), *codec_faults(self.codec)]
+
+    def _rate_faults(self) -> Iterator[str]:
+        if self.high_fps < self.low_fps:
+            yield f"'high_fps' is {self.high_fps}, must be at least low_fps = {self.low_fps}"
+        elif self.first_fps is not None and not self.low_fps <= self.first_fps <= self.high_fps:
+            yield f"'first_fps' is {self.first_fps}, must be in [{self.low_fps}, {self.high_fps}], low_fps to high_fps"
+
+    def _control_faults(self) -> Iterator[str]:
+        """Refuse settings that the choice of control leaves without effect."""
+        if self.patience is not None and self.control == "fixed":
+            yield f"'patience' is {self.patience}, must be none with control = fixed"
+        if self.atr_step_s is not None and (self.control == "fixed" or not self.slowdown):
+            yield f"'atr_step_s' is {self.atr_step_s}, must be none with control = fixed or slowdown = false"
 
     def start(self, session: StreamFacts) -> Rates:
         return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)

@@ -72,6 +72,7 @@ RESYNC_BYTES = 16  # and the one by which a device asks for every weight
 class Streaming(ABC):
     """Base of the family: two plans, pure functions of (state, facts); a member is a frozen dataclass."""
 
+    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     feeds_learner: ClassVar[bool]  # whether its samples ever reach a learner
     place: ClassVar[Literal["server", "device"]] = "server"  # where that learner stands; on a device nothing crosses
     returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what comes back

@@ -7,9 +7,12 @@ window on that window alone: the per-window oracle. Both over links and servers 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt
 
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
@@ -19,17 +22,15 @@ from driftlab.platform.streaming.sampling import spread
 class Foresight(Streaming):
     """Train on what is to come, before it comes."""
 
-    span: Literal["stream", "window"] = "window"
-    window_s: float = 10.0
-    rate_fps: float = 1.0
-    iterations: int = 60
+    span: Annotated[Literal["stream", "window"], Means("what is trained on: the whole stream once, or each window")] = (
+        "window"
+    )
+    window_s: Annotated[float, Gt(0), Means("length of a window", "s")] = 10.0
+    rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0
+    iterations: Annotated[int, Gt(0), Means("training steps")] = 60
 
     feeds_learner = True
     free = True
-
-    def faults(self) -> list[str]:
-        positive = {"window_s": self.window_s, "rate_fps": self.rate_fps, "iterations": self.iterations}
-        return [f"'{name}' is {value}, must be above 0" for name, value in positive.items() if not value > 0]
 
     def start(self, session: StreamFacts) -> None:
         return None

@@ -10,9 +10,12 @@ and the table of systems sets a smaller step, since the published 0.01 diverges 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored, Trained
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
@@ -23,23 +26,22 @@ from driftlab.platform.streaming.sampling import newest
 class JustInTime(Streaming):
     """Double the interval after a frame the student knew, halve it after one it had to learn."""
 
-    threshold: float = 0.75  # mIoU on the sampled frame from which the student counts as good
-    shortest_s: float = 8 / 30
-    longest_s: float = 64 / 30
-    most_steps: int = 8
-    codec: str = "jpeg:95"
+    threshold: Annotated[float, Ge(0), Means("score on the sampled frame from which the student counts as good")] = 0.75
+    shortest_s: Annotated[float, Gt(0), Means("shortest time between two samples", "s")] = 8 / 30
+    longest_s: Annotated[float, Gt(0), Means("longest time between two samples", "s")] = 64 / 30
+    most_steps: Annotated[int, Ge(1), Means("most training steps on one frame")] = 8
+    codec: Annotated[str, Means("how frames are packed for the link: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = (
+        "jpeg:95"
+    )
 
     feeds_learner = True
     needs_labels = True
 
     def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "shortest_s": (0 < self.shortest_s <= self.longest_s, f"in (0, longest_s = {self.longest_s}]"),
-            "most_steps": (self.most_steps >= 1, "at least 1"),
-            "threshold": (self.threshold >= 0, "at least 0"),
-        }
-        return faults_in(self, ranges) + codec_faults(self.codec)
+        """Name what does not fit together, and a codec that is not known."""
+        long = self.shortest_s > self.longest_s
+        faults = [f"'shortest_s' is {self.shortest_s}, must be at most longest_s = {self.longest_s}"] if long else []
+        return faults + codec_faults(self.codec)
 
     def start(self, session: StreamFacts) -> float:
         """Begin with the shortest interval; it is the whole state."""

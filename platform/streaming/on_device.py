@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.sampling import spread
@@ -23,27 +25,26 @@ class Learned:
 class OnDevice(Streaming):
     """Look every `period_s` seconds whether to learn; if so, sample for one period and learn from the samples."""
 
-    period_s: float = 10.0
-    rate_fps: float = 2.0
-    horizon_s: float | None = None  # how long samples are kept; none: for the phase they were taken for
-    trigger: Literal["period", "entropy", "distance", "domain"] = "period"  # what makes the device learn
-    threshold: float = 0.3  # of entropy as a share of the largest, or of distance
-    iterations: int | None = None  # none: as many as the adaptation has
-    learns: Literal["instead", "beside"] = "beside"
+    period_s: Annotated[
+        float, Gt(0), Means("time between two looks whether to learn, and length of the sampling", "s")
+    ] = 10.0
+    rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 2.0
+    horizon_s: Annotated[
+        float | None, Gt(0), Means("how long samples are kept; none: for the phase that they were taken for", "s")
+    ] = None
+    trigger: Annotated[Literal["period", "entropy", "distance", "domain"], Means("what makes the device learn")] = (
+        "period"
+    )
+    threshold: Annotated[
+        float, Ge(0), Means("from where on the trigger asks: entropy as a share of the largest, or distance")
+    ] = 0.3
+    iterations: Annotated[int | None, Ge(1), Means("steps of a phase; none: as many as the adaptation has")] = None
+    learns: Annotated[
+        Literal["instead", "beside"], Means("whether a phase replaces answering or shares the machine")
+    ] = "beside"
 
     feeds_learner = True
     place = "device"
-
-    def faults(self) -> list[str]:
-        """Name every parameter outside its range."""
-        ranges = {
-            "period_s": (self.period_s > 0, "above 0"),
-            "rate_fps": (self.rate_fps > 0, "above 0"),
-            "horizon_s": (self.horizon_s is None or self.horizon_s > 0, "above 0, or none"),
-            "threshold": (self.threshold >= 0, "at least 0"),
-            "iterations": (self.iterations is None or self.iterations >= 1, "at least 1, or none"),
-        }
-        return faults_in(self, ranges)
 
     @property
     def notices(self) -> bool:

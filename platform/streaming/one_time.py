@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.ranges import faults_in
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
@@ -16,16 +19,18 @@ from driftlab.platform.streaming.sampling import spread
 class OneTime(Streaming):
     """Send frames of the first `sample_s` seconds at `rate_fps`, train once, send every weight back."""
 
-    sample_s: float = 60.0
-    rate_fps: float = 1.0
-    iterations: int = 200
-    codec: str = "jpeg"
+    sample_s: Annotated[float, Gt(0), Means("length of the beginning from which frames are sampled", "s")] = 60.0
+    rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0
+    iterations: Annotated[int, Gt(0), Means("training steps")] = 200
+    codec: Annotated[str, Means("how frames are packed for the link: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = (
+        "jpeg"
+    )
 
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        positive = {name: (getattr(self, name) > 0, "above 0") for name in ("sample_s", "rate_fps", "iterations")}
-        return faults_in(self, positive) + codec_faults(self.codec)
+        """Name a codec that is not known."""
+        return codec_faults(self.codec)
 
     def start(self, session: StreamFacts) -> bool:
         return False

@@ -7,8 +7,11 @@ its generic model sees.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from driftlab.platform.core.ranges import faults_in
+from annotated_types import Gt
+
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
 from driftlab.platform.streaming.codec import codec_faults
@@ -19,15 +22,20 @@ from driftlab.platform.streaming.sampling import newest
 class RemoteTracking(Streaming):
     """Send a frame at high quality every `every_s` seconds, get its labels back."""
 
-    every_s: float = 1.0
-    chained: bool = True  # else one flow from the frame that was labelled straight to the one shown
-    codec: str = "jpeg:95"
+    every_s: Annotated[float, Gt(0), Means("time between two frames that are sent", "s")] = 1.0
+    chained: Annotated[
+        bool, Means("whether labels move on frame by frame; else straight from the frame that was labelled")
+    ] = True
+    codec: Annotated[str, Means("how frames are packed for the link: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = (
+        "jpeg:95"
+    )
 
     feeds_learner = False
     returns = "labels"
 
     def faults(self) -> list[str]:
-        return faults_in(self, {"every_s": (self.every_s > 0, "above 0")}) + codec_faults(self.codec)
+        """Name a codec that is not known."""
+        return codec_faults(self.codec)
 
     def start(self, session: StreamFacts) -> None:
         return None

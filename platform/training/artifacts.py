@@ -19,7 +19,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.files import write_whole
-from driftlab.platform.core.ranges import BEFORE
+from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class FamilyRecipe:
 
     network: Recipe
     scaling: Member
-    version: int = 4  # raise it when a member, the data or the training change what comes out
+    version: int = 4  # raise it when the data or the training of all members change; a member has a version of its own
 
     def key(self) -> str:
         """Hash the recipe with every parameter of the member; of one that lies in a user's file, the file too."""
@@ -69,7 +69,7 @@ class PackRecipe:
 
     family: FamilyRecipe
     adaptation: Member
-    version: int = 1  # raise it when the member or the data change what comes out
+    version: int = 1  # raise it when the data change what comes out; a member has a version of its own
 
     def key(self) -> str:
         """Hash the family's recipe with every parameter of the member and, in a user's file, its code."""
@@ -161,6 +161,7 @@ def _member_origin(member: Member) -> Origin:
     return {
         "name": plugins.short(member.name),
         "code": plugins.code_digest(member.name),
+        **({"member version": version} if (version := member.version) > 1 else {}),
         **_decisive(member.make()),
     }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from driftlab.errors import RequestError, quoted, shortened
+from driftlab.platform.core.parameters import checker_of
 from driftlab.platform.core.wording import worded
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ STRICT: ConfigDict = {"extra": "forbid"}  # every profile and its parts carry it
 
 def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
     """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(cls).validate_python(dict(given))
+        return cast("Profile", checker_of(cls).validate_python(dict(given)))
     except ValidationError as error:
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         faults = "; ".join(_fault(detail, known) for detail in error.errors())

@@ -95,13 +95,17 @@ def test_a_member_says_what_it_cannot_be():
     [
         (
             Member("streaming", "ams", (("low_fps", 2), ("scale", 0))),
-            "'high_fps' is 1.0, must be at least low_fps = 2.0; 'scale' is 0, must be a whole number from 1 to",
+            "'scale' is 0, must be in [1, 4]; 'high_fps' is 1.0, must be at least low_fps = 2.0",
         ),
-        (Member("streaming", "just_in_time", (("shortest_s", 9),)), "'shortest_s' is 9.0, must be in (0, longest_s = "),
+        (
+            Member("streaming", "just_in_time", (("shortest_s", 9),)),
+            "'shortest_s' is 9.0, must be at most longest_s = ",
+        ),
         (Member("adaptation", "distill", (("fraction", float("nan")),)), "'fraction' is nan, must be finite"),
         (Member("adaptation", "distill", (("fraction", 1.5),)), "'fraction' is 1.5, must be in (0, 1]"),
-        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "'keep' is (2.0,), must be one or more shares"),
-        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "that fall; 'batch' is 1, must be at least 2"),
+        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "'keep' is (2.0,), must be each in (0, 1]; "),
+        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "; 'batch' is 1, must be at least 2"),
+        (Member("scaling", "nested", (("keep", [0.5, 0.5]),)), "'keep' is (0.5, 0.5), must be one or more shares"),
         (Member("scaling", "independent", (("epochs", -1),)), "'epochs' is -1, must be at least 0"),
         (Member("scaling", "usnet", (("calibration", 0),)), "'calibration' is 0, must be at least 1"),
         (Member("scheduling", "nestdnn", (("kept", 2.0),)), "'kept' is 2.0, must be in [0, 1]"),

@@ -14,6 +14,7 @@ from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill, draw
+from driftlab.platform.core.catalogue import parameter_faults
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.zoo import build
@@ -325,6 +326,6 @@ def test_the_state_of_another_model_is_refused():
 
 
 def test_parameters_outside_their_range_are_all_named():
-    faults = Distill(fraction=0.0, iterations=0, beta2=1.0, learning_rate=-1.0).faults()
+    faults = parameter_faults(Distill, {"beta2": 1.0, "fraction": 0.0, "iterations": 0, "learning_rate": -1.0})
     assert [fault.split("'")[1] for fault in faults] == ["fraction", "iterations", "learning_rate", "beta2"]
-    assert Distill().faults() == []
+    assert parameter_faults(Distill, {}) == []

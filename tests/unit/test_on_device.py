@@ -10,7 +10,7 @@ from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream,
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import Member, parameter_faults
 from driftlab.platform.core.records import Noticed, Stored
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes.learner import Learner
@@ -69,8 +69,8 @@ class TestPhases:
     def test_it_says_where_it_learns_and_what_it_refuses(self):
         member = OnDevice()
         assert (member.place, member.feeds_learner, member.needs_labels) == ("device", True, False)
-        wrong = OnDevice(period_s=0, rate_fps=-1, horizon_s=0, threshold=-1, iterations=0)
-        assert len(wrong.faults()) == 5
+        wrong = {"period_s": 0, "rate_fps": -1, "horizon_s": 0, "threshold": -1, "iterations": 0}
+        assert len(parameter_faults(OnDevice, wrong)) == 5
 
 
 class TestNoticing:

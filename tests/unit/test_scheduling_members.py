@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scheduling_factory as factory
 
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import Member, parameter_faults
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
@@ -271,8 +271,8 @@ class TestNestDnn:
         )
 
     def test_wrong_parameters_are_all_named(self):
-        assert len(NestDnn(alpha=2.0, kept=-1.0, units=0, renew=0).faults()) == 4
-        assert len(Exact(alpha=-0.1, units=0).faults()) == 2
+        assert len(parameter_faults(NestDnn, {"alpha": 2.0, "kept": -1.0, "units": 0, "renew": 0})) == 4
+        assert len(parameter_faults(Exact, {"alpha": -0.1, "units": 0})) == 2
 
     @pytest.mark.parametrize("share", SHARES)
     @pytest.mark.parametrize(("objective", "method"), WALKS)

@@ -1,0 +1,129 @@
+"""What is known of each parameter of a member: type, default, meaning, unit and range, from annotations of its fields.
+
+A member says `period_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0`. The check of a
+request, `driftlab show` and a search over the range read the same annotation. In a list the range is that of each item.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+BEFORE = "before"  # metadata of a parameter that came later: with this value all is as it was without the parameter
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a parameter is, and its unit where it has one."""
+
+    text: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where a number must lie; None: no bound on that side."""
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = self.low is None or (value > self.low if self.low_open else value >= self.low)
+        return above and (self.high is None or (value < self.high if self.high_open else value <= self.high))
+
+    def __str__(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f"in {'[('[self.low_open]}{self.low:g}, {self.high:g}{'])'[self.high_open]}"
+        if self.low is not None:
+            return f"{('at least', 'above')[self.low_open]} {self.low:g}"
+        return "" if self.high is None else f"{('at most', 'below')[self.high_open]} {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a member."""
+
+    name: str
+    hint: Any  # its type, without what is annotated
+    default: Any  # dataclasses.MISSING: it must be given
+    meaning: str = ""
+    unit: str = ""
+    interval: Interval = Interval()
+
+    @property
+    def may_be_none(self) -> bool:
+        return type(None) in typing.get_args(self.hint)
+
+    @property
+    def range(self) -> str:
+        """Say which values are allowed, as far as the annotations do."""
+        if typing.get_origin(self.hint) is typing.Literal:
+            return " | ".join(map(str, typing.get_args(self.hint)))
+        bounds = str(self.interval)
+        if bounds and typing.get_origin(self.hint) is tuple:
+            bounds = f"each {bounds}"
+        return f"{bounds}, or none" if bounds and self.may_be_none else bounds
+
+    def faults(self, value: Any) -> Iterator[str]:
+        """Say whether a value of the right type lies outside the range."""
+        values = value if isinstance(value, tuple) else (value,)
+        if self.interval != Interval() and any(one is not None and one not in self.interval for one in values):
+            yield f"'{self.name}' is {value}, must be {self.range}"
+
+
+def parameters_of(cls: type[Any]) -> Mapping[str, Parameter]:
+    """Describe the parameters of a member by name, in their order."""
+    hint: Any = cls
+    return _parameters_of(hint)
+
+
+@functools.cache
+def _parameters_of(cls: Any) -> Mapping[str, Parameter]:
+    hints, plain = typing.get_type_hints(cls, include_extras=True), typing.get_type_hints(cls)
+    return MappingProxyType(
+        {
+            field.name: _described(field, hints[field.name], plain[field.name])
+            for field in dataclasses.fields(cls)
+            if field.init
+        }
+    )
+
+
+def _described(field: dataclasses.Field[Any], hint: Any, plain: Any) -> Parameter:
+    notes = getattr(hint, "__metadata__", ())
+    means = next((note for note in notes if isinstance(note, Means)), Means(""))
+    return Parameter(field.name, plain, field.default, means.text, means.unit, _interval(notes))
+
+
+def _interval(notes: tuple[Any, ...]) -> Interval:
+    sides: dict[str, Any] = {}
+    for note in notes:
+        if isinstance(note, Ge | Gt):
+            sides |= {"low": note.ge if isinstance(note, Ge) else note.gt, "low_open": isinstance(note, Gt)}
+        elif isinstance(note, Le | Lt):
+            sides |= {"high": note.le if isinstance(note, Le) else note.lt, "high_open": isinstance(note, Lt)}
+    return Interval(**sides)
+
+
+def checker_of(hint: Any) -> TypeAdapter[Any]:
+    """Return pydantic's check of a type, made once: that takes longer than a hundred checks."""
+    return _checker(hint)
+
+
+@functools.cache
+def _checker(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(hint)
