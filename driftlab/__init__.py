@@ -8,7 +8,7 @@ from driftlab import _torchvision, errors
 
 if TYPE_CHECKING:
     from driftlab.platform.grid.run import run
-    from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.analysis.run import open_run
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "errors", "open_run", "run"]
@@ -19,7 +19,7 @@ _torchvision.hook()
 def __getattr__(name: str) -> Any:
     """Load what is behind a public name when it is first asked for: importing driftlab alone stays cheap."""
     if name == "open_run":
-        from driftlab.platform.results.tables.read import open_run
+        from driftlab.platform.results.analysis.run import open_run
 
         return open_run
     if name == "run":

@@ -27,6 +27,7 @@ PACKAGES = (  # of the platform: each imports from lines above its own, and from
     ("request",),
     ("grid",),
 )
+RESULTS = (("tables",), ("analysis",), ("claims", "figures"), ("report",))  # likewise, and neighbours stay apart
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
 NO_TORCH_AT_IMPORT = (
@@ -130,6 +131,19 @@ def against_the_order_of_packages(trees: Trees) -> list[str]:
     return faults
 
 
+def against_the_order_of_results(trees: Trees) -> list[str]:
+    """What a part of the results imports from one that stands beside it or below it in the list."""
+    lines = {f"driftlab.platform.results.{name}": line for line, names in enumerate(RESULTS) for name in names}
+    faults = []
+    for module, tree in trees.items():
+        here = ".".join(module.split(".")[:4])
+        for name in sorted(set(imports(tree, typing_too=False))) if here in lines else ():
+            there = ".".join(name.split(".")[:4])
+            if there != here and lines.get(there, -1) >= lines[here]:
+                faults.append(f"{module} imports {name}")
+    return faults
+
+
 def torch_at_import(trees: Trees) -> list[str]:
     return [
         module
@@ -175,6 +189,15 @@ def test_packages_of_the_platform_stand_on_one_another(trees):
     assert against_the_order_of_packages(trees) == []
 
 
+def test_parts_of_the_results_stand_on_one_another(trees):
+    assert against_the_order_of_results(trees) == []
+
+
+def test_every_part_of_the_results_has_its_place(root: Path):
+    listed = [name for names in RESULTS for name in names]
+    assert sorted(listed) == sorted(path.parent.name for path in (root / "platform/results").glob("*/__init__.py"))
+
+
 def test_every_package_of_the_platform_has_its_place(root: Path):
     listed = [name for names in PACKAGES for name in names]
     assert sorted(listed) == sorted(path.name for path in (root / "platform").iterdir() if any(path.glob("*.py")))
@@ -211,6 +234,16 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
         (ray_outside_its_homes, "driftlab.serve_apps.a", "import ray.tune.search"),
         (families_that_know_each_other, "driftlab.platform.scaling.a", "from driftlab.platform.streaming import local"),
         (against_the_order_of_packages, "driftlab.platform.wire.a", "from driftlab.platform.nodes import device"),
+        (
+            against_the_order_of_results,
+            "driftlab.platform.results.tables.a",
+            "def f():\n    from driftlab.platform.results import analysis",
+        ),
+        (
+            against_the_order_of_results,
+            "driftlab.platform.results.claims.a",
+            "from driftlab.platform.results.figures.b import c",
+        ),
         (torch_at_import, "driftlab.platform.results.a", "import torch.nn as nn"),
     ],
 )

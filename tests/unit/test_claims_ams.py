@@ -12,8 +12,9 @@ from tables_factory import Made
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.results.analysis import cells
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims import ams, ams_clients, ams_rates, ams_traffic
-from driftlab.platform.results.claims.base import Measured, Untestable, evaluate, every_claim, judge
+from driftlab.platform.results.claims.base import evaluate, every_claim, judge
 from driftlab.platform.results.tables.read import Tables
 
 SEEDS = (0, 1, 2)

@@ -9,8 +9,9 @@ import pytest
 from tables_factory import Made
 
 from driftlab.platform.results.analysis import sharing
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
-from driftlab.platform.results.claims.base import Measured, Untestable, judge
+from driftlab.platform.results.claims.base import judge
 
 SEEDS = (0, 1, 2)
 KEEP = (0.8, 0.6, 0.45, 0.3)

@@ -11,7 +11,8 @@ import pytest
 
 from driftlab.errors import DataError
 from driftlab.platform.request.experiment import names
-from driftlab.platform.results.claims.base import Measured, Untestable, as_records, every_claim, judge
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.base import as_records, every_claim, judge
 from driftlab.platform.results.claims.pages import PLACE, main, of_place, stored, verdict_of, written
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -12,8 +12,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from tables_factory import Made
 
+from driftlab.platform.results.analysis.measured import Measured
 from driftlab.platform.results.claims import nestdnn, nestdnn_sharing
-from driftlab.platform.results.claims.base import Measured
 from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
 from driftlab.platform.results.figures.base import Grid, Panel, Shown, common, view_of
 from driftlab.platform.results.figures.table import FIGURES

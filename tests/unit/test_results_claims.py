@@ -8,17 +8,8 @@ import pytest
 import results_factory as factory
 
 from driftlab.errors import RequestError
-from driftlab.platform.results.claims.base import (
-    Claim,
-    Measured,
-    Untestable,
-    as_records,
-    as_rows,
-    evaluate,
-    every_claim,
-    judge,
-    untestable,
-)
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.base import Claim, as_records, as_rows, evaluate, every_claim, judge, untestable
 from driftlab.platform.results.tables.read import open_run
 
 

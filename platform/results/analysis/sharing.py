@@ -1,4 +1,4 @@
-"""What claims about a shared device compare: networks by size, allocations window by window, frontiers along alpha."""
+"""What is compared on a shared device: networks by size, allocations window by window, frontiers along alpha."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.analysis.cells import CELL, done, members, slot
-from driftlab.platform.results.claims.base import Measured, Untestable
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.scheduling.costs import weighed

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from driftlab.platform.results.analysis.cells import (
-    CELL,
-    FRAME,
-    difference,
-    done,
-    gains,
-    lowest,
-    over_seeds,
-    ratio_over_seeds,
-    side_by_side,
-    slot,
-)
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, FRAME, difference, done, gains, side_by_side, slot
+from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 
 COMPARED = ("ams", "one_time", "just_in_time")  # Figure 5

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.datasets.streets.presets import PRESETS, Preset
-from driftlab.platform.results.analysis.cells import CELL, done, labels_of, members, over_seeds, slot, table_of, uploads
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, done, labels_of, members, slot, table_of, uploads
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 

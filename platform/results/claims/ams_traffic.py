@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.analysis.cells import (
-    CELL,
-    difference,
-    done,
-    over_seeds,
-    ratio_over_seeds,
-    side_by_side,
-    slot,
-    table_of,
-)
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, difference, done, side_by_side, slot, table_of
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds, ratio_over_seeds
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.wire.value_codecs import bytes_of

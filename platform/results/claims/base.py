@@ -10,35 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from driftlab.errors import unknown_name
-from driftlab.platform.core.metrics import Interval
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import Run, Tables
 
 DASH = "–"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the tables say about a claim."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int = 1
-    note: str = ""
-
-    @classmethod
-    def of(cls, found: Interval, note: str = "") -> Measured:
-        """Take a mean with its interval."""
-        return cls(found.mean, found.low, found.high, found.n, note)
-
-
-@dataclass(frozen=True)
-class Untestable:
-    """Why these tables cannot say anything about a claim."""
-
-    reason: str
 
 
 @dataclass(frozen=True)

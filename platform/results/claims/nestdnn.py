@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import difference, members
+from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.analysis.sharing import (
     APP,
     every_switch,
@@ -22,7 +23,7 @@ from driftlab.platform.results.analysis.sharing import (
     pruned_alone,
     whole,
 )
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import lowest, members, over_seeds, slot
+from driftlab.platform.results.analysis.cells import members, slot
+from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds
 from driftlab.platform.results.analysis.sharing import (
     costs,
     crossing,
@@ -22,7 +23,7 @@ from driftlab.platform.results.analysis.sharing import (
     once,
     switches,
 )
-from driftlab.platform.results.claims.base import Claim, Measured, Untestable
+from driftlab.platform.results.claims.base import Claim
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

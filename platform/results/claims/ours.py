@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.streets.presets import PRESETS
-from driftlab.platform.results.analysis.cells import CELL, labels_of, over_seeds
-from driftlab.platform.results.claims.base import DIFFERENCE, Claim, Measured, Untestable
+from driftlab.platform.results.analysis.cells import CELL, labels_of
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.claims.base import DIFFERENCE, Claim
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

@@ -17,17 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import DataError
-from driftlab.platform.results.claims.base import (
-    Claim,
-    Measured,
-    Untestable,
-    Verdict,
-    every_claim,
-    judge,
-    of_ours,
-    of_paper,
-    of_span,
-)
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 
 PLACE = re.compile(r"(<!-- claims ([\w -]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | verdict | run |\n|---|---|---|---|---|---|"

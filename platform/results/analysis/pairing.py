@@ -1,0 +1,178 @@
+"""Compare two systems pair by pair: what one measured minus what the other measured in the same place and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from driftlab.errors import RequestError, quoted, unknown_name
+from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results.tables.columns import note
+from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.schema import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Answer = Literal["better", "worse", "cannot tell"]
+OVERALL = "overall"
+PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
+LESS_IS_BETTER = frozenset({"B", "kbit/s", "J", "s", "ms", "MAC", "values", "packets"})  # units of what a system costs
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two systems in one place, or in all: their means, and the mean difference over the seeds that both ran."""
+
+    place: str
+    ours: float | None
+    theirs: float | None
+    difference: Interval | None
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two systems side by side; prints as a small table."""
+
+    ours: str
+    theirs: str
+    column: str
+    unit: str
+    by: str
+    less_is_better: bool
+    rows: Sequence[Pairing]  # the last one is over all places
+
+    @property
+    def answer(self) -> Answer:
+        """Tell whether the first system is better, over all places."""
+        return self.rows[-1].answer
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Give the rows as a pandas frame; the last one is over all places."""
+        import pandas as pd
+
+        names = [self.by, "ours", "theirs", "difference", "low", "high", "n", "verdict"]
+        rows = [
+            (row.place, row.ours, row.theirs, *(row.difference or (None, None, None, 0)), row.answer)
+            for row in self.rows
+        ]
+        numbers = dict.fromkeys(names[1:6], float)
+        return pd.DataFrame(rows, columns=names).astype(numbers)
+
+    @property
+    def title(self) -> str:
+        """Say what is compared, and which way is better."""
+        unit = f" in {self.unit}" if self.unit else ""
+        return f"{self.ours} against {self.theirs}: {self.column}{unit}, {self._side} is better, 95 % intervals"
+
+    @property
+    def _named(self) -> pd.DataFrame:
+        return self.frame.rename(columns={"ours": self.ours, "theirs": self.theirs})
+
+    @property
+    def _side(self) -> str:
+        return "less" if self.less_is_better else "more"
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n{self._named.to_string(index=False, float_format=_digits, na_rep='–')}"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        table = self._named.to_html(index=False, float_format=_digits, na_rep="–", border=0)
+        return f"<p>{html.escape(self.title)}</p>{table}"
+
+
+def compare(
+    tables: Tables,
+    ours: str,
+    theirs: str,
+    column: str = "score",
+    *,
+    by: str = "workload",
+    less_is_better: bool | None = None,
+) -> Comparison:
+    """Compare two systems place by place and overall, over the seeds that both ran.
+
+    A column is one of `runs`, or `TABLE.COLUMN` of a table whose rows belong to a device and an application: then each
+    of these is compared with itself, by its mean. Values are averaged over pairs of a seed and then over seeds; the
+    answer is `better` or `worse` where the interval excludes 0. Costs (bytes, seconds, joules, work) count as better
+    where they are lower, unless `less_is_better` says otherwise.
+    """
+    table, name = _column(column)
+    if by not in ("workload", "fleet", "app"):
+        raise unknown_name("place to compare by", by, ("workload", "fleet", "app"))
+    if by == "app" and "app" not in TABLES[table].names:
+        raise RequestError(f"Table '{table}' has no applications to compare by. Name a column such as shares.accuracy.")
+    both = pairs(tables, ours, theirs, column)
+    unit = note(TABLES[table].field(name), "unit")
+    less = unit in LESS_IS_BETTER if less_is_better is None else less_is_better
+    parts = [(str(place), part) for place, part in both.groupby(by)]
+    rows = [_pairing(place, part, less) for place, part in [*parts, (OVERALL, both)]]
+    return Comparison(ours, theirs, column, unit, by, less, rows)
+
+
+def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
+    """List what both systems measured in the same place: one row per place and seed, with `ours` and `theirs`."""
+    table, name = _column(column)
+    runs = tables.frame("runs")
+    if ours == theirs:
+        raise RequestError(f"'{ours}' is compared with itself. Name two systems.")
+    for system in (ours, theirs):
+        if system not in set(runs["system"]):
+            raise unknown_name("system in this run", system, runs["system"].unique())
+    done = runs[runs["status"] == "done"]
+    identity = done[["cell", "system", "workload", "fleet", "seed"]]
+    rows = done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
+    key = [place for place in PLACES if place in rows.columns] + ["seed"]
+    means = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])[name].mean().reset_index()
+    left, right = (
+        means[means["system"] == system].drop(columns="system").rename(columns={name: side})
+        for system, side in ((ours, "ours"), (theirs, "theirs"))
+    )
+    return left.merge(right, on=key)
+
+
+def verdict(found: Interval | None, *, less_is_better: bool = False) -> Answer:
+    """Tell whether a mean difference with its interval is better, worse or cannot be told from nothing."""
+    if found is None or found.low is None or found.high is None or found.low <= 0 <= found.high:
+        return "cannot tell"
+    return "better" if (found.mean > 0) != less_is_better else "worse"
+
+
+def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:
+    by_seed = both.groupby("seed")[["ours", "theirs"]].mean()
+    found = interval(by_seed["ours"] - by_seed["theirs"])
+    ours, theirs = (None if by_seed.empty else float(by_seed[side].mean()) for side in ("ours", "theirs"))
+    return Pairing(place, ours, theirs, found, verdict(found, less_is_better=less_is_better))
+
+
+def _own(table: str, name: str) -> list[str]:
+    return ["cell", *(place for place in PLACES if place in TABLES[table].names), name]
+
+
+def _column(asked: str) -> tuple[str, str]:
+    """Find a column of numbers by its name, of table `runs` unless another one stands before the dot."""
+    table, dot, name = asked.rpartition(".")
+    table = table if dot else "runs"
+    if table not in TABLES:
+        raise unknown_name("table", table, TABLES)
+    numbers = [field.name for field in TABLES[table] if _is_number(field.type) and field.name != "seed"]
+    if name not in TABLES[table].names:
+        raise unknown_name(f"column of '{table}'", name, numbers)
+    if name not in numbers:
+        raise RequestError(f"Column {quoted(asked)} holds no numbers. Those of '{table}' are: {', '.join(numbers)}.")
+    return table, name
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _digits(value: float) -> str:
+    return f"{value:.4g}".replace("-", "\u2212")

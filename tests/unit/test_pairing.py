@@ -1,0 +1,134 @@
+"""Two systems compared pair by pair, on tables whose answer can be worked out on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import results_factory as factory
+from tables_factory import Made
+
+import driftlab
+from driftlab.errors import DriftlabError, RequestError
+from driftlab.platform.core.metrics import Interval
+from driftlab.platform.results.analysis.pairing import compare, verdict
+
+SEEDS = (0, 1, 2)
+
+
+def row(system: str, seed: int, score: float | None, workload: str = "dance", **more: Any) -> dict[str, Any]:
+    cell = f"{system}/{workload}/{more.get('fleet', 'one')}/{seed}"
+    usual = {"fleet": "one", "status": "done"}
+    return {"cell": cell, "system": system, "seed": seed, "workload": workload, "score": score, **usual, **more}
+
+
+def scored(ours: dict[str, tuple[float, ...]], theirs: dict[str, tuple[float, ...]], **more: Any) -> Made:
+    return Made(
+        runs=[
+            row(system, seed, score, workload, **more)
+            for system, found in (("a", ours), ("b", theirs))
+            for workload, scores in found.items()
+            for seed, score in enumerate(scores)
+        ]
+    )
+
+
+def test_differences_are_averaged_by_workload_and_over_all_with_students_t():
+    """Differences are 1, 2 and 3 on `dance` (half an interval: 4.3027 / sqrt 3) and 0, 0 and 0 on `run`."""
+    found = compare(scored({"dance": (2, 4, 6), "run": (1, 1, 1)}, {"dance": (1, 2, 3), "run": (1, 1, 1)}), "a", "b")
+    dance, run, overall = found.rows
+    assert dance.difference == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414, 3), rel=1e-4)
+    assert (dance.place, dance.ours, dance.theirs, dance.answer) == ("dance", 4.0, 2.0, "cannot tell")
+    assert (run.difference, run.answer) == (Interval(0.0, 0.0, 0.0, 3), "cannot tell")
+    assert overall.difference == pytest.approx((1.0, 1.0 - 1.24207, 1.0 + 1.24207, 3), rel=1e-4)
+    assert found.frame[found.frame["workload"] == "dance"]["n"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "less", "answer"),
+    [
+        (0.1, 0.3, False, "better"),
+        (-0.3, -0.1, False, "worse"),
+        (-0.3, -0.1, True, "better"),
+        (0.1, 0.3, True, "worse"),
+        (-0.1, 0.3, False, "cannot tell"),
+        (0.0, 0.3, False, "cannot tell"),
+    ],
+)
+def test_an_answer_needs_an_interval_without_nothing_in_it(low: float, high: float, less: bool, answer: str):
+    assert verdict(Interval((low + high) / 2, low, high, 3), less_is_better=less) == answer
+
+
+def test_one_pair_and_no_pair_cannot_tell():
+    one = compare(scored({"dance": (1.0,)}, {"dance": (0.0, 0.1)}), "a", "b")
+    assert (one.rows[0].difference, one.answer) == (Interval(1.0, None, None, 1), "cannot tell")
+    none = compare(scored({"dance": (1.0, 1.0)}, {"run": (0.0, 0.1)}), "a", "b")
+    assert [(each.place, each.difference, each.answer) for each in none.rows] == [("overall", None, "cannot tell")]
+    assert none.frame["n"].tolist() == [0]
+
+
+def test_only_what_both_finished_and_measured_is_a_pair():
+    tables = scored({"dance": (0.5, 0.6, 0.7, None)}, {"dance": (0.4, 0.4, 0.4, 0.4, 0.4)})
+    tables.change("runs", status=lambda each: "failed" if each["system"] == "a" and each["seed"] == 0 else "done")
+    found = compare(tables, "a", "b").rows[-1]
+    assert (found.difference.mean, found.difference.n) == (pytest.approx(0.25), 2)
+
+
+def test_a_device_is_compared_with_itself_in_the_same_fleet():
+    tables = Made(
+        runs=[row(name, seed, None, fleet=fleet) for name in "ab" for seed in SEEDS for fleet in ("few", "many")],
+        shares=[
+            {"cell": f"{name}/dance/{fleet}/{seed}", "device": "d", "app": app,
+             "accuracy": level + better * (name == "a")}
+            for fleet, better in (("few", 0.1), ("many", 0.3))
+            for name in "ab"
+            for seed in SEEDS
+            for app, level in (("x", 0.2 + seed), ("y", 0.5))
+            if not (name == "b" and app == "y")  # which therefore has no pair
+        ],
+    )  # fmt: skip
+    by_fleet = compare(tables, "a", "b", "shares.accuracy", by="fleet")
+    assert [(each.place, each.difference.mean) for each in by_fleet.rows] == [
+        ("few", pytest.approx(0.1)),
+        ("many", pytest.approx(0.3)),
+        ("overall", pytest.approx(0.2)),
+    ]
+    assert [each.place for each in compare(tables, "a", "b", "shares.accuracy", by="app").rows] == ["x", "overall"]
+
+
+def test_costs_are_better_where_they_are_lower_unless_told_otherwise():
+    tables = scored({"dance": (0, 0, 0)}, {"dance": (0, 0, 0)})
+    tables.change("runs", downlink_kbps=lambda each: 1.0 + each["seed"] / 10 + (each["system"] == "b"))
+    assert compare(tables, "a", "b", "downlink_kbps").answer == "better"
+    assert compare(tables, "a", "b", "downlink_kbps", less_is_better=False).answer == "worse"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"theirs": "no_costum"}, "no_custom"),
+        ({"theirs": "one_time"}, "itself"),
+        ({"column": "scor"}, "score"),
+        ({"column": "student"}, "holds no numbers"),
+        ({"column": "frame.score_window"}, "frames"),
+        ({"by": "street"}, "workload"),
+        ({"by": "app"}, "no applications"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], told: str):
+    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), pictures=False))
+    with pytest.raises(RequestError, match=told) as caught:
+        run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})
+    assert isinstance(caught.value, DriftlabError)
+
+
+def test_a_run_compares_and_prints(tmp_path: Path):
+    """The made-up stream: one_time gains 0.26 on 100 of 120 s of the scene that stays."""
+    run = driftlab.open_run(factory.make_run(tmp_path, pictures=False))
+    found = run.compare("one_time", "no_custom")
+    assert found.rows[1].place == "streets/interview"
+    assert found.rows[1].difference.mean == pytest.approx(0.26 * 100 / 120, abs=0.03)
+    assert found.rows[1].answer == "better"
+    assert len(repr(found).splitlines()) == 2 + 3
+    assert found._repr_html_().count("<tr") == 1 + 3
