@@ -250,10 +250,10 @@ def find(request: str) -> Path:
 
 def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = None) -> Experiment:
     """Read an experiment by name or path, apply its size and the overrides, and validate it."""
-    return parse(_document(find(request)), overrides, choice, source=str(request))
+    return parse(document_of(find(request)), overrides, choice, source=str(request))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> dict[str, Any]:
     """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
         document = read(read_text(path))
@@ -263,12 +263,17 @@ def _document(path: Path) -> dict[str, Any]:
         raise RequestError(f"{path}: {str(error).rstrip('.')}.") from None
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
-    like = document.pop("like", None)
+    return completed(document, path.stem)
+
+
+def completed(document: Mapping[str, Any], own_name: str = "") -> dict[str, Any]:
+    """Lay a document over the built-in experiment that it is `like`."""
+    like, rest = document.get("like"), {key: value for key, value in document.items() if key != "like"}
     if like is None:
-        return document
-    if like not in names() or like == path.stem:
-        raise unknown_name("experiment", str(like), [name for name in names() if name != path.stem])
-    return merged(_document(find(like)), document)
+        return rest
+    if like not in names() or like == own_name:
+        raise unknown_name("experiment", str(like), [name for name in names() if name != own_name])
+    return merged(document_of(find(like)), rest)
 
 
 def parse(
@@ -281,7 +286,7 @@ def parse(
     """Validate a document; every fault is named with its place, its value and what is allowed."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
-    complete = _validated(_sized(dict(document), sizes, source), source).model_dump(mode="json")
+    complete = _validated(sized(dict(document), sizes, source), source).model_dump(mode="json")
     chosen = choice.of(complete) if choice else complete
     systems = _validated(chosen, source).systems
     chosen["systems"] = [_in_full(part, as_given) for part, as_given in zip(systems, chosen["systems"], strict=True)]
@@ -325,7 +330,7 @@ def _validated(document: Mapping[str, Any], source: str) -> Experiment:
     return experiment
 
 
-def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
+def sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
     """Choose among the sizes that a document offers: `sizes: {small: {...}, full: {...}}` and `size: small`."""
     sizes = document.pop("sizes", {})
     default = document.pop("size", None)

@@ -7,12 +7,13 @@ was told.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from driftlab.errors import RunError
+from driftlab.errors import RequestError, RunError
 from driftlab.platform.search.space import Settings, Space, key
 
 
@@ -40,6 +41,19 @@ class Constraint:
         """Tell by how much the bound is missed, as a share of it where it is not 0; 0 where it is kept."""
         over = metrics[self.metric] - self.bound
         return max(0.0, over if self.relation == "<=" else -over) / (abs(self.bound) or 1.0)
+
+
+BOUND = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
+
+
+def constraint_of(text: str) -> Constraint:
+    """Read `METRIC <= NUMBER` or `METRIC >= NUMBER`."""
+    found = BOUND.fullmatch(text)
+    try:
+        metric, relation, bound = found.groups() if found else ("", "", "none")
+        return Constraint(metric, relation, float(bound))  # type: ignore[arg-type]
+    except ValueError:
+        raise RequestError(f"'{text}' is not METRIC <= NUMBER or METRIC >= NUMBER") from None
 
 
 @dataclass(frozen=True)
@@ -105,6 +119,11 @@ class Search:
         self._next = 0
         self._propose(next(self._batches, []))
 
+    @property
+    def asked(self) -> int:
+        """How many trials were proposed so far."""
+        return self._next
+
     def ask(self) -> tuple[int, Settings] | None:
         """Give the next trial to run; None while a batch has trials under way, and when the search is over."""
         if not self._waiting and not self.over and all(number in self.history for number in self._batch):
@@ -155,4 +174,12 @@ def leading(trials: Sequence[Trial], problem: Problem) -> list[Trial]:
     from driftlab.platform.search.pareto import ranks  # it ranks this module's trials
 
     told = [trial for trial in trials if trial.metrics is not None]
+    if not told:
+        return []
     return [trial for trial, rank in zip(told, ranks(told, problem), strict=True) if rank == 0]
+
+
+def best_of(trials: Sequence[Trial], problem: Problem) -> Trial | None:
+    """Choose of the leading trials the one with the best first objective, the earliest among equals."""
+    front = leading(trials, problem)
+    return min(front, key=lambda trial: (trial.losses(problem), trial.number), default=None)

@@ -90,6 +90,10 @@ class Streaming(ABC):
         """Whether a device carries labels along frame by frame; else straight from the frame that was labelled."""
         return True
 
+    def reads_end(self, session: StreamFacts) -> bool:
+        """Tell whether it plans by when the session ends, so that a longer one would begin otherwise."""
+        return False
+
     @abstractmethod
     def start(self, session: StreamFacts) -> Any:
         """Return the state before the first frame."""

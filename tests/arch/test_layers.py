@@ -26,6 +26,7 @@ PACKAGES = (  # of the platform: each imports from lines above its own, and from
     ("results",),
     ("request",),
     ("grid",),
+    ("tuning",),
 )
 RESULTS = (("tables",), ("analysis",), ("claims", "figures"), ("report",))  # likewise, and neighbours stay apart
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
@@ -35,6 +36,7 @@ NO_TORCH_AT_IMPORT = (
     "driftlab.platform.results",
     "driftlab.platform.request",
     "driftlab.platform.grid",
+    "driftlab.platform.tuning",
     "driftlab.platform.backend",
     "driftlab.platform.loop",
     "driftlab.cli",

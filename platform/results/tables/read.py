@@ -15,6 +15,7 @@ from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shor
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
 from driftlab.platform.results.tables.schema import TABLES, is_newer
+from driftlab.platform.results.tables.search import SEARCH_TABLES, read_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +33,10 @@ class Run:
 
     def table(self, name: str) -> pa.Table:
         """Read one table over all complete cells, in the order of their names, with the columns of today's schema."""
+        if name in SEARCH_TABLES:
+            return read_trials(self.path, name)
         if name not in TABLES:
-            raise unknown_name("table", name, TABLES)
+            raise unknown_name("table", name, {**TABLES, **SEARCH_TABLES})
         runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
@@ -65,7 +68,7 @@ class Run:
         import duckdb
 
         with duckdb.connect() as connection:
-            for name in TABLES:
+            for name in (*TABLES, *SEARCH_TABLES):
                 if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
                     connection.register(name, self.table(name))
             try:

@@ -1,0 +1,158 @@
+"""`driftlab tune`: search the settings of a system with Ray Tune, and leave tables, the best settings and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.errors import BackendLost, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from driftlab.platform.results.analysis.searches import Found
+    from driftlab.platform.tuning.document import SpaceDocument
+    from driftlab.platform.tuning.session import TuneSession
+
+SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
+Trials = Annotated[int | None, typer.Option(min=1, help="How many trials, the defaults included.", show_default=False)]
+SearcherName = Annotated[
+    Literal["tpe", "nsga2", "cmaes", "evolution", "random", "grid"] | None,
+    typer.Option("--searcher", help="What proposes settings.", show_default=False),
+]
+Early = Annotated[bool, typer.Option("--early-stopping", help="Stop trials that fall behind (ASHA).")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.  [default: the cores]")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the searcher.", show_default=False)]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the space.")]
+Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/tune-NAME-TIME]")]
+Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Search the settings of a system.")(tune)
+
+
+def tune(
+    space: SpaceName = None,
+    trials: Trials = None,
+    searcher: SearcherName = None,
+    early_stopping: Early = False,
+    workers: Workers = None,
+    seed: Seed = None,
+    set_: Sets = None,
+    address: Address = None,
+    out: Out = None,
+    resume: Resume = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Search the settings of a system on streams that no evaluation uses; compare the best with the defaults.
+
+    SPACE is one of `driftlab list spaces`, or a YAML file of your own.
+    """
+    given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
+    overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    if resume is not None:
+        if space or overrides or out:
+            raise RequestError("--resume continues a search as it was asked for; give it alone.")
+        _resume(resume, workers, address, as_json)
+        return
+    if space is None:
+        raise RequestError("Name a space, such as `driftlab tune ams`, or a search to continue with --resume DIR.")
+    from driftlab.tune_spaces.catalogue import load
+
+    document = load(space, overrides)
+    if dry_run:
+        _plan(document, as_json)
+    else:
+        _start(document, out, workers, address, as_json)
+
+
+def _start(document: SpaceDocument, out: Path | None, workers: int | None, address: str | None, as_json: bool) -> None:
+    from driftlab.platform.tuning.folder import begin_search
+
+    with begin_search(document, out) as session:
+        _work(session, workers, address)
+    _conclude(session.directory, as_json)
+
+
+def _resume(path: Path, workers: int | None, address: str | None, as_json: bool) -> None:
+    from driftlab.platform.tuning.folder import continue_search
+
+    with continue_search(path) as session:
+        _work(session, workers, address)
+    _conclude(session.directory, as_json)
+
+
+def _work(session: TuneSession, workers: int | None, address: str | None) -> None:
+    """Run what is left, and name the way back where it is interrupted."""
+    from driftlab.cli.trials import shown_trials
+    from driftlab.platform.backend.host import in_batch
+    from driftlab.tune_spaces.search import Place, run_session
+
+    go_on = f"To go on: driftlab tune --resume {session.directory}"
+    try:
+        with shown_trials(session) as told, in_batch():
+            run_session(session, Place(workers, address, go_on), told)
+    except (RequestError, BackendLost):  # which says it itself
+        raise
+    except BaseException:
+        remark(go_on)
+        raise
+
+
+def _plan(document: SpaceDocument, as_json: bool) -> None:
+    """List what may be chosen."""
+    if as_json:
+        print_json(document.model_dump(mode="json"))
+        return
+    defaults = document.defaults()
+    rows = [(path, str(part), f"default {defaults[path]}") for path, part in document.space.items()]
+    print_columns(rows)
+    count = document.problem.space.count
+    say(
+        f"{document.trials} trials by {document.searcher} of {count or 'endlessly many'} settings, "
+        f"{len(document.seeds)} seeds each; nothing was run."
+    )
+
+
+def _conclude(directory: Path, as_json: bool) -> None:
+    """End with the best trials, how they do on held-out seeds, and the paths."""
+    from driftlab.platform.results.analysis.searches import open_search
+    from driftlab.platform.tuning.folder import write_best
+
+    best, found = write_best(directory), open_search(directory)
+    if as_json:
+        print_json({"directory": directory, "best": best and found.best})
+        return
+    _sum_up(found)
+    say(f"tables  {directory / 'tables'}")
+    if best is not None:
+        say(f"best    {best}")
+
+
+def _sum_up(found: Found) -> None:
+    """Print the trials that lead, and the comparison on held-out seeds."""
+    metrics = [one.metric for one in found.objectives]
+    rows = [("trial", *metrics, "settings")]
+    rows += [
+        (str(one.number), *(f"{(one.metrics or {})[name]:.4g}" for name in metrics), _short(one.settings))
+        for one in found.front
+    ]
+    print_columns(rows)
+    for one in found.held_out():
+        say(f"held-out {one.metric}: best {one.best} against defaults {one.defaults}: {one.answer}")
+
+
+def _short(settings: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{path.rpartition('.')[2]}={value:.3g}" if isinstance(value, float) else f"{path.rpartition('.')[2]}={value}"
+        for path, value in settings.items()
+    )
