@@ -80,15 +80,15 @@ def _fit(session: TuneSession, cluster: Cluster, place: Place, told: Told, callb
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:
     """Let Tune write where it is cleared away; where a user's logger writes, beside the tables."""
-    kept = callbacks or cluster.folder is None
-    return (session.directory / "tune") if kept else cluster.folder / "tune"
+    folder = session.directory if callbacks or cluster.folder is None else cluster.folder
+    return folder / "tune"
 
 
-def _scheduler(session: TuneSession) -> Any:
+def _scheduler(session: TuneSession) -> tune.schedulers.TrialScheduler | None:
     """Stop trials that fall behind at a rung, by virtual time, where that was asked for."""
     if not session.document.early_stopping:
         return None
-    length_s = max(workload["duration_s"] or 0.0 for workload in session.document.experiment["workloads"])
+    length_s: Any = max(workload["duration_s"] or 0.0 for workload in session.document.experiment["workloads"])
     first = session.problem.objectives[0]
     return tune.schedulers.ASHAScheduler(
         time_attr="time_s",

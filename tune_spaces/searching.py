@@ -9,13 +9,13 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from driftlab.platform.tuning.session import SEARCH, TuneSession
-from driftlab.platform.tuning.trial import DONE, FAILED, RUNNING, STOPPED, Assignment, Outcome
+from driftlab.platform.tuning.trial import FAILED, RUNNING, STOPPED, Assignment, Outcome
 from driftlab.tune_spaces.trainable import OUTCOME, outcome_of
 
 LOST = "its process ended again and again: it was killed, memory was short, or a library crashed"
 
 
-class SessionSearcher(Searcher):  # type: ignore[misc]
+class SessionSearcher(Searcher):
     """Gives out the trials of a session, and records each when it ends."""
 
     def __init__(self, session: TuneSession, told: Callable[[Assignment, Outcome], None]) -> None:
@@ -23,7 +23,7 @@ class SessionSearcher(Searcher):  # type: ignore[misc]
         self._session, self._told = session, told
         self._under_way: dict[str, Assignment] = {}
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
         """Give a trial its configuration; None while others have to end first."""
         assignment = self._session.next()
         if assignment is None:

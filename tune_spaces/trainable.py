@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +15,7 @@ from driftlab.platform.tuning.trial import RUNNING, Assignment, Outcome, outcome
 OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 
 
-class TrialTrainable(tune.Trainable):  # type: ignore[misc]
+class TrialTrainable(tune.Trainable):
     """One trial after another in one process, which keeps the networks that it has loaded."""
 
     def setup(self, config: dict[str, Any]) -> None:

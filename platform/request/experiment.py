@@ -184,6 +184,7 @@ class Experiment(_Part):
     server: ServerPart = ServerPart()
     compute: ComputePart = ComputePart()
     limits: LimitsPart = LimitsPart()
+    tune: dict[str, Any] | None = Field(None, exclude=True, description="a space that `driftlab tune` reads")
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; where it lists none there is one, called by its task."""

@@ -65,6 +65,14 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
     seed: int = 0
 
+    @property
+    def metrics(self) -> dict[str, Literal["max", "min"]]:
+        """List the metrics that a trial must have measured, and which way each is better."""
+        bounds: dict[str, Literal["max", "min"]] = {
+            one.metric: "min" if one.relation == "<=" else "max" for one in self.constraints
+        }
+        return {**bounds, **{one.metric: one.better for one in self.objectives}}
+
 
 @dataclass(frozen=True)
 class Trial:

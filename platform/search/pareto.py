@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def ranks(trials: Sequence[Trial], problem: Problem) -> list[int]:
-    """Rank trials: no trial beats one of rank 0. Trials that keep the bounds come first, the others by their violation."""
+    """Rank trials: no trial beats one of rank 0. Those that keep the bounds come first, the others by their violation."""
     violations = np.array([trial.violation(problem) for trial in trials])
     losses = np.array([trial.losses(problem) for trial in trials]).reshape(len(trials), -1)
     found = np.zeros(len(trials), dtype=np.int64)
@@ -22,7 +22,7 @@ def ranks(trials: Sequence[Trial], problem: Problem) -> list[int]:
     after = int(found[kept].max()) + 1 if len(kept) else 0
     missed = np.flatnonzero(violations > 0)
     found[missed] = after + np.unique(violations[missed], return_inverse=True)[1]
-    return found.tolist()
+    return [int(rank) for rank in found]
 
 
 def _fronts(losses: Floats) -> npt.NDArray[np.int64]:

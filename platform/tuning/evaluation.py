@@ -68,7 +68,7 @@ class Evaluation:
 
     def windows(self) -> Iterator[float]:
         """Advance all cells by a window and yield the time, until all are at their end."""
-        while any([one.advance() for one in self._running]):  # a list: each has to move
+        while sum(one.advance() for one in self._running):  # each has to move
             yield max(one.time_s for one in self._running)
 
     @property

@@ -1,4 +1,4 @@
-"""Whether the beginning of a long session is, to the bit, a short session: then a trial may be stopped at any window."""
+"""Whether a short session is, to the bit, the beginning of a longer one: then a trial may be stopped at any window."""
 
 from __future__ import annotations
 

@@ -69,9 +69,8 @@ class TuneSession:
         return best_of(full, self.problem)
 
     def _told(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
-        """Give the searcher what a trial measured; one that lacks what is searched for has failed, as far as it can tell."""
-        wanted = {one.metric for one in (*self.problem.objectives, *self.problem.constraints)}
-        return metrics if status != FAILED and wanted <= metrics.keys() else None
+        """Give the searcher what a trial measured; for it, a trial that lacks one of its metrics has failed."""
+        return metrics if status != FAILED and self.problem.metrics.keys() <= metrics.keys() else None
 
     def _trial(self, row: Mapping[str, Any]) -> Trial:
         metrics = {name: row[name] for name in METRICS if row[name] is not None}

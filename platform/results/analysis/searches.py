@@ -1,9 +1,9 @@
-"""What a search has found: its front, its best trial, how that does on held-out seeds, and what each setting matters."""
+"""What a search has found: its front, its best trial, how that does on held-out seeds, which settings matter."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +64,7 @@ class Found:
     @property
     def full(self) -> list[Trial]:
         """List the trials that ran to their end and measured all that is searched for."""
-        wanted = [one.metric for one in (*self.objectives, *self.problem.constraints)]
-        done = self.searched[self.searched["status"] == DONE].dropna(subset=wanted)
+        done = self.searched[self.searched["status"] == DONE].dropna(subset=list(self.problem.metrics))
         return [_trial(row) for row in done.to_dict("records")]
 
     @property
@@ -98,9 +97,7 @@ class Found:
 
     def held_out(self) -> list[HeldOut]:
         """Compare the best settings with the defaults on held-out seeds, pair by pair."""
-        asked = {one.metric: one.better for one in self.objectives}
-        asked |= {one.metric: "min" if one.relation == "<=" else "max" for one in self.problem.constraints}
-        return [self._compared(metric, better) for metric, better in asked.items()]
+        return [self._compared(metric, better) for metric, better in self.problem.metrics.items()]
 
     def _compared(self, metric: str, better: str) -> HeldOut:
         rows = self.measures[self.measures["metric"] == metric]
