@@ -13,7 +13,7 @@ from driftlab.platform.results.analysis.pairing import Answer, verdict
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.search.base import Objective, Problem, Trial, best_of, constraint_of, leading
-from driftlab.platform.search.space import Space
+from driftlab.platform.search.space import Choice, Domain, Range, Space
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,8 @@ class Found:
         self.measures = run.frame("measures")
         self.objectives = tuple(Objective(metric, better) for metric, better in self.spec["objectives"].items())
         constraints = tuple(map(constraint_of, self.spec["constraints"]))
-        self.problem = Problem(Space({}), self.objectives, constraints)
+        self.space = Space({path: _domain(part) for path, part in self.spec["space"].items()})
+        self.problem = Problem(self.space, self.objectives, constraints)
 
     @property
     def searched(self) -> pd.DataFrame:
@@ -119,6 +120,13 @@ def open_search(path: str | Path) -> Found:
 def is_search(run: Run) -> bool:
     """Tell the folder of a search from that of another run."""
     return "space" in run.spec
+
+
+def _domain(part: Mapping[str, Any]) -> Domain:
+    """Read a domain as the spec of a search holds it."""
+    if part["values"] is not None:
+        return Choice(tuple(part["values"]), part["ordered"])
+    return Range(part["from"], part["to"], part["scale"] == "log", part["integer"])
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:
