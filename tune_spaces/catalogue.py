@@ -25,9 +25,15 @@ def files() -> list[str]:
 
 
 def names() -> list[str]:
-    """List every space: files, systems, and members as FAMILY/NAME."""
-    members = [f"{family}/{name}" for family, known in FAMILIES.items() for name in known]
-    return [*files(), *(name for name in SYSTEMS if name not in files()), *members]
+    """List every space: files, systems, and members as FAMILY/NAME, as far as they have parameters."""
+    members = {f"{family}/{name}": [Member(family, name)] for family, known in FAMILIES.items() for name in known}
+    systems = {name: system.members for name, system in SYSTEMS.items() if name not in files()}
+    return [*files(), *(name for name, parts in {**systems, **members}.items() if any(map(space_of, parts)))]
+
+
+def summary_of(name: str) -> str:
+    """Say in a line what a space is for."""
+    return str(raw(name)["summary"])
 
 
 def load(request: str, overrides: Sequence[str] = ()) -> SpaceDocument:
@@ -46,7 +52,7 @@ def raw(request: str) -> Mapping[str, Any]:
     if request in experiments.names():
         return _sectioned(experiments.document_of(experiments.find(request)))
     if request not in names():
-        raise unknown_name("space", request, names())
+        raise unknown_name("space (with anything to choose)", request, names())
     return _by_ranges(request)
 
 

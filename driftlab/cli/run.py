@@ -33,6 +33,9 @@ Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
+Tuned = Annotated[
+    list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Take the best settings of a search.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 MOST_SEEDS = 10_000
 MOST_DIGITS = 19  # of a seed
@@ -59,6 +62,7 @@ def run(
     out: Out = None,
     resume: Resume = None,
     dry_run: DryRun = False,
+    tuned: Tuned = None,
     as_json: Json = False,
 ) -> None:
     """Run every system of an experiment on every workload, fleet and seed; write tables and a report.
@@ -69,7 +73,7 @@ def run(
 
     place = _Place(backend, address, workers, rack, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else [])]
-    narrowed = bool(system or workload or seed or overrides)
+    narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
         if experiment or narrowed or out:
             raise RequestError(
@@ -79,7 +83,7 @@ def run(
     elif experiment is None:
         raise RequestError("Name an experiment, such as `driftlab run quick`, or a run to continue with --resume DIR.")
     else:
-        spec = load(experiment, overrides, _choice(system, workload, seed))
+        spec = load(experiment, overrides, _choice(system, workload, seed), tuned or ())
         if dry_run:
             _plan(spec, as_json)
         else:
@@ -247,11 +251,13 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 def _sum_up(directory: Path) -> None:
     """Print the tables of the report's summary, and what it warns of."""
+    from driftlab.platform.results.analysis.tuned import unequal_budgets
     from driftlab.platform.results.figures.base import view_of
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
 
-    for part in summarise(view_of(open_run(directory))).parts:
+    run = open_run(directory)
+    for part in summarise(view_of(run)).parts:
         head = ("workload", "system", *(column.named for column in part.columns))
         print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
         say()
@@ -259,3 +265,5 @@ def _sum_up(directory: Path) -> None:
             say(warning)
         if part.warnings:
             say()
+    for warning in unequal_budgets(run):
+        say(warning)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,8 +12,6 @@ from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import BackendLost, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from driftlab.platform.results.analysis.searches import Found
     from driftlab.platform.tuning.document import SpaceDocument
     from driftlab.platform.tuning.session import TuneSession
@@ -32,6 +31,8 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [defaul
 Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+SHOWN = 8  # trials of the front
 
 
 def register(app: typer.Typer) -> None:
@@ -114,45 +115,46 @@ def _plan(document: SpaceDocument, as_json: bool) -> None:
         print_json(document.model_dump(mode="json"))
         return
     defaults = document.defaults()
-    rows = [(path, str(part), f"default {defaults[path]}") for path, part in document.space.items()]
-    print_columns(rows)
+    rows = [(path, str(part.domain()), str(defaults[path]), part.why) for path, part in document.space.items()]
+    print_columns([("setting", "domain", "default", "why"), *rows])
     count = document.problem.space.count
     say(
-        f"{document.trials} trials by {document.searcher} of {count or 'endlessly many'} settings, "
+        f"{document.trials} trials by {document.searcher} out of {count or 'endlessly many'} settings, "
         f"{len(document.seeds)} seeds each; nothing was run."
     )
 
 
 def _conclude(directory: Path, as_json: bool) -> None:
-    """End with the best trials, how they do on held-out seeds, and the paths."""
+    """End with the trials that lead, how the best one does on held-out seeds, and the paths."""
     from driftlab.platform.results.analysis.searches import open_search
+    from driftlab.platform.results.report.page import write_report
     from driftlab.platform.tuning.folder import write_best
 
-    best, found = write_best(directory), open_search(directory)
+    best, report, found = write_best(directory), write_report(directory), open_search(directory)
     if as_json:
-        print_json({"directory": directory, "best": best and found.best})
-        return
-    _sum_up(found)
-    say(f"tables  {directory / 'tables'}")
-    if best is not None:
-        say(f"best    {best}")
+        recommended = found.best and {"trial": found.best.number, "settings": found.best.settings}
+        held_out = [asdict(row) for row in found.held_out()]
+        paths = {"directory": directory, "best_file": best, "report": report}
+        print_json({**paths, "budget": asdict(found.budget), "best": recommended, "held_out": held_out})
+    else:
+        _sum_up(found)
+        say(f"best    {best or 'none: no trial ran to its end'}")
+        say(f"report  {report}")
+    if found.best is None:
+        raise typer.Exit(1)
 
 
 def _sum_up(found: Found) -> None:
-    """Print the trials that lead, and the comparison on held-out seeds."""
-    metrics = [one.metric for one in found.objectives]
-    rows = [("trial", *metrics, "settings")]
-    rows += [
-        (str(one.number), *(f"{(one.metrics or {})[name]:.4g}" for name in metrics), _short(one.settings))
-        for one in found.front
-    ]
-    print_columns(rows)
-    for one in found.held_out():
-        say(f"held-out {one.metric}: best {one.best} against defaults {one.defaults}: {one.answer}")
+    """Print what the head of the report says, and the trials that lead."""
+    from driftlab.platform.results.figures.searches import front, words
 
-
-def _short(settings: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{path.rpartition('.')[2]}={value:.3g}" if isinstance(value, float) else f"{path.rpartition('.')[2]}={value}"
-        for path, value in settings.items()
-    )
+    if shown := front(found):
+        (grid,) = shown.grids
+        rows = [(name, *(entry.text for entry in entries)) for name, entries in grid.rows.items()]
+        print_columns([(grid.title, *grid.columns), *rows[:SHOWN]])
+        if len(rows) > SHOWN:
+            say(f"and {len(rows) - SHOWN} more on the front")
+        say()
+    for sentence in words(found):
+        say(sentence)
+    say()

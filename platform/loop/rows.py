@@ -44,6 +44,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
     apps = list(setting.apps.values())
     return {
         **asked_for(cell, setting.experiment),
+        "tuned": setting.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
         **(_came_out(cell, apps, accounts, digests) if setting.live else {}),

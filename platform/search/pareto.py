@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def ranks(trials: Sequence[Trial], problem: Problem) -> list[int]:
-    """Rank trials: no trial beats one of rank 0. Those that keep the bounds come first, then the others by violation."""
+    """Rank trials: no trial beats one of rank 0. Those that keep the bounds come first, the others by violation."""
     violations = np.array([trial.violation(problem) for trial in trials])
     losses = np.array([trial.losses(problem) for trial in trials]).reshape(len(trials), -1)
     found = np.zeros(len(trials), dtype=np.int64)

@@ -21,6 +21,9 @@ class Choice:
     values: tuple[Any, ...]
     ordered: bool = False  # whether neighbours in the list are alike, as widths are and names are not
 
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.values))
+
     @property
     def count(self) -> int:
         return len(self.values)
@@ -48,6 +51,10 @@ class Range:
     integer: bool = False
 
     ordered = True
+
+    def __str__(self) -> str:
+        how = ", by orders of magnitude" if self.log else ""
+        return f"{self.low:g} to {self.high:g}{how}{', whole' if self.integer else ''}"
 
     @property
     def count(self) -> int | None:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from driftlab.platform.results.tables.search import METRICS, read_trials, write_trial
+from driftlab.platform.results.tables.search import METRICS
+from driftlab.platform.results.tables.trials import read_trials, write_trial
 from driftlab.platform.search.base import Search, Trial, best_of
 from driftlab.platform.search.catalogue import searcher_of
 from driftlab.platform.search.space import key

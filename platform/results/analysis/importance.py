@@ -43,5 +43,6 @@ def _explained(positions: Floats, domain: Domain, values: Floats) -> float:
 
 def _terms(positions: Floats, domain: Domain) -> Floats:
     if isinstance(domain, Choice) and not domain.ordered:
-        return (positions[:, None] == np.unique(positions)[None]).astype(np.float64)
+        names: Floats = (positions[:, None] == np.unique(positions)[None]).astype(np.float64)
+        return names
     return np.stack([np.ones_like(positions), positions, positions**2], axis=1)

@@ -62,7 +62,7 @@ def front(found: Found) -> Shown | None:
         for trial in leading
     }
     grid = Grid("trial", [*columns, *map(_short, settings)], rows)
-    legend = {"on the front": Style(BLUE), "beaten": Style(RULE), "defaults": Style(RED)} if panels else {}
+    legend = {"on the front": Style(BLUE), "beaten": Style(QUIET), "defaults": Style(RED)} if panels else {}
     return Shown(_front_note(found), panels, [grid], legend)
 
 
@@ -103,8 +103,8 @@ def matters(found: Found) -> Shown | None:
     ]
     note = (
         "Share of the variance over trials that a setting explains by itself: a parabola over its domain, or a mean "
-        "for each of its names, adjusted for the number of coefficients. What only two settings together explain is not "
-        f"seen. At least {FEWEST} trials are needed."
+        "for each of its names, adjusted for the number of coefficients. What only two settings together explain is "
+        f"not seen. At least {FEWEST} trials are needed."
     )
     return Shown(note, panels)
 
@@ -180,7 +180,7 @@ def _front_note(found: Found) -> str:
 def _front(found: Found, leading: Sequence[Trial], metric: str, axis: Axes) -> None:
     first = found.objectives[0].metric
     rows = found.searched[found.searched["status"] == DONE]
-    axis.scatter(rows[first], rows[metric], s=16, color=RULE, zorder=1)
+    axis.scatter(rows[first], rows[metric], s=12, color=QUIET, zorder=1)
     points = sorted(((trial.metrics or {})[first], (trial.metrics or {})[metric]) for trial in leading)
     axis.plot(*zip(*points, strict=True), color=BLUE, marker="o", markersize=4.5, linewidth=1.2, zorder=2)
     defaults = rows[rows["trial"] == 0]

@@ -18,6 +18,7 @@ from driftlab.platform.results.figures import (
     timeline,
     tradeoff,
     traffic,
+    tuned,
 )
 
 FIGURES = (
@@ -36,4 +37,5 @@ FIGURES = (
     rates.FIGURE,
     gains.FIGURE,
     traffic.FIGURE,
+    tuned.FIGURE,
 )

@@ -11,6 +11,7 @@ from typing import Any
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.platform.core.files import write_whole
 from driftlab.platform.results.analysis.searches import FAILED, Found, is_search
+from driftlab.platform.results.analysis.tuned import unequal_budgets
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
@@ -76,7 +77,7 @@ def compose(run: Run) -> Page:
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         subtitle=str(run.spec.get("summary") or ""),
-        warnings=warnings_of(run),
+        warnings=[*warnings_of(run), *unequal_budgets(run)],
         summary=summarise(view),
         looks=view.looks,
         measure=plots.measure(runs),

@@ -15,7 +15,8 @@ from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shor
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
 from driftlab.platform.results.tables.schema import TABLES, is_newer
-from driftlab.platform.results.tables.search import SEARCH_TABLES, read_trials
+from driftlab.platform.results.tables.search import SEARCH_TABLES
+from driftlab.platform.results.tables.trials import read_trials
 
 if TYPE_CHECKING:
     import pandas as pd
