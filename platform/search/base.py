@@ -134,6 +134,8 @@ class Search:
 
     def ask(self) -> tuple[int, Settings] | None:
         """Give the next trial to run; None while a batch has trials under way, and when the search is over."""
+        if self._next >= self.trials and not self._waiting:
+            self.over = True  # a batch that was cut short is not told: its searcher would miss the rest
         if not self._waiting and not self.over and all(number in self.history for number in self._batch):
             told = [self.history[number] for number in self._batch]
             inside = [one for one in told if self.problem.space.positions(one.settings) is not None]

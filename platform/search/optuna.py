@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.search.base import Batches, Problem, Searcher, Trial
-from driftlab.platform.search.space import Choice, Domain
+from driftlab.platform.search.space import Choice, Domain, key
 
 if TYPE_CHECKING:
     import optuna
-
-VIOLATIONS = "violations"
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,14 @@ class Optuna(Searcher):
         distributions = {path: _distribution(domain) for path, domain in problem.space.domains.items()}
         while True:
             asked = [study.ask(distributions) for _ in range(self.batch)]
+            waiting = [(key(_settings(one.params, problem)), one) for one in asked]
             told = yield [_settings(one.params, problem) for one in asked]
-            before = len(told) - len(asked)  # the defaults, which the study did not propose
-            for trial in told[:before]:
-                _add(study, distributions, trial, problem)
-            for one, trial in zip(asked, told[before:], strict=True):
-                _tell(study, one, trial, problem)
+            for trial in told:
+                place = next((k for k, (name, _) in enumerate(waiting) if name == key(trial.settings)), None)
+                if trial.number == 0 or place is None:  # the defaults, which the study did not propose
+                    _add(study, distributions, trial, problem)
+                else:
+                    _tell(study, waiting.pop(place)[1], trial, problem)
 
     def _sampler(self, problem: Problem) -> optuna.samplers.BaseSampler:
         import optuna
@@ -56,12 +56,9 @@ class Optuna(Searcher):
         seed = int(rng_for(problem.seed, "search", "optuna", self.sampler).integers(2**31))
         if self.sampler == "cmaes":
             return optuna.samplers.CmaEsSampler(seed=seed)
-        given: dict[str, Any] = {"seed": seed}
-        if problem.constraints:
-            given["constraints_func"] = lambda trial: trial.user_attrs.get(VIOLATIONS, (0.0,))
         if self.sampler == "nsga2":
-            return optuna.samplers.NSGAIISampler(population_size=2 * self.batch, **given)
-        return optuna.samplers.TPESampler(multivariate=True, n_startup_trials=self.batch, **given)
+            return optuna.samplers.NSGAIISampler(population_size=2 * self.batch, seed=seed)
+        return optuna.samplers.TPESampler(multivariate=True, n_startup_trials=self.batch, seed=seed)
 
 
 def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
@@ -85,7 +82,8 @@ def _tell(study: optuna.Study, asked: optuna.Trial, trial: Trial, problem: Probl
     if trial.metrics is None:
         study.tell(asked, state=_state("FAIL"))
         return
-    asked.set_user_attr(VIOLATIONS, _violations(trial, problem))
+    for name, violation in _violations(trial, problem).items():
+        asked.set_constraint(name, violation)
     study.tell(asked, _values(trial, problem))
 
 
@@ -104,7 +102,7 @@ def _add(study: optuna.Study, distributions: Mapping[str, Any], trial: Trial, pr
             params=params,
             distributions=dict(distributions),
             values=_values(trial, problem),
-            user_attrs={VIOLATIONS: _violations(trial, problem)},
+            constraints=_violations(trial, problem),
         )
     )
 
@@ -113,8 +111,10 @@ def _values(trial: Trial, problem: Problem) -> list[float]:
     return [(trial.metrics or {})[one.metric] for one in problem.objectives]
 
 
-def _violations(trial: Trial, problem: Problem) -> tuple[float, ...]:
-    return tuple(constraint.violation(trial.metrics or {}) for constraint in problem.constraints) or (0.0,)
+def _violations(trial: Trial, problem: Problem) -> dict[str, float]:
+    """Measure by how much each bound is missed; 0 is kept."""
+    metrics = trial.metrics or {}
+    return {f"{one.metric} {one.relation} {one.bound}": one.violation(metrics) for one in problem.constraints}
 
 
 def _state(name: str) -> optuna.trial.TrialState:
