@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,6 +27,9 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.  [defa
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the searcher.", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the space.")]
 Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
+Log = Annotated[
+    list[str] | None, typer.Option("--log", metavar="NAME", help="Log to tensorboard, mlflow or wandb as well.")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/tune-NAME-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
@@ -49,6 +52,7 @@ def tune(
     seed: Seed = None,
     set_: Sets = None,
     address: Address = None,
+    log: Log = None,
     out: Out = None,
     resume: Resume = None,
     dry_run: DryRun = False,
@@ -60,10 +64,11 @@ def tune(
     """
     given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    place = _Place(workers, address, tuple(log or ()))
     if resume is not None:
         if space or overrides or out:
             raise RequestError("--resume continues a search as it was asked for; give it alone.")
-        _resume(resume, workers, address, as_json)
+        _resume(resume, place, as_json)
         return
     if space is None:
         raise RequestError("Name a space, such as `driftlab tune ams`, or a search to continue with --resume DIR.")
@@ -73,35 +78,48 @@ def tune(
     if dry_run:
         _plan(document, as_json)
     else:
-        _start(document, out, workers, address, as_json)
+        _start(document, out, place, as_json)
 
 
-def _start(document: SpaceDocument, out: Path | None, workers: int | None, address: str | None, as_json: bool) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """Where trials run, as the command line asks for it."""
+
+    workers: int | None
+    address: str | None
+    log: tuple[str, ...]
+
+
+def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bool) -> None:
     from driftlab.platform.tuning.folder import begin_search
+    from driftlab.tune_spaces.loggers import check_loggers
 
+    check_loggers(place.log)
     with begin_search(document, out) as session:
-        _work(session, workers, address)
+        _work(session, place)
     _conclude(session.directory, as_json)
 
 
-def _resume(path: Path, workers: int | None, address: str | None, as_json: bool) -> None:
+def _resume(path: Path, place: _Place, as_json: bool) -> None:
     from driftlab.platform.tuning.folder import continue_search
 
     with continue_search(path) as session:
-        _work(session, workers, address)
+        _work(session, place)
     _conclude(session.directory, as_json)
 
 
-def _work(session: TuneSession, workers: int | None, address: str | None) -> None:
+def _work(session: TuneSession, place: _Place) -> None:
     """Run what is left, and name the way back where it is interrupted."""
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.backend.host import in_batch
+    from driftlab.tune_spaces.loggers import loggers_of
     from driftlab.tune_spaces.search import Place, run_session
 
+    callbacks = loggers_of(place.log, session.directory)
     go_on = f"To go on: driftlab tune --resume {session.directory}"
     try:
         with shown_trials(session) as told, in_batch():
-            run_session(session, Place(workers, address, go_on), told)
+            run_session(session, Place(place.workers, place.address, go_on), told, callbacks)
     except (RequestError, BackendLost):  # which says it itself
         raise
     except BaseException:

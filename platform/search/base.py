@@ -124,6 +124,7 @@ class Search:
         self._batches = self.searcher.batches(self.problem)
         self._waiting: list[tuple[int, Settings]] = []  # proposed, and not given out
         self._batch: list[int] = []  # numbers of the batch that is under way
+        self._past: dict[int, Trial] = {}  # that an earlier search has run
         self._next = 0
         self._propose(next(self._batches, []))
 
@@ -134,41 +135,54 @@ class Search:
 
     def ask(self) -> tuple[int, Settings] | None:
         """Give the next trial to run; None while a batch has trials under way, and when the search is over."""
-        if self._next >= self.trials and not self._waiting:
-            self.over = True  # a batch that was cut short is not told: its searcher would miss the rest
-        if not self._waiting and not self.over and all(number in self.history for number in self._batch):
-            told = [self.history[number] for number in self._batch]
-            inside = [one for one in told if self.problem.space.positions(one.settings) is not None]
-            try:
-                self._propose(self._batches.send(inside))
-            except StopIteration:
-                self.over = True
+        self._advance()
         return self._waiting.pop(0) if self._waiting else None
 
     def tell(self, number: int, settings: Settings, metrics: Mapping[str, float] | None) -> None:
         """Take down what came of a trial; without metrics it failed."""
         self.history[number] = Trial(number, settings, metrics)
 
-    def replay(self, past: Iterable[Trial]) -> list[tuple[int, Settings]]:
-        """Tell what an earlier search found, in whatever order; return the trials that it had begun and not ended.
+    def replay(self, past: Iterable[Trial]) -> None:
+        """Tell what an earlier search found, in whatever order; trials that it lacks are asked for again.
 
         RunError where this searcher would have proposed other settings.
         """
-        known = {trial.number: trial for trial in past}
-        missing: list[tuple[int, Settings]] = []
-        while len(self.history) < len(known) and (asked := self.ask()) is not None:
-            number, settings = asked
-            trial = known.get(number)
-            if trial is None:
-                missing.append(asked)
-            elif key(trial.settings) != key(settings):
-                raise RunError(
-                    f"Trial {number} was run with {dict(trial.settings)}, and this searcher proposes {dict(settings)}: "
-                    "the search cannot be continued by this version; start a new one."
-                )
-            else:
-                self.tell(number, settings, trial.metrics)
-        return missing
+        self._past = {trial.number: trial for trial in past}
+        self._advance()
+
+    def _advance(self) -> None:
+        """Propose the next batch once the one before is known, and pass over trials that were run before."""
+        while True:
+            self._waiting = [
+                (number, settings) for number, settings in self._waiting if not self._knew(number, settings)
+            ]
+            if self._waiting or self.over or not all(number in self.history for number in self._batch):
+                return
+            self._propose_next()
+
+    def _knew(self, number: int, settings: Settings) -> bool:
+        trial = self._past.pop(number, None)
+        if trial is None:
+            return False
+        if key(trial.settings) != key(settings):
+            raise RunError(
+                f"Trial {number} was run with {dict(trial.settings)}, and this searcher proposes {dict(settings)}: "
+                "the search cannot be continued by this version; start a new one."
+            )
+        self.tell(number, settings, trial.metrics)
+        return True
+
+    def _propose_next(self) -> None:
+        """Tell the searcher of its batch and take the next one; a batch that was cut short is the last."""
+        if self._next >= self.trials:
+            self.over = True
+            return
+        told = [self.history[number] for number in self._batch]
+        inside = [one for one in told if self.problem.space.positions(one.settings) is not None]
+        try:
+            self._propose(self._batches.send(inside))
+        except StopIteration:
+            self.over = True
 
     def _propose(self, batch: Sequence[Settings]) -> None:
         if self._next == 0:

@@ -59,7 +59,11 @@ def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
     domain = part.domain()
     values = part.values[:TRIED] if part.values is not None else (domain.at(0.0), domain.at(1.0))
     for value in values:
-        experiment_of(document.experiment, {path: value}, document.seeds)
+        try:
+            experiment_of(document.experiment, {path: value}, document.seeds)
+        except RequestError as error:
+            said = str(error).split("\n  - ")
+            raise RequestError(f"{quoted(value)} is refused: {'; '.join(said[1:] or said)}") from None
 
 
 def _check_metric(metric: str, experiment: Experiment) -> None:

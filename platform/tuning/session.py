@@ -34,11 +34,11 @@ class TuneSession:
         self._held_out = {row["stage"] for row in rows if row["stage"] != SEARCH}
         self._given = set(self._held_out)
         self._full = {row["trial"] for row in rows if row["stage"] == SEARCH and row["status"] == DONE}
-        self._waiting = self.search.replay(past)
+        self.search.replay(past)
 
     def next(self) -> Assignment | None:
         """Give a trial to run; None while others have to end first, and when all are done."""
-        asked = self._waiting.pop(0) if self._waiting else self.search.ask()
+        asked = self.search.ask()
         if asked is not None:
             return Assignment(SEARCH, *asked, self.document.seeds)
         return self._next_held_out() if self.searched else None
@@ -46,7 +46,7 @@ class TuneSession:
     @property
     def searched(self) -> bool:
         """Tell whether every trial of the search has ended."""
-        return self.search.over and not self._waiting and len(self.search.history) == self.search.asked
+        return self.search.over and len(self.search.history) == self.search.asked
 
     @property
     def over(self) -> bool:

@@ -75,11 +75,8 @@ def test_a_search_that_is_interrupted_ten_times_runs_every_trial_once(name):
     known, ran = {}, []
     for cut in itertools.count():
         search = search_of(name)
-        waiting = search.replay(known.values())
-        for number, settings in waiting[: 1 + cut % 2]:
-            search.tell(number, settings, None if number == 3 else measure(settings))
-        if len(waiting) <= 1 + cut % 2:
-            drive(search, workers=2, seed=cut, most=2)
+        search.replay(known.values())
+        drive(search, workers=4, seed=cut, most=1 + cut % 3)
         ran += [number for number in search.history if number not in known]
         known = dict(search.history)
         if len(known) == 30:
@@ -94,6 +91,19 @@ def test_trials_of_another_search_are_refused():
     drive(search, most=12)
     with pytest.raises(RunError, match="cannot be continued"):
         search_of("random", seed=1).replay(search.history.values())
+
+
+def test_a_trial_that_is_missing_in_the_middle_is_asked_for_alone():
+    whole = search_of("tpe")
+    drive(whole)
+    search = search_of("tpe")
+    search.replay(trial for number, trial in whole.history.items() if number != 4)
+    assert search.ask() == (4, whole.history[4].settings)
+    assert search.ask() is None
+    search.tell(4, whole.history[4].settings, whole.history[4].metrics)
+    assert search.ask() is None
+    assert search.over
+    assert proposals(search) == proposals(whole)
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
