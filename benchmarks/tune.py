@@ -1,9 +1,9 @@
 """Measure searchers and searches; prints one JSON line per part.
 
 `function`: evaluations until the optimum of a constrained function of 10 000 points, median of 20 seeds; a searcher
-that has not found it counts with its limit. `knapsacks`: the part of the exact hypervolume of random knapsacks with two
-values that the evolutionary searcher reaches, the least of 100. `stopping`: compute and held-out score of a search whose
-trials are stopped early (ASHA), beside one of full trials. `overhead`: time of a warm trial beyond its cells.
+that has not found it counts with its limit. `knapsacks`: the part of the exact hypervolume of random knapsacks with
+two values that the evolutionary searcher reaches, the least of 100. `stopping`: compute and held-out score of a search
+whose trials are stopped early (ASHA), beside one of full trials. `overhead`: time of a warm trial beyond its cells.
 `search`: `driftlab tune` of a space, from nothing to its report.
 
 The first two take a minute, the others some minutes on two cores. Example: python benchmarks/tune.py function knapsacks
@@ -34,7 +34,7 @@ from driftlab.tune_spaces.catalogue import load
 from driftlab.tune_spaces.search import Place, run_session
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
-KNAPSACKS, ITEMS, TRIALS = 100, 12, 800
+KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
 Metrics = Mapping[str, float]
 
 

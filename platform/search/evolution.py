@@ -27,8 +27,8 @@ class Evolution(Searcher):
 
     population: int = 20
     batch: int = 8
-    crossover: float = 0.9  # share of the children that have two parents
-    mutation: float = 0.0  # chance that a setting changes; 0: one setting in each child, on average
+    crossover: float = 0.7  # share of the children that have two parents
+    mutation: float = 1.2  # settings that change in each child, on average
     step: float = 0.15  # standard deviation of a change, as a part of an ordered domain
 
     def batches(self, problem: Problem) -> Batches:
@@ -70,7 +70,7 @@ class Evolution(Searcher):
         domains = problem.space.domains
         first, second = (parents[int(min(rng.integers(len(parents), size=2)))].settings for _ in range(2))
         crossed = rng.random() < self.crossover
-        rate = max(self.mutation or 1 / len(domains), more)
+        rate = max(self.mutation / len(domains), more)
         child = {}
         for path, domain in domains.items():
             value = second[path] if crossed and rng.random() < 0.5 else first[path]

@@ -63,7 +63,7 @@ def test_two_workers_run_the_same_trials_as_one_and_log_them(alone, document, tm
 def test_a_trial_that_breaks_is_a_row_and_the_others_go_on(tmp_path, no_ray):
     member = tmp_path / "breaking.py"
     member.write_text(BREAKING)
-    tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking"}}
+    tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking", "stream_batch": 5}}
     space = {"systems.0.adaptation.how": ["well", "raises", "exits", "dies"]}
     changes = {"system": "breaks", "space": space, "searcher": "grid", "trials": 5, "held_out": []}
     document = factory.document(experiment={**factory.SPACE["experiment"], "systems": [tent]}, **changes)
