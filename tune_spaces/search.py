@@ -17,7 +17,6 @@ from driftlab.platform.tuning.trial import Assignment, Outcome
 from driftlab.tune_spaces.searching import SessionSearcher
 from driftlab.tune_spaces.trainable import TrialTrainable
 
-RETRIES = 2  # of a trial whose process was killed
 REDUCTION = 3  # ASHA keeps one of so many trials at each rung
 FIRST_RUNG = 1 / 6  # of the session
 QUIET = {
@@ -71,7 +70,6 @@ def _fit(session: TuneSession, cluster: Cluster, place: Place, told: Told, callb
             name="search",
             storage_path=str(_storage(session, cluster, callbacks)),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # a trial is short, and its row is kept
-            failure_config=tune.FailureConfig(max_failures=RETRIES),
             callbacks=list(callbacks),
             verbose=0,
         ),

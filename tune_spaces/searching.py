@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,7 +13,8 @@ from driftlab.platform.tuning.session import SEARCH, TuneSession
 from driftlab.platform.tuning.trial import FAILED, RUNNING, STOPPED, Assignment, Outcome
 from driftlab.tune_spaces.trainable import OUTCOME, outcome_of
 
-LOST = "its process ended again and again: it was killed, memory was short, or a library crashed"
+ATTEMPTS = 3  # at a trial whose process is killed
+LOST = f"its process ended {ATTEMPTS} times: it was killed, memory was short, or a library crashed"
 
 
 class SessionSearcher(Searcher):
@@ -22,10 +24,12 @@ class SessionSearcher(Searcher):
         super().__init__()
         self._session, self._told = session, told
         self._under_way: dict[str, Assignment] = {}
+        self._again: list[Assignment] = []  # trials whose process was lost
+        self._lost: Counter[tuple[str, int]] = Counter()  # how often, by stage and number
 
     def suggest(self, trial_id: str) -> Any:
         """Give a trial its configuration; None while others have to end first."""
-        assignment = self._session.next()
+        assignment = self._again.pop(0) if self._again else self._session.next()
         if assignment is None:
             return self.FINISHED if self._session.over else None
         self._under_way[trial_id] = assignment
@@ -44,11 +48,26 @@ class SessionSearcher(Searcher):
         assignment = self._under_way.pop(trial_id, None)
         if assignment is None:
             return
-        found = outcome_of(result) if result and OUTCOME in result and not error else Outcome(FAILED, LOST)
+        lost = error or not result or OUTCOME not in result
+        if lost and self._try_again(assignment):
+            return
+        found = Outcome(FAILED, LOST) if lost or not result else outcome_of(result)
         if found.status == RUNNING:
             found = replace(found, status=STOPPED)
         self._session.ended(assignment, found)
         self._told(assignment, found)
+
+    def _try_again(self, assignment: Assignment) -> bool:
+        """Take a trial up again whose process was lost, in another one and from its beginning; not for ever.
+
+        Tune would do so for trials that run, but not for one that has just been given to a process.
+        """
+        name = (assignment.stage, assignment.number)
+        self._lost[name] += 1
+        if self._lost[name] >= ATTEMPTS:
+            return False
+        self._again.append(assignment)
+        return True
 
     def save(self, checkpoint_path: str) -> None:
         """Keep nothing here: the tables of the session are its state."""
