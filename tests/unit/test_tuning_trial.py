@@ -43,7 +43,7 @@ def outcome_of(document, settings, backend, seeds=SEEDS, every_window=False):
 @pytest.mark.parametrize("changes", [{}, ON_STREETS], ids=["signs", "streets"])
 def test_a_trial_measures_what_a_run_writes_into_its_tables(changes, backend, tmp_path):
     document = factory.document(**changes)
-    settings = {path: domain.at(0.0) for path, domain in document.problem.space.domains.items()}
+    settings = {path: domain.at(1.0) for path, domain in document.problem.space.domains.items()}
     (found,) = outcome_of(document, settings, backend)
     experiment = experiment_of(document.experiment, settings, SEEDS).model_dump(mode="json")
     ran = open_run(run(experiment, out=tmp_path / "run").directory)
