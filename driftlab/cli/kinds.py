@@ -222,6 +222,26 @@ def _experiment(name: str) -> Entry:
     return Entry("experiments", name, summary, text=f"{head}\n\n{_body(path)}".strip(), page=str(path))
 
 
+def _spaces() -> dict[str, str]:
+    from driftlab.tune_spaces import catalogue
+
+    return {name: catalogue.summary_of(name) for name in catalogue.names()}
+
+
+def _space(name: str) -> Entry:
+    from driftlab.tune_spaces import catalogue
+
+    document = catalogue.load(name)
+    defaults = document.defaults()
+    facts = tuple(
+        {"setting": path, "domain": str(part.domain()), "default": defaults[path], "why": part.why}
+        for path, part in document.space.items()
+    )
+    asked = ", ".join(f"{metric} {better}" for metric, better in document.objectives.items())
+    text = f"{document.trials} trials by {document.searcher} on {len(document.seeds)} seeds. Objectives: {asked}."
+    return Entry("spaces", name, document.summary, facts, text)
+
+
 def _claims() -> dict[str, str]:
     from driftlab.platform.results.claims.base import every_claim
 
@@ -275,5 +295,6 @@ KINDS: Mapping[str, Kind] = {
     "links": Kind(_links, _link),
     "networks": Kind(_networks, _network),
     "experiments": Kind(_experiments, _experiment),
+    "spaces": Kind(_spaces, _space),
     "claims": Kind(_claims, _claim),
 }

@@ -59,6 +59,9 @@ Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
+Tuned = Annotated[
+    list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Take the best settings of a search.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 MOST_SEEDS = 10_000
 MOST_DIGITS = 19  # of a seed
@@ -95,6 +98,7 @@ def run(
     out: Out = None,
     resume: Resume = None,
     dry_run: DryRun = False,
+    tuned: Tuned = None,
     as_json: Json = False,
 ) -> None:
     """Run every system of an experiment on every workload, fleet and seed; write tables and a report.
@@ -105,7 +109,7 @@ def run(
 
     place = _Place(backend, address, workers, rack, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else [])]
-    narrowed = bool(system or workload or seed or overrides)
+    narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
         if experiment or narrowed or out:
             raise RequestError(
@@ -115,7 +119,7 @@ def run(
     elif experiment is None:
         raise RequestError("Name an experiment, such as `driftlab run quick`, or a run to continue with --resume DIR.")
     else:
-        spec = load(experiment, overrides, _choice(system, workload, seed))
+        spec = load(experiment, overrides, _choice(system, workload, seed), tuned or ())
         if dry_run:
             print_plan(spec, as_json)
         else:
@@ -262,11 +266,13 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 def _sum_up(directory: Path) -> None:
     """Print the tables of the report's summary, and what it warns of."""
+    from driftlab.platform.results.analysis.tuned import unequal_budgets
     from driftlab.platform.results.figures.base import view_of
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
 
-    summary = summarise(view_of(open_run(directory)))
+    run = open_run(directory)
+    summary = summarise(view_of(run))
     for part in summary.parts:
         head = ("workload", "system", *(column.named for column in part.columns))
         print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
@@ -279,3 +285,5 @@ def _sum_up(directory: Path) -> None:
         say(line)
     if summary.unsent or summary.findings:
         say()
+    for warning in unequal_budgets(run):
+        say(warning)

@@ -14,6 +14,7 @@ from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.request.cells import has_own_classes, measured_of, open_workload, systems_of
+from driftlab.platform.request.tuned import tuned_by
 from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
@@ -172,6 +173,7 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
         learn_limit_s=experiment.limits.lesson_s,
         member_limit_s=experiment.limits.member_s,
         torch_device=experiment.compute.torch_device,
+        tuned=tuned_by(experiment),
     )
 
 

@@ -118,3 +118,4 @@ class CellContext:
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
     live: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"
+    tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from

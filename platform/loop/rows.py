@@ -47,6 +47,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
     apps = list(setting.apps.values())
     return {
         **request_columns(cell, setting.experiment),
+        "tuned": setting.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
         **(_came_out(cell, apps, accounts, digests) if setting.live else {}),

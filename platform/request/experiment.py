@@ -20,6 +20,7 @@ from driftlab.platform.request.cells import systems_of, written_out
 from driftlab.platform.request.check import faults_of, report, shape_faults
 from driftlab.platform.request.overrides import apply_overrides, merged
 from driftlab.platform.request.size import check_grid, size_faults, size_of
+from driftlab.platform.request.tuned import read_tuned, tuned_faults, with_tuned
 from driftlab.platform.request.vary import expanded
 
 MOST_PARTS, MOST_SEEDS = 1000, 10_000
@@ -158,6 +159,25 @@ class ComputePart(_Part):
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
 
 
+class BudgetPart(_Part):
+    """What the search for some settings has spent."""
+
+    trials: Annotated[int, Field(ge=1)]
+    streamed_s: Annotated[float, Field(ge=0)]
+    searcher: str
+
+
+class TunedPart(_Part):
+    """Settings of a system that a search recommends."""
+
+    space: str
+    system: str
+    trial: Annotated[int, Field(ge=0)]
+    settings: dict[str, Any]
+    seeds: Annotated[tuple[Seed, ...], Field(strict=False)]
+    budget: BudgetPart
+
+
 class LimitsPart(_Part):
     """How long learning may go on before it is broken off, with a row that says so."""
 
@@ -185,6 +205,8 @@ class Experiment(_Part):
     server: ServerPart = ServerPart()
     compute: ComputePart = ComputePart()
     limits: LimitsPart = LimitsPart()
+    tuned: tuple[TunedPart, ...] | None = Field(None, strict=False, description="where settings come from")
+    tune: dict[str, Any] | None = Field(None, exclude=True, description="a space that `driftlab tune` reads")
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; where it lists none there is one, called by its task."""
@@ -249,12 +271,15 @@ def find(request: str) -> Path:
     return FOLDER / f"{request}.yaml"
 
 
-def load(request: str, overrides: Sequence[str] = (), choice: Choice | None = None) -> Experiment:
-    """Read an experiment by name or path, apply its size and the overrides, and validate it."""
-    return parse(_document(find(request)), overrides, choice, source=str(request))
+def load(
+    request: str, overrides: Sequence[str] = (), choice: Choice | None = None, tuned: Sequence[Path] = ()
+) -> Experiment:
+    """Read an experiment by name or path, apply its size, settings of searches and overrides, and validate it."""
+    parts = [read_tuned(file) for file in tuned]
+    return parse(document_of(find(request)), overrides, choice, source=str(request), tuned=parts)
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> dict[str, Any]:
     """Read a file; one that is `like` a built-in experiment says only what differs from it."""
     try:
         document = read_yaml(read_text(path))
@@ -264,12 +289,17 @@ def _document(path: Path) -> dict[str, Any]:
         raise RequestError(f"{path}: {str(error).rstrip('.')}.") from None
     if not isinstance(document, dict):
         raise RequestError(f"{path} holds {type(document).__name__}, expected a mapping that begins with 'name:'.")
-    like = document.pop("like", None)
+    return completed(document, path.stem)
+
+
+def completed(document: Mapping[str, Any], own_name: str = "") -> dict[str, Any]:
+    """Lay a document over the built-in experiment that it is `like`."""
+    like, rest = document.get("like"), {key: value for key, value in document.items() if key != "like"}
     if like is None:
-        return document
-    if like not in names() or like == path.stem:
-        raise unknown_name("experiment", str(like), [name for name in names() if name != path.stem])
-    return merged(_document(find(like)), document)
+        return rest
+    if like not in names() or like == own_name:
+        raise unknown_name("experiment", str(like), [name for name in names() if name != own_name])
+    return merged(document_of(find(like)), rest)
 
 
 def parse(
@@ -278,15 +308,16 @@ def parse(
     choice: Choice | None = None,
     *,
     source: str = "experiment",
+    tuned: Sequence[Mapping[str, Any]] = (),
 ) -> Experiment:
     """Validate a document; every fault is named with its place, its value and what is allowed."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
-    complete = _validated(_sized(dict(document), sizes, source), source).model_dump(mode="json")
+    complete = _validated(sized(dict(document), sizes, source), source).model_dump(mode="json")
     chosen = choice.of(complete) if choice else complete
     systems = _validated(chosen, source).systems
     chosen["systems"] = [_in_full(part, as_given) for part, as_given in zip(systems, chosen["systems"], strict=True)]
-    return _as_table(_checked(apply_overrides(chosen, others), source))
+    return _as_table(_checked(apply_overrides(with_tuned(chosen, tuned), others), source))
 
 
 def _as_table(experiment: Experiment) -> Experiment:
@@ -307,7 +338,7 @@ def _in_full(part: str | SystemPart, as_given: Any) -> Any:
 
 def _checked(document: Mapping[str, Any], source: str) -> Experiment:
     experiment = _validated(document, source)
-    faults = faults_of(experiment)
+    faults = [*faults_of(experiment), *tuned_faults(experiment)]
     if faults:
         raise RequestError(report(source, faults))
     return experiment
@@ -329,7 +360,7 @@ def _validated(document: Mapping[str, Any], source: str) -> Experiment:
     return experiment
 
 
-def _sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
+def sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
     """Choose among the sizes that a document offers: `sizes: {small: {...}, full: {...}}` and `size: small`."""
     sizes = document.pop("sizes", {})
     default = document.pop("size", None)

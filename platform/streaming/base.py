@@ -90,6 +90,10 @@ class Streaming(ABC):
         """Tell whether a device warps labels from frame to frame, rather than directly from the labelled frame."""
         return True
 
+    def reads_end(self, session: StreamFacts) -> bool:
+        """Tell whether it plans by when the session ends, so that a longer one would begin otherwise."""
+        return False
+
     @abstractmethod
     def start(self, session: StreamFacts) -> Any:
         """Return the state before the first frame."""

@@ -32,6 +32,10 @@ class Foresight(Streaming):
     feeds_learner = True
     free = True
 
+    def reads_end(self, session: StreamFacts) -> bool:
+        """Learn from frames ahead, up to the end of the session: of the stream, or of its last window."""
+        return True
+
     def start(self, session: StreamFacts) -> None:
         return None
 

@@ -32,6 +32,10 @@ class OneTime(Streaming):
         """Name a codec that is not known."""
         return codec_faults(self.codec)
 
+    def reads_end(self, session: StreamFacts) -> bool:
+        """Send what there is where the session is shorter than the minute that it would wait for."""
+        return session.duration_s < self.sample_s
+
     def start(self, session: StreamFacts) -> bool:
         return False
 

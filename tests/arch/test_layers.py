@@ -17,7 +17,7 @@ LEAVES = {"driftlab.errors", "driftlab._torchvision"}
 FRONT_DOOR = {"driftlab", "driftlab.__main__"}
 PACKAGES = (  # of the platform: each imports from lines above its own, and from its neighbours in one direction
     ("core",),
-    ("tasks",),
+    ("tasks", "search"),
     ("networks", "world"),
     ("training", "pruning", "wire"),
     ("adaptation", "streaming", "scaling", "scheduling", "systems"),
@@ -26,6 +26,7 @@ PACKAGES = (  # of the platform: each imports from lines above its own, and from
     ("results",),
     ("request",),
     ("grid",),
+    ("tuning",),
 )
 RESULTS = (("tables",), ("analysis",), ("claims", "figures"), ("report",))  # likewise, and neighbours stay apart
 SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw what older runs did not record
@@ -42,6 +43,7 @@ NO_TORCH_AT_IMPORT = (
     "driftlab.platform.results",
     "driftlab.platform.request",
     "driftlab.platform.grid",
+    "driftlab.platform.tuning",
     "driftlab.platform.backend",
     "driftlab.platform.loop",
     "driftlab.cli",

@@ -9,21 +9,26 @@ from pathlib import Path
 import pytest
 import results_factory
 import sharing_factory
+import tuning_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 READS = {"driftlab", "driftlab.platform.results.figures"}
 READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
-READS |= {"matplotlib.pyplot", "io", "os"}
+READS |= {"driftlab.platform.results.analysis.searches"}
+READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
+    "tune": 5,  # the front, progress, settings, and what matters for two objectives
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
 }
 
 
 def make_run(notebook, folder):
     """Make a run that has what the notebook is about."""
+    if notebook == "tune":
+        return tuning_factory.make_search(folder)
     if notebook == "nestdnn":
         return sharing_factory.make_run(folder)
     return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)

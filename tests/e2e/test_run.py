@@ -287,14 +287,14 @@ class TestFailure:
     def test_what_cannot_be_written_is_a_failed_cell_and_not_the_end(self, tmp_path, monkeypatch):
         from driftlab.platform.results.tables import recorder
 
-        write = recorder._write_whole
+        write = recorder.write_table
 
         def full(table: Any, file: Path) -> None:
             if "one_time" in file.name:
                 raise OSError(28, "No space left on device")
             write(table, file)
 
-        monkeypatch.setattr(recorder, "_write_whole", full)
+        monkeypatch.setattr(recorder, "write_table", full)
         outcome = run(DOCUMENT, out=tmp_path / "full")
         ((cell, reason),) = outcome.failed
         assert cell == CELLS[1]

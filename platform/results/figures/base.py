@@ -102,7 +102,7 @@ class Figure:
 
     name: str
     title: str
-    show: Callable[[View], Shown | None]
+    show: Callable[[Any], Shown | None]  # of a View; of what a search has found, where it is a search's
 
 
 def view_of(run: Run, tables: Tables | None = None) -> View:

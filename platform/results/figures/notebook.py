@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from driftlab.platform.results.analysis.searches import Found
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.figures.base import Figure, View
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES
 from driftlab.platform.results.figures.table import FIGURES
 
 
 def show(view: View, name: str) -> None:
     """Draw one figure of a run, or say that the run does not vary what the figure is about."""
+    _show(view, name, FIGURES)
+
+
+def show_search(found: Found, name: str) -> None:
+    """Draw one figure of a search, or say that it has too few trials for it."""
+    _show(found, name, SEARCH_FIGURES)
+
+
+def _show(data: View | Found, name: str, figures: Sequence[Figure]) -> None:
     import matplotlib.pyplot as plt
     import pandas as pd
     from IPython.display import Markdown, display
 
-    (figure,) = (figure for figure in FIGURES if figure.name == name)
-    shown = figure.show(view)
+    (figure,) = (figure for figure in figures if figure.name == name)
+    shown = figure.show(data)
     if shown is None:
         display(Markdown(f"This run does not vary what '{figure.title}' is about."))
         return

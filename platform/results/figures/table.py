@@ -25,6 +25,7 @@ ORDER = (  # a figure that is not named here comes first
     "gains",
     "pareto",
     "traffic",
+    "tuned",
 )
 
 

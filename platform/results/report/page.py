@@ -10,10 +10,13 @@ from typing import Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.platform.core.files import write_atomically
+from driftlab.platform.results.analysis.searches import FAILED, Found, is_search
+from driftlab.platform.results.analysis.tuned import unequal_budgets
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
 from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.report.film import Film, film
@@ -61,7 +64,7 @@ class Page:
 def write_report(directory: str | Path) -> Path:
     """Write report.html and report.md into a run folder and return the path of the page."""
     run = open_run(directory)
-    page = compose(run)
+    page = compose_search(run) if is_search(run) else compose(run)
     write_atomically(run.path / "report.md", _render("report.md.j2", page))
     write_atomically(run.path / "report.html", _render("report.html.j2", page))
     return run.path / "report.html"
@@ -77,16 +80,40 @@ def compose(run: Run) -> Page:
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         question=str(run.spec.get("summary") or ""),
-        warnings=warnings_of(run),
+        warnings=[*warnings_of(run), *unequal_budgets(run)],
         summary=summarise(view, verdicts),
         looks=view.looks,
         measure=plots.measure(runs),
-        sections=_sections(view),
+        sections=_sections(view, FIGURES),
         film=film(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
         strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks, _films(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
-        commands=_commands(run),
+        commands=_commands(run, "run"),
+        spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
+        provenance=_provenance(run),
+    )
+
+
+def compose_search(run: Run) -> Page:
+    """Compute everything that the report of a search shows."""
+    found = Found(run)
+    failed = found.trials[found.trials["status"] == FAILED]
+    return Page(
+        title=str(run.spec["name"]),
+        question=str(run.spec.get("summary") or ""),
+        warnings=[],
+        summary=Summary((), words(found), ()),
+        looks={},
+        measure="",
+        sections=_sections(found, SEARCH_FIGURES),
+        film=None,
+        strips=[],
+        failures=[
+            (f"trial {number}", reason) for number, reason in zip(failed["trial"], failed["reason"], strict=True)
+        ],
+        verdicts=[],
+        commands=_commands(run, "tune"),
         spec=(run.path / "spec.yaml").read_text(encoding="utf-8").strip(),
         provenance=_provenance(run),
     )
@@ -105,9 +132,9 @@ def _watched_first(part: Mapping[str, Any]) -> str:
     return str(apps[0].get("watches") or part["name"])
 
 
-def _sections(view: View) -> list[Section]:
+def _sections(data: View | Found, figures: Sequence[Figure]) -> list[Section]:
     """Draw every figure that this run has something for."""
-    shown = {figure: part for figure in FIGURES if (part := figure.show(view)) is not None}
+    shown = {figure: part for figure in figures if (part := figure.show(data)) is not None}
     return [
         Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
     ]
@@ -120,11 +147,11 @@ def _draw(figure: Figure, shown: Shown) -> list[tuple[str, str]]:
     ]
 
 
-def _commands(run: Run) -> list[str]:
+def _commands(run: Run, command: str) -> list[str]:
     """Write what was typed, where it is known, and what repeats exactly this run."""
     typed = run.info.get("command")
     words = typed if isinstance(typed, str) else shlex.join(map(str, typed)) if typed else ""
-    return [line for line in (words, shlex.join(["driftlab", "run", str(run.path / "spec.yaml")])) if line]
+    return [line for line in (words, shlex.join(["driftlab", command, str(run.path / "spec.yaml")])) if line]
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:

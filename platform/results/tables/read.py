@@ -16,6 +16,8 @@ from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shor
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_newer
+from driftlab.platform.results.tables.search import SEARCH_TABLES
+from driftlab.platform.results.tables.trials import read_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +39,12 @@ class Run:
 
         A view (`scores`, `class_scores`) is a table with the system, workload, fleet, seed and bound of every row.
         """
+        if name in SEARCH_TABLES:
+            return read_trials(self.path, name)
         if name in VIEWS:
             return _with_identity(self.table(VIEWS[name]), self.table("runs"))
         if name not in TABLES:
-            raise unknown_name("table", name, [*TABLES, *VIEWS])
+            raise unknown_name("table", name, [*TABLES, *VIEWS, *SEARCH_TABLES])
         runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
@@ -72,7 +76,7 @@ class Run:
         import duckdb
 
         with duckdb.connect() as connection:
-            for name in (*TABLES, *VIEWS):
+            for name in (*TABLES, *VIEWS, *SEARCH_TABLES):
                 if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
                     connection.register(name, self.table(name))
             try:

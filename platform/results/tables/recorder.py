@@ -46,9 +46,9 @@ class Recorder:
         _remove(last)
         digests = {}
         for name in OTHERS:
-            _write_whole(tables[name], file := table_file(self._tables, name, cell))
+            write_table(tables[name], file := table_file(self._tables, name, cell))
             digests[name] = digest_of(file)
-        _write_whole(sealed(tables["runs"], Seal(origin, digests)), last)
+        write_table(sealed(tables["runs"], Seal(origin, digests)), last)
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 
@@ -223,7 +223,7 @@ def _readable(file: Path, table: str) -> pa.Table | None:
         return None
 
 
-def _write_whole(table: pa.Table, file: Path) -> None:
+def write_table(table: pa.Table, file: Path) -> None:
     """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as draft, draft.open("wb") as sink:

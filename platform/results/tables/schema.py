@@ -32,6 +32,7 @@ from driftlab.platform.results.tables.columns import (
     table_of,
 )
 from driftlab.platform.results.tables.facts import CLASSES, MOTION, SYSTEMS
+from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
     "answering": "networks that answer frames",
@@ -69,6 +70,7 @@ _RUNS = table_of(
     column("devices", INDEX, "how many devices"),
     column("seed", COUNT, "seed of the cell"),
     column("bound", TEXT, "do_nothing, null_link, best_static or oracle", null="the system is a method, not a bound"),
+    column("tuned", TEXT, "which search its settings come from", null="they are defaults, or were given"),
     column("status", TEXT, "done or failed"),
     column("error", TEXT, "why the cell failed", null="it did not"),
     column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
@@ -374,6 +376,9 @@ refused. A cell of another version counts as not finished: `driftlab run --resum
 `spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
 others. So a run can be read when members have changed.
 
+A search (`driftlab tune`) leaves a folder of the same shape with the tables `trials`, `settings` and `measures`, one
+file per trial, and `best.yaml`.
+
 This page is printed by `python -m driftlab.platform.results.tables.schema`.
 """
 
@@ -381,7 +386,7 @@ This page is printed by `python -m driftlab.platform.results.tables.schema`.
 def page() -> str:
     """Write docs/tables.md."""
     parts = [_PREAMBLE]
-    for name, schema in TABLES.items():
+    for name, schema in {**TABLES, **SEARCH_TABLES}.items():
         parts.append(f"\n## `{name}`\n\n{note(schema, 'meaning')}\n")
         parts.append("| column | type | unit | meaning | null when |\n|---|---|---|---|---|")
         for field in schema:

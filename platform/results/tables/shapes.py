@@ -56,6 +56,19 @@ class _Server(_Open):
     gpus: int = 1
 
 
+class _Budget(_Open):
+    trials: int
+    streamed_s: float
+
+
+class _Tuned(_Open):
+    system: str
+    space: str
+    trial: int
+    settings: dict[str, Any]
+    budget: _Budget
+
+
 class Spec(_Open):
     """What a run was asked for."""
 
@@ -68,6 +81,7 @@ class Spec(_Open):
     seeds: list[int] = []
     server: _Server = _Server()
     student: dict[str, Any] = {}
+    tuned: list[_Tuned] | None = None
 
 
 class _Known(_Open):

@@ -1,0 +1,214 @@
+"""Measure searchers and searches; prints one JSON line per part.
+
+`function`: evaluations until the optimum of a constrained function of 10 000 points, median of 20 seeds; a searcher
+that has not found it counts with its limit. `knapsacks`: the part of the exact hypervolume of random knapsacks with
+two values that the evolutionary searcher reaches, the least of 100. `stopping`: compute and held-out score of a search
+whose trials are stopped early (ASHA), beside one of full trials. `overhead`: time of a warm trial beyond its cells.
+`search`: `driftlab tune` of a space, from nothing to its report.
+
+The first two take a minute, the others some minutes on two cores. Example: python benchmarks/tune.py function knapsacks
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftlab.platform.core.metrics import interval
+from driftlab.platform.results.analysis.searches import Found, open_search
+from driftlab.platform.search.base import Constraint, Objective, Problem, Search, Searcher
+from driftlab.platform.search.catalogue import searcher_of
+from driftlab.platform.search.evolution import Evolution
+from driftlab.platform.search.pareto import hypervolume
+from driftlab.platform.search.space import Choice, Space
+from driftlab.platform.tuning.folder import begin_search
+from driftlab.tune_spaces.catalogue import load
+from driftlab.tune_spaces.search import Place, run_session
+
+SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
+KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
+Metrics = Mapping[str, float]
+
+
+def search(
+    searcher: Searcher,
+    problem: Problem,
+    trials: int,
+    measure: Callable[[Any], Metrics],
+    found: Callable[[Metrics], bool] = lambda metrics: False,
+) -> tuple[Search, int]:
+    """Search until something is found; return the search and the number of evaluations."""
+    under_way = Search(searcher, problem, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
+    while (asked := under_way.ask()) is not None:
+        number, settings = asked
+        metrics = measure(settings)
+        under_way.tell(number, settings, metrics)
+        if found(metrics):
+            return under_way, number + 1
+    return under_way, trials
+
+
+def constrained(seed: int) -> tuple[Problem, Callable[[Any], Metrics], float]:
+    """Make four settings of ten values with several optima, of which a bound forbids two thirds of the space."""
+    rng = np.random.default_rng(seed)
+    peak, slope, price = rng.integers(0, POINTS, 4), rng.uniform(0.5, 2, 4), rng.uniform(0.5, 1.5, 4)
+    grid = np.array(list(itertools.product(range(POINTS), repeat=4)))
+
+    def value(x: Any) -> Any:
+        return -(slope * np.abs(x - peak) ** 1.5).sum(-1) + 2 * np.cos(1.7 * x).sum(-1)
+
+    bound = float(np.quantile((price * grid).sum(-1), 0.35))
+    best = float(value(grid[(price * grid).sum(-1) <= bound]).max())
+    space = Space({f"x{i}": Choice(tuple(range(POINTS)), ordered=True) for i in range(4)})
+
+    def measure(settings: Any) -> Metrics:
+        x = np.array([settings[f"x{i}"] for i in range(4)])
+        return {"value": float(value(x)), "price": float((price * x).sum())}
+
+    return Problem(space, (Objective("value"),), (Constraint("price", "<=", bound),), seed), measure, best
+
+
+def function() -> dict[str, Any]:
+    """Count the evaluations until the optimum for each searcher."""
+    table = {}
+    for name, limit in LIMITS.items():
+        counts = []
+        for seed in range(SEEDS):
+            problem, measure, best = constrained(seed)
+            bound = problem.constraints[0].bound
+
+            def is_best(metrics: Metrics, bound: float = bound, best: float = best) -> bool:
+                return metrics["price"] <= bound and metrics["value"] >= best - 1e-9
+
+            counts.append(search(searcher_of(name), problem, limit, measure, is_best)[1])
+        table[name] = {"median": float(np.median(counts)), "worst": max(counts), "limit": limit}
+    return {"points": POINTS**4, "seeds": SEEDS, "evaluations": table}
+
+
+def knapsack(seed: int, trials: int = TRIALS) -> float:
+    """Search a knapsack with two values, and tell which part of the exact hypervolume is reached."""
+    rng = np.random.default_rng(seed)
+    values, weights = rng.integers(1, 100, (2, ITEMS)), rng.integers(1, 100, ITEMS)
+    bound = float(weights.sum() // 2)
+    every = np.array(list(itertools.product((0, 1), repeat=ITEMS)))
+    allowed = every[every @ weights <= bound]
+    exact = hypervolume(_front(-(allowed @ values.T).astype(float)), (0.0, 0.0))
+    space = Space({f"item{i}": Choice((0, 1)) for i in range(ITEMS)})
+    objectives, constraints = (Objective("first"), Objective("second")), (Constraint("weight", "<=", bound),)
+
+    def measure(settings: Any) -> Metrics:
+        taken = np.array([settings[f"item{i}"] for i in range(ITEMS)])
+        first, second = (taken @ values.T).tolist()
+        return {"first": first, "second": second, "weight": float(taken @ weights)}
+
+    found, _ = search(Evolution(), Problem(space, objectives, constraints, seed), trials, measure)
+    kept = [one.metrics for one in found.history.values() if one.metrics and one.metrics["weight"] <= bound]
+    losses = np.array([[-one["first"], -one["second"]] for one in kept])
+    return hypervolume(_front(losses), (0.0, 0.0)) / exact
+
+
+def _front(losses: Any) -> Any:
+    """Keep the points that no other one beats, of two coordinates."""
+    order = np.lexsort((losses[:, 1], losses[:, 0]))
+    best = np.minimum.accumulate(losses[order, 1])
+    return losses[order[np.concatenate(([True], best[1:] < best[:-1]))]]
+
+
+def knapsacks() -> dict[str, Any]:
+    """Search many knapsacks."""
+    parts = [knapsack(seed) for seed in range(KNAPSACKS)]
+    reached = sum(bool(part >= 0.99) for part in parts)
+    return {
+        "settings": 2**ITEMS,
+        "trials": TRIALS,
+        "least": min(parts),
+        "median": float(np.median(parts)),
+        "at_least_0.99": reached,
+    }
+
+
+def _tuned(space: str, overrides: list[str]) -> tuple[Found, float]:
+    """Run a search in a folder of its own; return what it found and the seconds it took."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        with begin_search(load(space, overrides), Path(folder) / "search") as session:
+            run_session(session, Place(), lambda assignment, outcome: None)
+        return open_search(session.directory), time.perf_counter() - started
+
+
+def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
+    """Compare a search whose trials may be stopped with one of full trials, on the same proposals."""
+    full, stopped = (
+        _tuned(space, [*overrides, "searcher=random", f"early_stopping={early}"])[0] for early in ("false", "true")
+    )
+    metric = full.objectives[0].metric
+    scores = [_held_out(found, metric) for found in (full, stopped)]
+    both = interval(scores[1][seed] - scores[0][seed] for seed in scores[0])
+    return {
+        "space": space,
+        "trials": full.budget.trials,
+        "stopped": stopped.budget.stopped,
+        "compute": stopped.budget.streamed_s / full.budget.streamed_s,
+        metric: {"full": float(np.mean(list(scores[0].values()))), "stopped": float(np.mean(list(scores[1].values())))},
+        "difference": both,
+    }
+
+
+def _held_out(found: Found, metric: str) -> dict[int, float]:
+    """Average the metric of the recommended settings over the places of each held-out seed."""
+    rows = found.measures[found.measures["metric"] == metric]
+    stage = "best" if (rows["stage"] == "best").any() else "defaults"
+    means: dict[int, float] = rows[rows["stage"] == stage].groupby("seed")["value"].mean().to_dict()
+    return means
+
+
+def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
+    """Measure what a warm trial takes beyond its cells, in its process and as Tune sees it."""
+    found, _ = _tuned(space, [*overrides, "searcher=random", "held_out=[]"])
+    rows = found.searched
+    first = rows.groupby("host_worker")["trial"].min()
+    warm = rows[~rows["trial"].isin(first)]
+    return {
+        "space": space,
+        "warm_trials": len(warm),
+        "median_s": float(warm["host_overhead_seconds"].median()),
+        "worst_s": float(warm["host_overhead_seconds"].max()),
+    }
+
+
+def whole(space: str, overrides: list[str]) -> dict[str, Any]:
+    """Run a search as it is shipped."""
+    found, seconds = _tuned(space, overrides)
+    answers = {row.metric: [row.best, row.defaults, row.difference, row.answer] for row in found.held_out()}
+    return {"space": space, "trials": found.budget.trials, "seconds": seconds, "held_out": answers}
+
+
+def main() -> None:
+    """Run the parts that are asked for."""
+    parts = ("function", "knapsacks", "stopping", "overhead", "search")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["function", "knapsacks"], help=", ".join(parts))
+    parser.add_argument("--space", default="ams")
+    parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
+    asked = parser.parse_args()
+    run = {
+        "function": function,
+        "knapsacks": knapsacks,
+        "stopping": lambda: stopping(asked.space, asked.overrides),
+        "overhead": lambda: overhead(asked.space, asked.overrides),
+        "search": lambda: whole(asked.space, asked.overrides),
+    }
+    for part in asked.parts:
+        print(json.dumps({part: run[part]()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Shows how far a search is: a bar on a terminal, one line per trial elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from driftlab.cli.output import remark
+
+if TYPE_CHECKING:
+    from driftlab.platform.tuning.session import TuneSession
+    from driftlab.platform.tuning.trial import Assignment, Outcome
+
+Told = Callable[["Assignment", "Outcome"], None]
+
+
+@contextmanager
+def shown_trials(session: TuneSession) -> Iterator[Told]:
+    """Open the display that fits where the output goes."""
+    lines = _Lines(session)
+    if not sys.stderr.isatty():
+        yield lines.tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("starting", total=session.document.trials, completed=lines.ended)
+
+        def tell(assignment: Assignment, outcome: Outcome) -> None:
+            bars.update(task, description=lines.line(assignment, outcome), completed=lines.ended)
+
+        yield tell
+
+
+class _Lines:
+    """Writes what a trial has brought, the best so far, and how long it takes still."""
+
+    def __init__(self, session: TuneSession) -> None:
+        self._session, self._started = session, time.monotonic()
+        self._first = self.ended
+        if self._first:
+            remark(f"{self._first} of {session.document.trials} trials are there already")
+
+    @property
+    def ended(self) -> int:
+        """How many trials of the search have ended."""
+        return len(self._session.search.history)
+
+    def tell(self, assignment: Assignment, outcome: Outcome) -> None:
+        """Print the line."""
+        remark(self.line(assignment, outcome))
+
+    def line(self, assignment: Assignment, outcome: Outcome) -> str:
+        """Say how a trial ended and how the search stands."""
+        if assignment.stage != "search":
+            return f"held-out seeds, {assignment.stage}: {outcome.reason or outcome.status}"
+        metrics = [one.metric for one in self._session.problem.objectives]
+        came = ", ".join(f"{name} {outcome.metrics[name]:.4g}" for name in metrics if name in outcome.metrics)
+        what = f"FAILED: {outcome.reason}" if outcome.reason else f"{outcome.status}, {came}"
+        best, of = self._session.best, self._session.document.trials
+        so_far = f"; best {metrics[0]} {(best.metrics or {})[metrics[0]]:.4g} (trial {best.number})" if best else ""
+        return f"trial {self.ended}/{of} (number {assignment.number}) {what}{so_far}{self._left(of)}"
+
+    def _left(self, of: int) -> str:
+        ran = self.ended - self._first
+        left_s = (time.monotonic() - self._started) / max(1, ran) * (of - self.ended)
+        return f"; about {left_s:.0f} s left" if of > self.ended else ""

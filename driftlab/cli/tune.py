@@ -1,0 +1,178 @@
+"""`driftlab tune`: search the settings of a system with Ray Tune, and leave tables, the best settings and a report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.errors import BackendLost, RequestError
+
+if TYPE_CHECKING:
+    from driftlab.platform.results.analysis.searches import Found
+    from driftlab.platform.tuning.document import SpaceDocument
+    from driftlab.platform.tuning.session import TuneSession
+
+SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
+Trials = Annotated[int | None, typer.Option(min=1, help="How many trials, the defaults included.", show_default=False)]
+SearcherName = Annotated[
+    Literal["tpe", "nsga2", "cmaes", "evolution", "random", "grid"] | None,
+    typer.Option("--searcher", help="What proposes settings.", show_default=False),
+]
+Early = Annotated[bool, typer.Option("--early-stopping", help="Stop trials that fall behind (ASHA).")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.  [default: the cores]")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the searcher.", show_default=False)]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the space.")]
+Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
+Log = Annotated[
+    list[str] | None, typer.Option("--log", metavar="NAME", help="Log to tensorboard, mlflow or wandb as well.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/tune-NAME-TIME]")]
+Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+SHOWN = 8  # trials of the front
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Search the settings of a system.")(tune)
+
+
+def tune(
+    space: SpaceName = None,
+    trials: Trials = None,
+    searcher: SearcherName = None,
+    early_stopping: Early = False,
+    workers: Workers = None,
+    seed: Seed = None,
+    set_: Sets = None,
+    address: Address = None,
+    log: Log = None,
+    out: Out = None,
+    resume: Resume = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Search the settings of a system on streams that no evaluation uses; compare the best with the defaults.
+
+    SPACE is one of `driftlab list spaces`, or a YAML file of your own.
+    """
+    given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
+    overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    place = _Place(workers, address, tuple(log or ()))
+    if resume is not None:
+        if space or overrides or out:
+            raise RequestError("--resume continues a search as it was asked for; give it alone.")
+        _resume(resume, place, as_json)
+        return
+    if space is None:
+        raise RequestError("Name a space, such as `driftlab tune ams`, or a search to continue with --resume DIR.")
+    from driftlab.tune_spaces.catalogue import load
+
+    document = load(space, overrides)
+    if dry_run:
+        _plan(document, as_json)
+    else:
+        _start(document, out, place, as_json)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where trials run, as the command line asks for it."""
+
+    workers: int | None
+    address: str | None
+    log: tuple[str, ...]
+
+
+def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.tuning.folder import begin_search
+    from driftlab.tune_spaces.loggers import check_loggers
+
+    check_loggers(place.log)
+    with begin_search(document, out) as session:
+        _work(session, place)
+    _conclude(session.directory, as_json)
+
+
+def _resume(path: Path, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.tuning.folder import continue_search
+
+    with continue_search(path) as session:
+        _work(session, place)
+    _conclude(session.directory, as_json)
+
+
+def _work(session: TuneSession, place: _Place) -> None:
+    """Run what is left, and name the way back where it is interrupted."""
+    from driftlab.cli.trials import shown_trials
+    from driftlab.platform.backend.host import in_batch
+    from driftlab.tune_spaces.loggers import loggers_of
+    from driftlab.tune_spaces.search import Place, run_session
+
+    callbacks = loggers_of(place.log, session.directory)
+    go_on = f"To go on: driftlab tune --resume {session.directory}"
+    try:
+        with shown_trials(session) as told, in_batch():
+            run_session(session, Place(place.workers, place.address, go_on), told, callbacks)
+    except (RequestError, BackendLost):  # which says it itself
+        raise
+    except BaseException:
+        remark(go_on)
+        raise
+
+
+def _plan(document: SpaceDocument, as_json: bool) -> None:
+    """List what may be chosen."""
+    if as_json:
+        print_json(document.model_dump(mode="json"))
+        return
+    defaults = document.defaults()
+    rows = [(path, str(part.domain()), str(defaults[path]), part.why) for path, part in document.space.items()]
+    print_columns([("setting", "domain", "default", "why"), *rows])
+    count = document.problem.space.count
+    say(
+        f"{document.trials} trials by {document.searcher} out of {count or 'endlessly many'} settings, "
+        f"{len(document.seeds)} seeds each; nothing was run."
+    )
+
+
+def _conclude(directory: Path, as_json: bool) -> None:
+    """End with the trials that lead, how the best one does on held-out seeds, and the paths."""
+    from driftlab.platform.results.analysis.searches import open_search
+    from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.tuning.folder import write_best
+
+    best, report, found = write_best(directory), write_report(directory), open_search(directory)
+    if as_json:
+        recommended = found.best and {"trial": found.best.number, "settings": found.best.settings}
+        held_out = [asdict(row) for row in found.held_out()]
+        paths = {"directory": directory, "best_file": best, "report": report}
+        print_json({**paths, "budget": asdict(found.budget), "best": recommended, "held_out": held_out})
+    else:
+        _sum_up(found)
+        say(f"best    {best or 'none: no trial ran to its end'}")
+        say(f"report  {report}")
+    if found.best is None:
+        raise typer.Exit(1)
+
+
+def _sum_up(found: Found) -> None:
+    """Print what the head of the report says, and the trials that lead."""
+    from driftlab.platform.results.figures.searches import front, words
+
+    if shown := front(found):
+        (grid,) = shown.grids
+        rows = [(name, *(entry.text for entry in entries)) for name, entries in grid.rows.items()]
+        print_columns([(grid.title, *grid.columns), *rows[:SHOWN]])
+        if len(rows) > SHOWN:
+            say(f"and {len(rows) - SHOWN} more on the front")
+        say()
+    for sentence in words(found):
+        say(sentence)
+    say()

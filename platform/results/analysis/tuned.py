@@ -1,0 +1,50 @@
+"""Where the settings of a run's systems come from, and whether rivals got like budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from driftlab.platform.results.tables.read import Run
+
+LIKE = 1.1  # budgets that differ by no more than this factor count as equal
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The search that chose the settings of a system."""
+
+    space: str
+    trial: int
+    trials: int
+    streamed_s: float
+    settings: Mapping[str, Any]
+
+
+def origins(run: Run) -> dict[str, Origin]:
+    """Read the search behind each system that has one."""
+    return {
+        part["system"]: Origin(
+            part["space"],
+            part["trial"],
+            part["budget"]["trials"],
+            part["budget"]["streamed_s"],
+            part["settings"],
+        )
+        for part in run.spec.get("tuned") or ()
+    }
+
+
+def unequal_budgets(run: Run) -> list[str]:
+    """Warn where a system's settings were searched for longer than those of another one; bounds do not compete."""
+    found = origins(run)
+    if not found:
+        return []
+    rows = run.frame("runs")
+    rivals = sorted(set(rows[rows["bound"].isna()]["system"]))
+    spent = {name: found[name].streamed_s if name in found else 0.0 for name in rivals}
+    if len(spent) < 2 or max(spent.values()) <= LIKE * min(spent.values()):
+        return []
+    told = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in rivals)
+    return [f"Warning: settings of the systems got unequal budgets of search: {told}. Tune all of them, or none."]

@@ -1,0 +1,252 @@
+"""Figures of a search: its front, its progress, its trials as lines over settings, and which settings matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.results.analysis.importance import FEWEST, importance
+from driftlab.platform.results.analysis.searches import DONE, FAILED, Found, HeldOut
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown
+from driftlab.platform.results.figures.plots import COLOURS, QUIET, RULE, Style
+from driftlab.platform.results.tables.search import METRICS
+from driftlab.platform.search.base import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, RED, GREEN = COLOURS[0], COLOURS[1], COLOURS[2]
+LEADING_SHARE = 0.25  # of the trials, drawn as the best ones
+ROW = 22  # pixels of a bar
+DASH = "–"
+
+
+def held_out(found: Found) -> Shown | None:
+    """Compare the recommended settings with the defaults on seeds that the search has not seen."""
+    rows = found.held_out()
+    if all(row.defaults is None for row in rows):
+        return None
+    grid = Grid(
+        "held-out seeds",
+        ("recommended", "defaults", "difference", "answer"),
+        {f"{row.metric} ({row.better})": _compared(row) for row in rows},
+    )
+    note = (
+        "The recommended settings and the defaults on seeds that the search has not seen, pair by pair; differences "
+        "with their 95 % interval over seeds. Settings that were best among many trials do worse on other seeds than "
+        "they did in the search: only this table says what the search has gained."
+    )
+    return Shown(note, grids=[grid])
+
+
+def front(found: Found) -> Shown | None:
+    """Draw each further objective over the first one, and list the trials that no other one beats."""
+    leading = sorted(found.front, key=lambda trial: trial.losses(found.problem))
+    if not leading:
+        return None
+    first, *others = found.objectives
+    panels = [
+        Panel(f"{other.metric} over {first.metric}", partial(_front, found, leading, other.metric)) for other in others
+    ]
+    columns = [one.metric for one in found.objectives]
+    settings = list(found.space.domains)
+    rows = {
+        f"trial {trial.number}": [
+            *(GridCell(_number((trial.metrics or {})[name])) for name in columns),
+            *(GridCell(_value(trial.settings.get(path))) for path in settings),
+        ]
+        for trial in leading
+    }
+    grid = Grid("trial", [*columns, *map(_short, settings)], rows)
+    legend = {"on the front": Style(BLUE), "beaten": Style(QUIET), "defaults": Style(RED)} if panels else {}
+    return Shown(_front_note(found), panels, [grid], legend)
+
+
+def progress(found: Found) -> Shown | None:
+    """Draw the first objective over the number of the trial, and the best so far."""
+    if not found.full:
+        return None
+    first = found.objectives[0].metric
+    legend = {"trial": Style(QUIET), "best so far": Style(BLUE)}
+    note = (
+        "The first objective of every trial in the order of proposals; the line is the best that keeps the constraints."
+    )
+    return Shown(note, [Panel(f"{first} by trial", partial(_progress, found))], legend=legend)
+
+
+def parallel(found: Found) -> Shown | None:
+    """Draw every trial as a line over its settings, each on the scale of its domain."""
+    inside = [trial for trial in found.full if found.space.positions(trial.settings) is not None]
+    if len(inside) < 2:
+        return None
+    note = (
+        "A line is a trial. Each axis is a setting from the lower to the upper end of its domain, or its values in "
+        f"order; the last axis is {found.objectives[0].metric}, better above. Coloured: the best quarter."
+    )
+    legend = {"best quarter": Style(BLUE), "other trials": Style(RULE)}
+    return Shown(note, [Panel("settings of all trials", partial(_parallel, found, inside), 300)], legend=legend)
+
+
+def matters(found: Found) -> Shown | None:
+    """Draw which share of the variance of each objective a setting explains."""
+    shares = {one.metric: importance(found.full, found.space, one.metric) for one in found.objectives}
+    shares = {metric: each for metric, each in shares.items() if each}
+    if not shares:
+        return None
+    panels = [
+        Panel(metric, partial(_bars, {_short(path): share for path, share in each.items()}), 60 + ROW * len(each))
+        for metric, each in shares.items()
+    ]
+    note = (
+        "Share of the variance over trials that a setting explains by itself: a parabola over its domain, or a mean "
+        "for each of its names, adjusted for the number of coefficients. What only two settings together explain is "
+        f"not seen. At least {FEWEST} trials are needed."
+    )
+    return Shown(note, panels)
+
+
+def budget(found: Found) -> Shown | None:
+    """Say what the search has spent."""
+    spent = found.budget
+    cells = {
+        "trials": str(spent.trials),
+        "failed": str(spent.failed),
+        "stopped early": str(spent.stopped),
+        "streamed": f"{spent.streamed_s:.0f} s",
+        "time of one core": f"{spent.host_seconds:.0f} s",
+        "seeds": ", ".join(map(str, found.spec["seeds"])),
+        "held-out seeds": ", ".join(map(str, found.spec["held_out"])) or DASH,
+    }
+    note = "Streamed: the video that all devices of all trials saw. Compare systems whose settings got like budgets."
+    return Shown(
+        note, grids=[Grid("budget", list(cells), {str(found.spec["system"]): [*map(GridCell, cells.values())]})]
+    )
+
+
+SEARCH_FIGURES: Sequence[Figure] = (
+    Figure("held_out", "Held-out seeds", held_out),
+    Figure("front", "Pareto front", front),
+    Figure("progress", "Progress", progress),
+    Figure("parallel", "Settings", parallel),
+    Figure("importance", "Which settings matter", matters),
+    Figure("budget", "Budget", budget),
+)
+
+
+def words(found: Found) -> list[str]:
+    """Say in a few sentences what was searched and what came of it."""
+    spent, spec, best = found.budget, found.spec, found.best
+    told = [
+        f"{spent.trials} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
+        f"stopped early, on seeds {', '.join(map(str, spec['seeds']))}."
+    ]
+    if best is None:
+        return [*told, "No trial ran to its end, so no settings are recommended."]
+    first = found.objectives[0].metric
+    told.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
+    if best.number == 0:
+        told.append("Its settings are the defaults: the search found none that are better.")
+    if not found.feasible:
+        told.append("No trial keeps all constraints; this one misses them least.")
+    return [*told, *(_answer(row) for row in found.held_out()[:1] if row.difference is not None)]
+
+
+def _answer(row: HeldOut) -> str:
+    said = {"better": "better than", "worse": "worse than", "cannot tell": "not told apart from"}[row.answer]
+    return f"On held-out seeds its {row.metric} is {said} that of the defaults: {_difference(row)}."
+
+
+def _difference(row: HeldOut) -> str:
+    if row.difference is None:
+        return DASH
+    mean, low, high, _ = row.difference
+    span = "" if low is None or high is None else f" ({_number(low)} to {_number(high)})"
+    return f"{_number(mean)}{span}"
+
+
+def _compared(row: HeldOut) -> list[GridCell]:
+    values = [GridCell(DASH if value is None else _number(value)) for value in (row.best, row.defaults)]
+    return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "cannot tell")]
+
+
+def _front_note(found: Found) -> str:
+    bounds = f" among those that keep {' and '.join(found.spec['constraints'])}" if found.spec["constraints"] else ""
+    several = "in every objective" if len(found.objectives) > 1 else f"in {found.objectives[0].metric}"
+    return f"Trials that no other one beats {several}{bounds}. Trial 0 has the defaults."
+
+
+def _front(found: Found, leading: Sequence[Trial], metric: str, axis: Axes) -> None:
+    first = found.objectives[0].metric
+    rows = found.searched[found.searched["status"] == DONE]
+    axis.scatter(rows[first], rows[metric], s=12, color=QUIET, zorder=1)
+    points = sorted(((trial.metrics or {})[first], (trial.metrics or {})[metric]) for trial in leading)
+    axis.plot(*zip(*points, strict=True), color=BLUE, marker="o", markersize=4.5, linewidth=1.2, zorder=2)
+    defaults = rows[rows["trial"] == 0]
+    axis.scatter(defaults[first], defaults[metric], s=34, color=RED, marker="D", zorder=3)
+    axis.set_xlabel(_named(first))
+    axis.set_ylabel(_named(metric))
+    axis.margins(0.08)
+    plots.tidy(axis)
+
+
+def _progress(found: Found, axis: Axes) -> None:
+    first = found.objectives[0]
+    rows = found.searched[found.searched["status"] != FAILED].dropna(subset=[first.metric])
+    whole = rows["status"] == DONE
+    axis.scatter(rows[whole]["trial"], rows[whole][first.metric], s=16, color=QUIET)
+    axis.scatter(rows[~whole]["trial"], rows[~whole][first.metric], s=16, facecolors="none", edgecolors=QUIET)
+    kept = [trial for trial in found.full if trial.violation(found.problem) == 0]
+    values = np.array([(trial.metrics or {})[first.metric] for trial in kept])
+    best = np.maximum.accumulate(values) if first.better == "max" else np.minimum.accumulate(values)
+    axis.step([trial.number for trial in kept], best, where="post", color=BLUE, linewidth=1.6)
+    axis.set_xlabel("trial")
+    axis.set_ylabel(_named(first.metric))
+    axis.margins(0.06)
+    plots.tidy(axis)
+
+
+def _parallel(found: Found, trials: Sequence[Trial], axis: Axes) -> None:
+    first = found.objectives[0]
+    losses = np.array([first.loss(trial.metrics or {}) for trial in trials])
+    height = (losses.max() - losses) / (np.ptp(losses) or 1.0)
+    leading = losses.argsort(kind="stable")[: max(1, round(LEADING_SHARE * len(trials)))]
+    names = [*map(_short, found.space.domains), first.metric]
+    for k in [*(k for k in range(len(trials)) if k not in leading), *leading[::-1]]:
+        line = [*(found.space.positions(trials[k].settings) or ()), height[k]]
+        best = k in leading
+        axis.plot(line, color=BLUE if best else RULE, linewidth=1.4 if best else 0.9, zorder=2 if best else 1)
+    for k in range(len(names)):
+        axis.axvline(k, color=QUIET, linewidth=0.7, zorder=0)
+    axis.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")
+    axis.set_yticks([0, 1], ["low", "high"])
+    axis.set_ylim(-0.03, 1.03)
+    plots.tidy(axis)
+
+
+def _bars(shares: dict[str, float], axis: Axes) -> None:
+    names = list(shares)[::-1]
+    axis.barh(names, [100 * shares[name] for name in names], color=GREEN, height=0.62)
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("% of the variance")
+    plots.tidy(axis)
+
+
+def _named(metric: str) -> str:
+    unit = METRICS[metric].unit
+    return f"{metric}, {unit}" if unit else metric
+
+
+def _short(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", "\u2212")
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

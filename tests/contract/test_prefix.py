@@ -1,0 +1,97 @@
+"""A short run is, to the bit, the beginning of a long one, unless a member's plans read the session's end."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftlab.platform.core.catalogue import FAMILIES, Member
+from driftlab.platform.grid.run import run
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.streaming.base import StreamFacts
+from driftlab.platform.tuning.defaults import host_of
+from driftlab.platform.tuning.prefix import reads_end
+
+SHORT_S, LONG_S = 6.0, 11.0
+STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}
+SIGNS = {"name": "signs/seasons", "fps": 8, "height": 16, "width": 16}
+QUICK = {
+    "ams": {"interval_s": 2},
+    "one_time": {"sample_s": 3, "iterations": 2},
+    "just_in_time": {"most_steps": 1},
+    "remote_tracking": {},
+    "on_device": {"period_s": 2, "iterations": 1},
+    "local": {},
+    "distill": {"iterations": 2},
+    "shot": {"iterations": 1, "batch": 4},
+    "adabn": {"stream_batch": 4},
+    "onda": {"stream_batch": 4},
+    "tent": {"stream_batch": 4},
+    "frozen": {},
+}
+MEMBERS = [(family, name) for family in ("streaming", "adaptation") for name in FAMILIES[family]]
+ENDS = {"foresight"}
+
+
+def experiment_of(family, name, duration_s):
+    row = host_of(family, name)
+    system = parse({"name": "prefix", "systems": [row], "workloads": [STREET], "bounds": False}).systems[0]
+    slots = {
+        slot: {**getattr(system, slot), **QUICK.get(getattr(system, slot)["name"], {})}
+        for slot in FAMILIES
+        if slot in ("streaming", "adaptation")
+    }
+    on_signs = (family == "adaptation" and name not in ("distill", "frozen")) or name == "on_device"
+    network = "tiny_classifier" if on_signs else "half"
+    return {
+        "name": "prefix",
+        "systems": [{**row, **slots}],
+        "workloads": [{**(SIGNS if on_signs else STREET), "duration_s": duration_s}],
+        "bounds": False,
+        "pictures": 0,
+        "window_s": 2,
+        "student": {"network": network, "pretrain_steps": 2},
+        "server": {"label_s": 0.01, "step_s": 0.01},
+    }
+
+
+def rows_before(folder, table, time, time_s):
+    frame = open_run(folder).frame(table)
+    frame = frame[frame[time] < time_s]
+    return frame[[name for name in frame if not name.startswith("host_")]].reset_index(drop=True)
+
+
+@pytest.mark.parametrize(("family", "name"), [one for one in MEMBERS if one[1] not in ENDS])
+def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
+    documents = [experiment_of(family, name, length) for length in (SHORT_S, LONG_S)]
+    assert reads_end(parse(documents[0])) == ""
+    folders = [run(document, out=tmp_path / str(k)).directory for k, document in enumerate(documents)]
+    short, long = (rows_before(folder, "frames", "time_s", SHORT_S) for folder in folders)
+    assert len(short) == SHORT_S * documents[0]["workloads"][0]["fps"]
+    late = "batch" in repr(documents[0]["systems"]) or name in ("tent", "onda", "adabn")
+    cut = SHORT_S - (1.0 if late else 0.0)  # a batch that is still open at the end is answered in the longer run
+    short, long = (rows[rows["time_s"] < cut] for rows in (short, long))
+    assert short.equals(long)
+    short, long = (rows_before(folder, "transfers", "arrive_s", SHORT_S) for folder in folders)
+    assert short.equals(long)
+
+
+@pytest.mark.parametrize("name", FAMILIES["streaming"])
+def test_a_plan_is_the_same_in_a_longer_session_unless_the_member_says_otherwise(name):
+    member = Member("streaming", name, tuple(QUICK.get(name, {}).items())).make()
+    short, long = (StreamFacts(fps=2.0, duration_s=length) for length in (SHORT_S, LONG_S))
+    plans = [member.plan_uplink(member.start(facts), facts, 0.0, _seen()) for facts in (short, long)]
+    assert member.reads_end(short) or plans[0] == plans[1]
+
+
+def test_members_that_read_the_end_say_so():
+    facts = StreamFacts(fps=2.0, duration_s=30.0)
+    ends = {name for name in FAMILIES["streaming"] if Member("streaming", name).make().reads_end(facts)}
+    assert ends == {"foresight", "one_time"}
+    assert not Member("streaming", "one_time", (("sample_s", 20),)).make().reads_end(facts)
+
+
+def _seen():
+    from driftlab.platform.streaming.base import Seen
+
+    return Seen()

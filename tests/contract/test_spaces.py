@@ -1,0 +1,68 @@
+"""Every member of every family can be searched: by a space of its own file, or by the ranges of its parameters."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
+from driftlab.platform.core.parameters import parameters_of
+from driftlab.platform.search.space import Choice
+from driftlab.platform.tuning.checks import FIRST_SEED
+from driftlab.platform.tuning.defaults import space_of
+from driftlab.tune_spaces import catalogue
+
+MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
+CURATED = ("ams", "just_in_time", "nestdnn", "one_time", "shot", "tent")
+
+
+def searchable(member):
+    """Name the parameters that are numbers with a default, choices or switches."""
+    found = []
+    for name, one in parameters_of(member_class(member.family, member.name)).items():
+        plain = isinstance(one.default, bool | int | float)
+        if plain or typing.get_origin(one.hint) is typing.Literal:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: f"{member.family}/{member.name}")
+def test_every_member_has_a_space(member):
+    name = f"{member.family}/{member.name}"
+    wanted = searchable(member)
+    assert (name in catalogue.names()) == bool(wanted)
+    held = {path.rpartition(".")[2] for path in space_of(member)}
+    nothing_around = {
+        key for key in wanted if parameters_of(member_class(member.family, member.name))[key].default == 0
+    }
+    assert set(wanted) - nothing_around <= held <= set(wanted)
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_a_shipped_space_is_read_with_all_its_ends(name):
+    document = catalogue.load(name)
+    assert all(part.why for part in document.space.values())
+    assert min(*document.seeds, *document.held_out) >= FIRST_SEED
+    assert len(document.held_out) >= 4
+
+
+@pytest.mark.parametrize("name", CURATED)
+def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
+    assert name in catalogue.files()
+    small, full = catalogue.load(name, ["size=small"]), catalogue.load(name)
+    assert small.trials <= 12 < full.trials
+    assert small.space.keys() == full.space.keys()
+    assert all("within what the parameter allows" not in part.why for part in full.space.values())
+
+
+@pytest.mark.parametrize("name", CURATED)
+def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
+    document = catalogue.load(name)
+    outside = {
+        path: value
+        for path, value in document.defaults().items()
+        if document.problem.space.domains[path].__class__ is not Choice
+        and not document.space[path].low <= value <= document.space[path].high
+    }
+    assert set(outside) <= {"systems.0.streaming.sample_s", "systems.0.streaming.longest_s"}

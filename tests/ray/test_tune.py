@@ -1,0 +1,148 @@
+"""Searches on Ray: the same trials on one worker and two, whatever is killed; early stopping; loggers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import tuning_factory as factory
+import yaml
+
+from driftlab.platform.results.analysis.searches import open_search
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.tuning.folder import begin_search, continue_search
+from driftlab.tune_spaces.loggers import loggers_of
+from driftlab.tune_spaces.search import Place, run_session
+
+pytestmark = pytest.mark.ray
+LIMIT_S = 200
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def searched(folder, document, workers, callbacks=()):
+    with begin_search(document, folder) as session:
+        run_session(session, Place(workers), lambda assignment, outcome: None, callbacks)
+        assert session.over
+    return open_run(session.directory)
+
+
+def told(run):
+    """What the rows of trials say apart from the host."""
+    trials = run.frame("trials")
+    return trials[[name for name in trials if not name.startswith("host_")]]
+
+
+@pytest.fixture(scope="module")
+def document():
+    return factory.document(searcher="evolution", trials=12)
+
+
+@pytest.fixture(scope="module")
+def alone(document, tmp_path_factory, one_ray):
+    one_ray.end()
+    return searched(tmp_path_factory.mktemp("alone") / "run", document, 1)
+
+
+def test_two_workers_run_the_same_trials_as_one_and_log_them(alone, document, tmp_path, no_ray):
+    folder = tmp_path / "run"
+    both = searched(folder, document, 2, loggers_of(["tensorboard"], folder))
+    assert told(both).equals(told(alone))
+    assert both.frame("measures").equals(alone.frame("measures"))
+    workers = both.frame("trials")["host_worker"]
+    assert 1 <= workers.nunique() <= 2  # reused: a process for each worker, not for each trial
+    assert list(folder.rglob("events.out.tfevents*"))
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
+
+
+def test_a_trial_that_breaks_is_a_row_and_the_others_go_on(tmp_path, no_ray):
+    member = tmp_path / "breaking.py"
+    member.write_text(BREAKING)
+    tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking", "stream_batch": 5}}
+    space = {"systems.0.adaptation.how": ["well", "exits", "dies"]}
+    changes = {"system": "breaks", "space": space, "searcher": "grid", "trials": 4, "held_out": []}
+    document = factory.document(experiment={**factory.SPACE["experiment"], "systems": [tent]}, **changes)
+    trials = searched(tmp_path / "run", document, 1).frame("trials").set_index("trial")
+    assert trials["status"].tolist() == ["done", "done", "failed", "failed"]
+    assert "no luck" in trials["reason"][2]
+    assert "its process ended 3 times" in trials["reason"][3]
+
+
+BREAKING = """
+import os, sys
+from dataclasses import dataclass
+from typing import Literal
+
+from driftlab.platform.adaptation.tent import Tent
+
+
+@dataclass(frozen=True)
+class Breaking(Tent):
+    how: Literal["well", "exits", "dies"] = "well"
+
+    def adapt(self, model, state, batch, phase):
+        if self.how == "exits":
+            sys.exit("no luck")
+        if self.how == "dies":
+            os._exit(1)
+        return super().adapt(model, state, batch, phase)
+"""
+
+
+def test_trials_that_fall_behind_are_stopped(tmp_path, no_ray):
+    experiment = {
+        **factory.SPACE["experiment"],
+        "workloads": [{**factory.SPACE["experiment"]["workloads"][0], "duration_s": 12}],
+    }
+    document = factory.document(experiment=experiment, early_stopping=True, trials=12, objectives={"score": "max"})
+    trials = searched(tmp_path / "run", document, 1).frame("trials")
+    stopped = trials[trials["status"] == "stopped"]
+    assert len(stopped) >= 3
+    assert (stopped["streamed_s"] < 12).all()
+    assert trials[trials["status"] == "done"]["streamed_s"].eq(12 * trials["cells"]).sum() >= 2
+    assert open_search(tmp_path / "run").best.number in trials[trials["status"] == "done"]["trial"].tolist()
+
+
+def started(folder, spec):
+    command = [sys.executable, "-m", "driftlab", "tune", str(spec), "--out", str(folder), "--workers", "2"]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_trials(driver, folder, count):
+    deadline = time.monotonic() + LIMIT_S
+    while len(list((folder / "tables/trials").glob("*.parquet"))) < count:
+        assert driver.poll() is None, driver.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["driver", "raylet", "trial"])
+def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, document, tmp_path, no_ray):
+    spec, folder = tmp_path / "space.yaml", tmp_path / "run"
+    spec.write_text(yaml.safe_dump(factory.raw(searcher="evolution", trials=12)))
+    driver = started(folder, spec)
+    wait_for_trials(driver, folder, 2)
+    if victim == "driver":
+        driver.kill()
+    else:
+        name = "raylet" if victim == "raylet" else "ray::"
+        (process, *_) = [one for one in psutil.Process(driver.pid).children(recursive=True) if matches(one, name)]
+        os.kill(process.pid, signal.SIGKILL)
+    said = driver.communicate(timeout=LIMIT_S)[1]
+    assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], said
+    if victim == "raylet":
+        assert f"driftlab tune --resume {folder}" in said
+    with continue_search(folder) as session:
+        run_session(session, Place(2), lambda assignment, outcome: None)
+        assert session.over
+    assert told(open_run(folder)).equals(told(alone))
+
+
+def matches(process, name):
+    return process.name() == name or (name == "ray::" and "TrialTrainable" in " ".join(process.cmdline()))

@@ -1,0 +1,64 @@
+"""`driftlab tune` on the command line: what is wrong is exit code 2 before anything starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import tuning_factory as factory
+import yaml
+
+from driftlab.cli.app import main
+from driftlab.tune_spaces import loggers
+
+
+@pytest.fixture
+def space(tmp_path):
+    file = tmp_path / "space.yaml"
+    file.write_text(yaml.safe_dump(factory.raw()))
+    return file
+
+
+def tune(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["driftlab", "tune", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_dry_run_lists_what_may_be_chosen(space, monkeypatch, capsys):
+    assert tune(monkeypatch, space, "--dry-run", "--trials", 7, "--searcher", "tpe", "--seed", 3) in (0, None)
+    said = capsys.readouterr().out
+    assert factory.RATE in said
+    assert "7 trials by tpe" in said
+    assert tune(monkeypatch, space, "--dry-run", "--json", "--trials", 7) in (0, None)
+    assert json.loads(capsys.readouterr().out)["trials"] == 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("tnet",),
+        ("streaming/local",),
+        ("ams", "--set", "seeds=[0]"),
+        ("ams", "--set", "objectives={scroe: max}"),
+        ("ams", "--set", "space.systems.0.streaming.x.values=[1]"),
+        ("best_static", "--early-stopping"),
+        ("ams", "--log", "mflow"),
+        ("ams", "--resume", "nowhere"),
+        ("--resume", "nowhere"),
+    ],
+)
+def test_a_wrong_request_is_exit_code_2_and_leaves_nothing(words, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert tune(monkeypatch, *words) == 2
+    assert capsys.readouterr().err.startswith("Error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_logger_without_its_package_is_refused(space, monkeypatch, capsys):
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
+    assert tune(monkeypatch, space, "--log", "wandb") == 2
+    assert "pip install wandb" in capsys.readouterr().err

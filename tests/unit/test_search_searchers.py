@@ -1,0 +1,206 @@
+"""Searchers: the same seed proposes the same, whatever ends first; and what each of them finds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RequestError, RunError
+from driftlab.platform.search.base import Constraint, Objective, Problem, Search, Trial, best_of, constraint_of, leading
+from driftlab.platform.search.catalogue import SEARCHERS, searcher_of
+from driftlab.platform.search.evolution import Evolution
+from driftlab.platform.search.pareto import hypervolume, ranks
+from driftlab.platform.search.space import Choice, Range, Space, key
+
+NUMBERS = Space({"a": Range(0.001, 1.0, log=True), "b": Range(-3, 3, integer=True), "c": Range(0.0, 1.0)})
+MIXED = Space({"a": Range(0.001, 1.0, log=True), "b": Choice((1, 2, 4, 8), ordered=True), "c": Choice(("x", "y", "z"))})
+OBJECTIVE = Objective("v")
+
+
+def measure(settings):
+    return {"v": -((np.log10(settings["a"]) + 2) ** 2) - (settings["b"] - 2) ** 2 / 9, "w": float(settings["b"])}
+
+
+def drive(search, workers=1, seed=0, most=10_000):
+    """Run a search with so many trials under way, which end in a random order."""
+    rng, running, ended = random.Random(seed), [], 0
+    while ended < most:
+        while len(running) < workers and (asked := search.ask()) is not None:
+            running.append(asked)
+        if not running:
+            break
+        number, settings = running.pop(rng.randrange(len(running)))
+        search.tell(number, settings, None if number == 3 else measure(settings))
+        ended += 1
+    return running
+
+
+def proposals(search):
+    return {number: key(one.settings) for number, one in search.history.items()}
+
+
+def problem_for(name, seed=0):
+    return Problem(NUMBERS if name == "cmaes" else MIXED, (OBJECTIVE,), seed=seed)
+
+
+def search_of(name, trials=30, seed=0):
+    problem = problem_for(name, seed)
+    return Search(searcher_of(name), problem, trials, problem.space.at([0.5] * 3))
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_proposals_do_not_depend_on_how_many_run_at_once(name):
+    one, three = search_of(name), search_of(name)
+    drive(one)
+    drive(three, workers=3, seed=5)
+    assert len(one.history) == 30
+    assert proposals(one) == proposals(three)
+
+
+@pytest.mark.parametrize("name", [name for name in SEARCHERS if name != "grid"])
+def test_another_seed_proposes_others(name):
+    one, other = search_of(name), search_of(name, seed=1)
+    drive(one)
+    drive(other)
+    assert proposals(one) != proposals(other)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_a_search_that_is_interrupted_ten_times_runs_every_trial_once(name):
+    whole = search_of(name)
+    drive(whole)
+    known, ran = {}, []
+    for cut in itertools.count():
+        search = search_of(name)
+        search.replay(known.values())
+        drive(search, workers=4, seed=cut, most=1 + cut % 3)
+        ran += [number for number in search.history if number not in known]
+        known = dict(search.history)
+        if len(known) == 30:
+            break
+    assert cut >= 10
+    assert sorted(ran) == list(range(30))
+    assert {number: key(one.settings) for number, one in known.items()} == proposals(whole)
+
+
+def test_trials_of_another_search_are_refused():
+    search = search_of("random")
+    drive(search, most=12)
+    with pytest.raises(RunError, match="cannot be continued"):
+        search_of("random", seed=1).replay(search.history.values())
+
+
+def test_a_trial_that_is_missing_in_the_middle_is_asked_for_alone():
+    whole = search_of("tpe")
+    drive(whole)
+    search = search_of("tpe")
+    search.replay(trial for number, trial in whole.history.items() if number != 4)
+    assert search.ask() == (4, whole.history[4].settings)
+    assert search.ask() is None
+    search.tell(4, whole.history[4].settings, whole.history[4].metrics)
+    assert search.ask() is None
+    assert search.over
+    assert proposals(search) == proposals(whole)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_defaults_are_the_first_trial(name):
+    search = search_of(name, trials=1)
+    assert search.ask() == (0, search.defaults)
+    search.tell(*search.defaults and (0, search.defaults), measure(search.defaults))
+    assert search.ask() is None
+    assert search.over
+
+
+def test_random_and_grid_end_with_a_small_space():
+    space = Space({"a": Choice((1, 2)), "b": Choice(("x", "y", "z"))})
+    for name in ("random", "grid"):
+        search = Search(searcher_of(name), Problem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+        while (asked := search.ask()) is not None:
+            search.tell(*asked, {"v": 0.0})
+        assert len({key(one.settings) for one in search.history.values()}) == 6
+        assert search.over
+
+
+def test_evolution_tries_nothing_twice_and_ends():
+    space = Space({"a": Choice((1, 2, 3)), "b": Choice(("x", "y"))})
+    search = Search(Evolution(), Problem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+    while (asked := search.ask()) is not None:
+        search.tell(*asked, {"v": float(asked[1]["a"])})
+    tried = [key(one.settings) for one in search.history.values()]
+    assert 6 <= len(tried) <= 9  # the first population may hold the defaults, which it does not know
+    assert len(set(tried)) == 6
+
+
+@pytest.mark.parametrize("name", ["evolution", "tpe", "nsga2"])
+def test_a_bound_is_kept(name):
+    problem = Problem(MIXED, (Objective("w"),), (Constraint("w", "<=", 4.0),))
+    search = Search(searcher_of(name), problem, 60, MIXED.at([0.5] * 3))
+    drive(search)
+    late = [one for one in search.history.values() if one.number >= 40 and one.metrics]
+    assert sum(one.metrics["w"] <= 4 for one in late) > len(late) / 2
+    assert best_of(list(search.history.values()), problem).metrics["w"] == 4
+
+
+def test_evolution_finds_the_optimum_of_a_large_grid():
+    space = Space({name: Choice(tuple(range(10)), ordered=True) for name in "abcd"})
+    found = []
+    for seed in range(7):
+        best = np.random.default_rng(seed).integers(0, 10, 4)
+        search = Search(Evolution(), Problem(space, (OBJECTIVE,), seed=seed), 500, dict.fromkeys("abcd", 0))
+        while (asked := search.ask()) is not None:
+            distance = sum(abs(asked[1][name] - at) for name, at in zip("abcd", best, strict=True))
+            search.tell(*asked, {"v": -float(distance)})
+            if distance == 0:
+                break
+        found.append(len(search.history))
+    assert np.median(found) <= 250
+
+
+def test_cmaes_says_what_it_cannot_search():
+    problem = Problem(MIXED, (OBJECTIVE, Objective("w", "min")), (Constraint("w", "<=", 1.0),))
+    assert len(searcher_of("cmaes").faults(problem)) == 4
+    assert searcher_of("cmaes").faults(problem_for("cmaes")) == []
+
+
+def test_an_unknown_searcher_is_refused():
+    with pytest.raises(RequestError, match="evolution"):
+        searcher_of("evolutoin")
+
+
+@pytest.mark.parametrize("text", ["v", "v < 3", "v <= three", "<= 3", "v <= 3 <= 4"])
+def test_a_constraint_that_is_none_is_refused(text):
+    with pytest.raises(RequestError):
+        constraint_of(text)
+
+
+def test_a_constraint_measures_by_how_much_it_is_missed():
+    assert constraint_of("w<=4").violation({"w": 5}) == 0.25
+    assert constraint_of(" w >= 4 ").violation({"w": 1}) == 0.75
+    assert constraint_of("w >= 0").violation({"w": -2}) == 2.0
+
+
+# --- fronts
+
+
+def test_ranks_put_those_that_keep_the_bounds_first():
+    problem = Problem(MIXED, (Objective("v"), Objective("w", "min")), (Constraint("u", "<=", 1.0),))
+    rows = [(1, 1, 0), (2, 1, 0), (1, 0, 1), (9, 0, 3), (9, 0, 2)]
+    trials = [Trial(k, {}, dict(zip("vwu", row, strict=True))) for k, row in enumerate(rows)]
+    assert ranks(trials, problem) == [1, 0, 0, 3, 2]
+    assert [one.number for one in leading(trials, problem)] == [1, 2]
+    assert best_of(trials, problem).number == 1
+    assert best_of([], problem) is None
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_a_hypervolume_is_what_counting_says(dimensions):
+    rng = np.random.default_rng(dimensions)
+    for _ in range(20):
+        points = rng.integers(0, 6, (5, dimensions)).astype(float)
+        cells = itertools.product(range(6), repeat=dimensions)
+        covered = sum(any((point <= np.array(cell)).all() for point in points) for cell in cells)
+        assert hypervolume(points, (6.0,) * dimensions) == pytest.approx(covered)

@@ -1,0 +1,59 @@
+"""Spaces: every value has a position, every position a value, and ends are as likely as the rest."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+
+from driftlab.platform.search.space import Choice, Range, Space
+
+DOMAINS = (
+    Choice(("x", "y", "z")),
+    Choice(([1.0, 0.5], [1.0]), ordered=True),
+    Range(0.0, 2.0),
+    Range(1e-4, 1e-1, log=True),
+    Range(-2, 5, integer=True),
+    Range(1, 64, log=True, integer=True),
+)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_value_comes_back_from_its_position(domain):
+    for at in np.linspace(0, 1, 41):
+        value = domain.at(float(at))
+        assert 0 <= domain.position(value) <= 1
+        again = domain.at(domain.position(value))
+        assert again == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_grid_has_both_ends_and_nothing_twice(domain):
+    grid = domain.grid()
+    assert (grid[0], grid[-1]) == pytest.approx((domain.at(0.0), domain.at(1.0))) or isinstance(domain, Choice)
+    assert len({repr(value) for value in grid}) == len(grid)
+    assert all(0 <= domain.position(value) <= 1 for value in grid)
+
+
+def test_whole_numbers_are_equally_likely():
+    found = collections.Counter(Range(1, 4, integer=True).at(at) for at in np.random.default_rng(0).random(8000))
+    assert sorted(found) == [1, 2, 3, 4]
+    assert all(abs(count - 2000) < 200 for count in found.values())
+
+
+def test_a_logarithmic_range_gives_each_order_of_magnitude_its_share():
+    drawn = [Range(1e-4, 1e-1, log=True).at(at) for at in np.random.default_rng(0).random(6000)]
+    assert sum(value < 1e-3 for value in drawn) == pytest.approx(2000, abs=150)
+
+
+@pytest.mark.parametrize("value", [2.5, -0.1, True, "1", None])
+def test_what_is_outside_has_no_position(value):
+    assert Space({"a": Range(0.0, 2.0)}).positions({"a": value}) is None
+
+
+def test_a_space_counts_and_lists_its_settings():
+    space = Space({"a": Choice((1, 2)), "b": Range(0, 2, integer=True)})
+    assert space.count == len(list(space.grid())) == 6
+    assert Space({"a": Range(0.0, 1.0)}).count is None
+    assert space.positions({"a": 1}) is None

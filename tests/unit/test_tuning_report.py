@@ -1,0 +1,182 @@
+"""The report of a search, and of a run that takes its settings."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import tuning_factory as factory
+import yaml
+
+from driftlab.errors import RequestError
+from driftlab.platform.grid.run import run
+from driftlab.platform.request.experiment import load, parse
+from driftlab.platform.request.tuned import read_tuned
+from driftlab.platform.results.analysis.importance import importance
+from driftlab.platform.results.analysis.searches import open_search
+from driftlab.platform.results.analysis.tuned import origins, unequal_budgets
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
+from driftlab.platform.results.report.page import compose, write_report
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.search.base import Trial
+from driftlab.platform.search.space import Choice, Range, Space
+from driftlab.platform.tuning.folder import write_best
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return factory.make_search(tmp_path_factory.mktemp("search") / "run", failing=(3,))
+
+
+@pytest.fixture(scope="module")
+def best(folder):
+    return write_best(folder)
+
+
+def test_the_report_shows_every_figure_and_opens_alone(folder):
+    page = write_report(folder).read_text(encoding="utf-8")
+    for figure in SEARCH_FIGURES:
+        assert f"<h2>{figure.title}</h2>" in page
+    assert page.count('<svg class="plot"') == 5
+    assert not re.search(r'(src|href)="https?:', page)
+    assert "it broke" in page
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "driftlab tune" in text
+
+
+def test_words_say_what_the_held_out_seeds_say(folder):
+    found = open_search(folder)
+    (score, _) = found.held_out()
+    told = " ".join(words(found))
+    assert f"Trial {found.best.number} is recommended" in told
+    assert "24 trials" in told
+    assert "1 failed" in told
+    assert {"better": "better than", "worse": "worse than", "cannot tell": "not told apart"}[score.answer] in told
+
+
+def test_a_search_of_two_trials_has_a_report(tmp_path):
+    small = factory.make_search(tmp_path / "run", trials=2)
+    assert "<h2>Pareto front</h2>" in write_report(small).read_text(encoding="utf-8")
+
+
+def test_a_search_whose_trials_all_failed_has_a_report(tmp_path):
+    failed = factory.make_search(tmp_path / "run", trials=4, failing=(0, 1, 2, 3))
+    assert "No trial ran to its end" in write_report(failed).read_text(encoding="utf-8")
+
+
+# --- importance
+
+
+def trials_of(function, space, count=60, seed=0):
+    rng = np.random.default_rng(seed)
+    drawn = [space.draw(rng) for _ in range(count)]
+    return [Trial(k, settings, {"v": function(settings, rng)}) for k, settings in enumerate(drawn)]
+
+
+SPACE = Space({"a": Range(0.0, 1.0), "b": Range(1e-4, 1.0, log=True), "c": Choice(("x", "y", "z"))})
+
+
+def test_a_setting_that_decides_alone_explains_nearly_all():
+    found = importance(trials_of(lambda s, rng: (s["a"] - 0.5) ** 2 + 0.001 * rng.normal(), SPACE), SPACE, "v")
+    assert next(iter(found)) == "a"
+    assert found["a"] > 0.95
+    assert max(found["b"], found["c"]) < 0.15
+
+
+def test_names_count_by_their_means():
+    found = importance(trials_of(lambda s, rng: {"x": 0.0, "y": 3.0, "z": 1.0}[s["c"]], SPACE), SPACE, "v")
+    assert found["c"] == pytest.approx(1.0)
+
+
+def test_noise_explains_nothing_on_average():
+    shares = [importance(trials_of(lambda s, rng: rng.normal(), SPACE, 20, seed), SPACE, "v") for seed in range(40)]
+    assert np.mean([share for each in shares for share in each.values()]) < 0.08
+
+
+def test_few_trials_or_equal_ones_tell_nothing():
+    assert importance(trials_of(lambda s, rng: s["a"], SPACE, 9), SPACE, "v") == {}
+    assert importance(trials_of(lambda s, rng: 1.0, SPACE), SPACE, "v") == {}
+
+
+# --- settings of a search in a run
+
+
+EXPERIMENT = {
+    **factory.SPACE["experiment"],
+    "name": "rivals",
+    "systems": ["no_custom", "onda", {"name": "tent", "adaptation": {"name": "tent", "momentum": 0.5}}],
+    "bounds": False,
+}
+
+
+def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_path):
+    part = read_tuned(best)
+    tuned = parse(EXPERIMENT, tuned=[part])
+    rate = part["settings"][factory.RATE]
+    assert tuned.systems[2].adaptation["learning_rate"] == rate
+    assert tuned.systems[2].adaptation["momentum"] == 0.5
+    assert "learning_rate" not in tuned.systems[1].adaptation
+    assert parse(tuned.model_dump(mode="json")) == tuned
+
+
+def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(best, tmp_path):
+    spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
+    ran = open_run(run(spec, out=tmp_path / "run").directory)
+    rows = ran.frame("runs").set_index("system")["tuned"]
+    assert rows["tent"].startswith("space small, trial ")
+    assert rows[["no_custom", "onda"]].isna().all()
+    assert origins(ran)["tent"].trials == 24
+    (warning,) = unequal_budgets(ran)
+    assert "tent 24 trials" in warning
+    assert "onda 0 trials" in warning
+    page = compose(ran)
+    assert "Where settings come from" in [section.title for section in page.sections]
+    assert warning in page.warnings
+    plain = open_run(run(EXPERIMENT, out=tmp_path / "plain").directory)
+    assert unequal_budgets(plain) == []
+    assert any("tuned" in line for line in differences(ran, plain))
+
+
+def test_rivals_that_were_tuned_alike_are_not_warned_of(best):
+    part = read_tuned(best)
+    both = [part, {**part, "system": "onda", "settings": {}}]
+
+    class Ran:
+        spec = {"tuned": both}  # noqa: RUF012
+
+        @staticmethod
+        def frame(name):
+            return pd.DataFrame({"system": ["tent", "onda"], "bound": [None, None]})
+
+    assert unequal_budgets(Ran()) == []
+
+
+def test_evaluating_on_seeds_of_the_search_is_refused(best):
+    for seeds in ([100], [0, 200]):
+        with pytest.raises(RequestError, match="searched on"):
+            parse({**EXPERIMENT, "seeds": seeds}, tuned=[read_tuned(best)])
+
+
+def test_settings_for_a_system_that_does_not_run_are_refused(best):
+    with pytest.raises(RequestError, match="no system is called 'tent'"):
+        parse({**EXPERIMENT, "systems": ["no_custom", "onda"]}, tuned=[read_tuned(best)])
+
+
+def test_settings_of_the_whole_experiment_are_refused(best, tmp_path):
+    part = {**read_tuned(best), "settings": {"window_s": 3}}
+    with pytest.raises(RequestError, match="--set"):
+        parse(EXPERIMENT, tuned=[part])
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "settings: {}", "- 1"])
+def test_a_file_that_no_search_wrote_is_refused(text, tmp_path):
+    file = tmp_path / "best.yaml"
+    file.write_text(text)
+    with pytest.raises(RequestError, match="--tuned"):
+        load("quick", tuned=[file])
+    with pytest.raises(RequestError, match="--tuned"):
+        load("quick", tuned=[tmp_path / "none.yaml"])
+    assert yaml.safe_load("1") == 1

@@ -1,0 +1,89 @@
+"""The spaces by name: those with a file, and one from ranges of parameters for every other system and member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core.catalogue import FAMILIES, Member
+from driftlab.platform.request import experiment as experiments
+from driftlab.platform.systems.system import System
+from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.tuning.defaults import host_of, space_of
+from driftlab.platform.tuning.document import SpaceDocument, parse
+
+FOLDER = Path(__file__).parent / "spaces"
+STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
+ON_STREETS = frozenset({"ams", "just_in_time", "one_time", "remote_tracking", "foresight"})  # streaming members
+
+
+def files() -> list[str]:
+    """List the spaces that have a file."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def names() -> list[str]:
+    """List every space: files, systems, and members as FAMILY/NAME, as far as they have parameters."""
+    members = {f"{family}/{name}": [Member(family, name)] for family, known in FAMILIES.items() for name in known}
+    systems = {name: system.members for name, system in SYSTEMS.items() if name not in files()}
+    return [*files(), *(name for name, parts in {**systems, **members}.items() if any(map(space_of, parts)))]
+
+
+def summary_of(name: str) -> str:
+    """Say in a line what a space is for."""
+    return str(raw(name)["summary"])
+
+
+def load(request: str, overrides: Sequence[str] = ()) -> SpaceDocument:
+    """Read a space by name or file, apply its size and the overrides, and validate it."""
+    return parse(raw(request), overrides, source=request)
+
+
+def raw(request: str) -> Mapping[str, Any]:
+    """Read a space as it is written; in a file it may be the `tune` section of an experiment."""
+    if request.endswith((".yaml", ".yml")):
+        if not Path(request).is_file():
+            raise RequestError(f"There is no file '{request}'. Spaces: {', '.join(names())}.")
+        return _sectioned(experiments.document_of(Path(request)))
+    if request in files():
+        return experiments.document_of(FOLDER / f"{request}.yaml")
+    if request in experiments.names():
+        return _sectioned(experiments.document_of(experiments.find(request)))
+    if request not in names():
+        raise unknown_name("space (with anything to choose)", request, names())
+    return _by_ranges(request)
+
+
+def _sectioned(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take the `tune` section out of an experiment, which is what it tunes."""
+    section = document.get("tune")
+    if section is None:
+        return document
+    if not isinstance(section, Mapping):
+        raise RequestError("'tune' of the experiment is no mapping; give it a system and a space")
+    rest = {key: value for key, value in document.items() if key != "tune"}
+    return {"name": rest.get("name"), "summary": rest.get("summary", ""), **section, "experiment": rest}
+
+
+def _by_ranges(name: str) -> Mapping[str, Any]:
+    """Search all parameters of a system, or of one member in a system that it works in."""
+    family, _, member = name.rpartition("/")
+    row = host_of(family, member) if family else {"name": name}
+    system = SYSTEMS[str(row.get("base", row["name"]))]
+    searched = [Member(family, member)] if family else list(system.members)
+    if family and getattr(system, family).name == member:
+        searched = [getattr(system, family)]
+    like = experiments.document_of(FOLDER / f"{_like(system)}.yaml")
+    like["experiment"] = {**like["experiment"], "systems": [row]}
+    space = {path: domain for one in searched for path, domain in space_of(one).items()}
+    own = {"name": name.replace("/", "-").replace("+", "-"), "summary": f"Every parameter of {name}, by its range."}
+    return {**like, **own, "system": row["name"], "space": space, "constraints": []}
+
+
+def _like(system: System) -> str:
+    """Choose the streams that a system is tuned on."""
+    if system.streaming.name in ON_STREETS:
+        return STREETS
+    return SIGNS if system.scheduling.name == "uniform" else APPS
