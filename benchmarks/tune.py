@@ -24,14 +24,14 @@ import numpy as np
 
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.analysis.searches import Found, open_search
-from driftlab.platform.search.base import Constraint, Objective, Problem, Search, Searcher
+from driftlab.platform.search.base import Constraint, Objective, Search, Searcher, SearchProblem
 from driftlab.platform.search.catalogue import searcher_of
 from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.pareto import hypervolume
-from driftlab.platform.search.space import Choice, Space
+from driftlab.platform.search.space import OneOf, Space
 from driftlab.platform.tuning.folder import begin_search
 from driftlab.tune_spaces.catalogue import load
-from driftlab.tune_spaces.search import Place, run_session
+from driftlab.tune_spaces.search import SearchPlace, run_session
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
 KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
@@ -40,7 +40,7 @@ Metrics = Mapping[str, float]
 
 def search(
     searcher: Searcher,
-    problem: Problem,
+    problem: SearchProblem,
     trials: int,
     measure: Callable[[Any], Metrics],
     found: Callable[[Metrics], bool] = lambda metrics: False,
@@ -56,7 +56,7 @@ def search(
     return under_way, trials
 
 
-def constrained(seed: int) -> tuple[Problem, Callable[[Any], Metrics], float]:
+def constrained(seed: int) -> tuple[SearchProblem, Callable[[Any], Metrics], float]:
     """Make four settings of ten values with several optima, of which a bound forbids two thirds of the space."""
     rng = np.random.default_rng(seed)
     peak, slope, price = rng.integers(0, POINTS, 4), rng.uniform(0.5, 2, 4), rng.uniform(0.5, 1.5, 4)
@@ -67,13 +67,13 @@ def constrained(seed: int) -> tuple[Problem, Callable[[Any], Metrics], float]:
 
     bound = float(np.quantile((price * grid).sum(-1), 0.35))
     best = float(value(grid[(price * grid).sum(-1) <= bound]).max())
-    space = Space({f"x{i}": Choice(tuple(range(POINTS)), ordered=True) for i in range(4)})
+    space = Space({f"x{i}": OneOf(tuple(range(POINTS)), ordered=True) for i in range(4)})
 
     def measure(settings: Any) -> Metrics:
         x = np.array([settings[f"x{i}"] for i in range(4)])
         return {"value": float(value(x)), "price": float((price * x).sum())}
 
-    return Problem(space, (Objective("value"),), (Constraint("price", "<=", bound),), seed), measure, best
+    return SearchProblem(space, (Objective("value"),), (Constraint("price", "<=", bound),), seed), measure, best
 
 
 def function() -> dict[str, Any]:
@@ -101,7 +101,7 @@ def knapsack(seed: int, trials: int = TRIALS) -> float:
     every = np.array(list(itertools.product((0, 1), repeat=ITEMS)))
     allowed = every[every @ weights <= bound]
     exact = hypervolume(_front(-(allowed @ values.T).astype(float)), (0.0, 0.0))
-    space = Space({f"item{i}": Choice((0, 1)) for i in range(ITEMS)})
+    space = Space({f"item{i}": OneOf((0, 1)) for i in range(ITEMS)})
     objectives, constraints = (Objective("first"), Objective("second")), (Constraint("weight", "<=", bound),)
 
     def measure(settings: Any) -> Metrics:
@@ -109,7 +109,7 @@ def knapsack(seed: int, trials: int = TRIALS) -> float:
         first, second = (taken @ values.T).tolist()
         return {"first": first, "second": second, "weight": float(taken @ weights)}
 
-    found, _ = search(Evolution(), Problem(space, objectives, constraints, seed), trials, measure)
+    found, _ = search(Evolution(), SearchProblem(space, objectives, constraints, seed), trials, measure)
     kept = [one.metrics for one in found.history.values() if one.metrics and one.metrics["weight"] <= bound]
     losses = np.array([[-one["first"], -one["second"]] for one in kept])
     return hypervolume(_front(losses), (0.0, 0.0)) / exact
@@ -140,7 +140,7 @@ def _tuned(space: str, overrides: list[str]) -> tuple[Found, float]:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with begin_search(load(space, overrides), Path(folder) / "search") as session:
-            run_session(session, Place(), lambda assignment, outcome: None)
+            run_session(session, SearchPlace(), lambda assignment, outcome: None)
         return open_search(session.directory), time.perf_counter() - started
 
 

@@ -1,4 +1,4 @@
-"""Ray Tune's loggers for those who follow searches elsewhere: TensorBoard, MLflow, Weights & Biases."""
+"""Ray Tune's loggers that are installed: TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ray import tune
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect
 from driftlab.platform.tuning.session import TuneSession
-from driftlab.platform.tuning.trial import Assignment, Outcome
+from driftlab.platform.tuning.trial import Assignment, TrialOutcome
 from driftlab.tune_spaces.searching import SessionSearcher
 from driftlab.tune_spaces.trainable import TrialTrainable
 
@@ -30,11 +30,11 @@ QUIET = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 
-Told = Callable[[Assignment, Outcome], None]
+Told = Callable[[Assignment, TrialOutcome], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPlace:
     """Where trials run, and how many at once."""
 
     workers: int | None = None
@@ -42,7 +42,7 @@ class Place:
     go_on: str = ""
 
 
-def run_session(session: TuneSession, place: Place, told: Told, callbacks: Sequence[tune.Callback] = ()) -> None:
+def run_session(session: TuneSession, place: SearchPlace, told: Told, callbacks: Sequence[tune.Callback] = ()) -> None:
     """Run what is left of a session; Ray is started for it and ends with it."""
     if session.over:
         return
@@ -54,7 +54,9 @@ def run_session(session: TuneSession, place: Place, told: Told, callbacks: Seque
         cluster.close()
 
 
-def _fit(session: TuneSession, cluster: Cluster, place: Place, told: Told, callbacks: Sequence[tune.Callback]) -> None:
+def _fit(
+    session: TuneSession, cluster: Cluster, place: SearchPlace, told: Told, callbacks: Sequence[tune.Callback]
+) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
     workers = min(place.workers or cluster.cpus, cluster.cpus)
     tune.Tuner(

@@ -10,7 +10,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from driftlab.platform.tuning.session import SEARCH, TuneSession
-from driftlab.platform.tuning.trial import FAILED, RUNNING, STOPPED, Assignment, Outcome
+from driftlab.platform.tuning.trial import FAILED, RUNNING, STOPPED, Assignment, TrialOutcome
 from driftlab.tune_spaces.trainable import OUTCOME, outcome_of
 
 ATTEMPTS = 3  # at a trial whose process is killed
@@ -20,7 +20,7 @@ LOST = f"its process ended {ATTEMPTS} times: it was killed, memory was short, or
 class SessionSearcher(Searcher):
     """Gives out the trials of a session, and records each when it ends."""
 
-    def __init__(self, session: TuneSession, told: Callable[[Assignment, Outcome], None]) -> None:
+    def __init__(self, session: TuneSession, told: Callable[[Assignment, TrialOutcome], None]) -> None:
         super().__init__()
         self._session, self._told = session, told
         self._under_way: dict[str, Assignment] = {}
@@ -51,7 +51,7 @@ class SessionSearcher(Searcher):
         lost = error or not result or OUTCOME not in result
         if lost and self._try_again(assignment):
             return
-        found = Outcome(FAILED, LOST) if lost or not result else outcome_of(result)
+        found = TrialOutcome(FAILED, LOST) if lost or not result else outcome_of(result)
         if found.status == RUNNING:
             found = replace(found, status=STOPPED)
         self._session.ended(assignment, found)

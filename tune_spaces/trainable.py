@@ -10,7 +10,7 @@ from typing import Any
 from ray import tune
 
 from driftlab.platform.tuning.evaluation import WarmBackend
-from driftlab.platform.tuning.trial import RUNNING, Assignment, Outcome, outcomes
+from driftlab.platform.tuning.trial import RUNNING, Assignment, TrialOutcome, outcomes
 
 OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 
@@ -44,7 +44,7 @@ class TrialTrainable(tune.Trainable):
         return outcomes(config["experiment"], assignment, self._backend, every_window=config["every_window"])
 
 
-def outcome_of(result: dict[str, Any]) -> Outcome:
+def outcome_of(result: dict[str, Any]) -> TrialOutcome:
     """Read the outcome out of a result."""
     (told,) = result[OUTCOME]  # in a list: Tune flattens mappings
-    return Outcome(**told)
+    return TrialOutcome(**told)

@@ -12,9 +12,9 @@ from driftlab.cli.output import remark
 
 if TYPE_CHECKING:
     from driftlab.platform.tuning.session import TuneSession
-    from driftlab.platform.tuning.trial import Assignment, Outcome
+    from driftlab.platform.tuning.trial import Assignment, TrialOutcome
 
-Told = Callable[["Assignment", "Outcome"], None]
+Told = Callable[["Assignment", "TrialOutcome"], None]
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def shown_trials(session: TuneSession) -> Iterator[Told]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=session.document.trials, completed=lines.ended)
 
-        def tell(assignment: Assignment, outcome: Outcome) -> None:
+        def tell(assignment: Assignment, outcome: TrialOutcome) -> None:
             bars.update(task, description=lines.line(assignment, outcome), completed=lines.ended)
 
         yield tell
@@ -51,11 +51,11 @@ class _Lines:
         """How many trials of the search have ended."""
         return len(self._session.search.history)
 
-    def tell(self, assignment: Assignment, outcome: Outcome) -> None:
+    def tell(self, assignment: Assignment, outcome: TrialOutcome) -> None:
         """Print the line."""
         remark(self.line(assignment, outcome))
 
-    def line(self, assignment: Assignment, outcome: Outcome) -> str:
+    def line(self, assignment: Assignment, outcome: TrialOutcome) -> str:
         """Say how a trial ended and how the search stands."""
         if assignment.stage != "search":
             return f"held-out seeds, {assignment.stage}: {outcome.reason or outcome.status}"

@@ -113,13 +113,13 @@ def _work(session: TuneSession, place: _Place) -> None:
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.backend.host import in_batch
     from driftlab.tune_spaces.loggers import loggers_of
-    from driftlab.tune_spaces.search import Place, run_session
+    from driftlab.tune_spaces.search import SearchPlace, run_session
 
     callbacks = loggers_of(place.log, session.directory)
     go_on = f"To go on: driftlab tune --resume {session.directory}"
     try:
         with shown_trials(session) as told, in_batch():
-            run_session(session, Place(place.workers, place.address, go_on), told, callbacks)
+            run_session(session, SearchPlace(place.workers, place.address, go_on), told, callbacks)
     except (RequestError, BackendLost):  # which says it itself
         raise
     except BaseException:

@@ -57,7 +57,7 @@ def constraint_of(text: str) -> Constraint:
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """What is searched for, and where."""
 
     space: Space
@@ -82,11 +82,11 @@ class Trial:
     settings: Settings
     metrics: Mapping[str, float] | None  # None: it failed
 
-    def losses(self, problem: Problem) -> tuple[float, ...]:
+    def losses(self, problem: SearchProblem) -> tuple[float, ...]:
         """Give every objective so that lower is better; of a trial that did not fail."""
         return tuple(objective.loss(self.metrics or {}) for objective in problem.objectives)
 
-    def violation(self, problem: Problem) -> float:
+    def violation(self, problem: SearchProblem) -> float:
         """Add up by how much the bounds are missed."""
         return sum(constraint.violation(self.metrics or {}) for constraint in problem.constraints)
 
@@ -97,12 +97,12 @@ Batches = Generator[Sequence[Settings], Sequence[Trial], None]
 class Searcher(ABC):
     """Base of the family; a member is a frozen dataclass."""
 
-    def faults(self, problem: Problem) -> list[str]:
+    def faults(self, problem: SearchProblem) -> list[str]:
         """Name what this searcher cannot search."""
         return []
 
     @abstractmethod
-    def batches(self, problem: Problem) -> Batches:
+    def batches(self, problem: SearchProblem) -> Batches:
         """Yield batches of settings; each `yield` gives the trials of the batch before, in order of their numbers."""
 
 
@@ -114,7 +114,7 @@ class Search:
     """
 
     searcher: Searcher
-    problem: Problem
+    problem: SearchProblem
     trials: int  # in all
     defaults: Settings = field(default_factory=dict)
     history: dict[int, Trial] = field(default_factory=dict)  # by number
@@ -193,7 +193,7 @@ class Search:
         self._waiting, self._batch = numbered, [number for number, _ in numbered]
 
 
-def leading(trials: Sequence[Trial], problem: Problem) -> list[Trial]:
+def leading(trials: Sequence[Trial], problem: SearchProblem) -> list[Trial]:
     """Give the trials that no other one beats in everything; those that miss a bound only where all do."""
     from driftlab.platform.search.pareto import ranks  # it ranks this module's trials
 
@@ -203,7 +203,7 @@ def leading(trials: Sequence[Trial], problem: Problem) -> list[Trial]:
     return [trial for trial, rank in zip(told, ranks(told, problem), strict=True) if rank == 0]
 
 
-def best_of(trials: Sequence[Trial], problem: Problem) -> Trial | None:
+def best_of(trials: Sequence[Trial], problem: SearchProblem) -> Trial | None:
     """Choose of the leading trials the one with the best first objective, the earliest among equals."""
     front = leading(trials, problem)
     return min(front, key=lambda trial: (trial.losses(problem), trial.number), default=None)

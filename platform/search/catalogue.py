@@ -8,7 +8,7 @@ from driftlab.errors import unknown_name
 from driftlab.platform.search.base import Searcher
 from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.optuna import Optuna
-from driftlab.platform.search.plain import Grid, Random
+from driftlab.platform.search.plain import GridSearch, Random
 
 SEARCHERS: Mapping[str, Callable[[], Searcher]] = {
     "evolution": Evolution,
@@ -16,7 +16,7 @@ SEARCHERS: Mapping[str, Callable[[], Searcher]] = {
     "nsga2": lambda: Optuna("nsga2"),
     "cmaes": lambda: Optuna("cmaes"),
     "random": Random,
-    "grid": Grid,
+    "grid": GridSearch,
 }
 
 

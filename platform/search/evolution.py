@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.search.base import Batches, Problem, Searcher, Trial
+from driftlab.platform.search.base import Batches, Searcher, SearchProblem, Trial
 from driftlab.platform.search.pareto import ranks, room
-from driftlab.platform.search.space import Choice, Domain, Settings, key
+from driftlab.platform.search.space import Domain, OneOf, Settings, key
 
 Tried = set[tuple[tuple[str, str], ...]]  # keys of settings
 TRIES = 60  # at a child that was not tried before; later ones change more
@@ -31,7 +31,7 @@ class Evolution(Searcher):
     mutation: float = 1.2  # settings that change in each child, on average
     step: float = 0.15  # standard deviation of a change, as a part of an ordered domain
 
-    def batches(self, problem: Problem) -> Batches:
+    def batches(self, problem: SearchProblem) -> Batches:
         """Yield the first population, spread over the space, and then children of the best."""
         rng = rng_for(problem.seed, "search", "evolution")
         parents: list[Trial] = []
@@ -51,7 +51,7 @@ class Evolution(Searcher):
 
     def _child(
         self,
-        problem: Problem,
+        problem: SearchProblem,
         parents: Sequence[Trial],
         tried: Tried,
         rng: np.random.Generator,
@@ -64,7 +64,7 @@ class Evolution(Searcher):
         return next((one for one in (problem.space.draw(rng) for _ in range(TRIES)) if key(one) not in tried), None)
 
     def _bred(
-        self, problem: Problem, parents: Sequence[Trial], more: float, rng: np.random.Generator
+        self, problem: SearchProblem, parents: Sequence[Trial], more: float, rng: np.random.Generator
     ) -> dict[str, object]:
         """Cross two parents and change some settings; `more` from 0 to 1 changes more of them."""
         domains = problem.space.domains
@@ -78,14 +78,14 @@ class Evolution(Searcher):
         return child
 
 
-def _spread(problem: Problem, count: int, rng: np.random.Generator) -> list[Settings]:
+def _spread(problem: SearchProblem, count: int, rng: np.random.Generator) -> list[Settings]:
     """Draw settings so that each domain is covered evenly (a Latin hypercube), each settings once."""
     columns = [(rng.permutation(count) + rng.random(count)) / count for _ in problem.space.domains]
     points = [problem.space.at(point) for point in zip(*columns, strict=True)]
     return list({key(settings): settings for settings in points}.values())
 
 
-def _best(trials: Sequence[Trial], problem: Problem, count: int) -> list[Trial]:
+def _best(trials: Sequence[Trial], problem: SearchProblem, count: int) -> list[Trial]:
     """Sort trials by rank and, within a rank, by the room around them; give the first ones."""
     if not trials:
         return []
@@ -102,7 +102,7 @@ def _changed(domain: Domain, value: object, step: float, rng: np.random.Generato
     """Change a value: to one nearby where values are ordered, else to any other."""
     if domain.count == 1:
         return value
-    if isinstance(domain, Choice) and not domain.ordered:
+    if isinstance(domain, OneOf) and not domain.ordered:
         others = [other for other in domain.values if other != value]
         return others[int(rng.integers(len(others)))]
     width = max(step, 1 / domain.count if domain.count else 0.0)

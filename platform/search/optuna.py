@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.search.base import Batches, Problem, Searcher, Trial
-from driftlab.platform.search.space import Choice, Domain, key
+from driftlab.platform.search.base import Batches, Searcher, SearchProblem, Trial
+from driftlab.platform.search.space import Domain, OneOf, key
 
 if TYPE_CHECKING:
     import optuna
@@ -21,16 +21,16 @@ class Optuna(Searcher):
     sampler: Literal["tpe", "nsga2", "cmaes"] = "tpe"
     batch: int = 8
 
-    def faults(self, problem: Problem) -> list[str]:
+    def faults(self, problem: SearchProblem) -> list[str]:
         """Name what the sampler cannot search."""
         if self.sampler != "cmaes":
             return []
-        names = [path for path, domain in problem.space.domains.items() if isinstance(domain, Choice)]
+        names = [path for path, domain in problem.space.domains.items() if isinstance(domain, OneOf)]
         several = ["it has one objective only"] if len(problem.objectives) > 1 else []
         bounds = ["it keeps no bounds"] if problem.constraints else []
         return [*several, *bounds, *(f"it searches numbers only, and '{path}' is a choice" for path in names)]
 
-    def batches(self, problem: Problem) -> Batches:
+    def batches(self, problem: SearchProblem) -> Batches:
         """Yield what the study's sampler proposes."""
         import optuna
 
@@ -50,7 +50,7 @@ class Optuna(Searcher):
                 else:
                     _tell(study, waiting.pop(place)[1], trial, problem)
 
-    def _sampler(self, problem: Problem) -> optuna.samplers.BaseSampler:
+    def _sampler(self, problem: SearchProblem) -> optuna.samplers.BaseSampler:
         import optuna
 
         seed = int(rng_for(problem.seed, "search", "optuna", self.sampler).integers(2**31))
@@ -64,21 +64,21 @@ class Optuna(Searcher):
 def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if isinstance(domain, Choice):
+    if isinstance(domain, OneOf):
         return CategoricalDistribution(range(domain.count))  # by number: values may be lists
     if domain.integer:
         return IntDistribution(int(domain.low), int(domain.high), log=domain.log)
     return FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
-def _settings(params: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+def _settings(params: Mapping[str, Any], problem: SearchProblem) -> dict[str, Any]:
     return {
-        path: domain.values[params[path]] if isinstance(domain, Choice) else params[path]
+        path: domain.values[params[path]] if isinstance(domain, OneOf) else params[path]
         for path, domain in problem.space.domains.items()
     }
 
 
-def _tell(study: optuna.Study, asked: optuna.Trial, trial: Trial, problem: Problem) -> None:
+def _tell(study: optuna.Study, asked: optuna.Trial, trial: Trial, problem: SearchProblem) -> None:
     if trial.metrics is None:
         study.tell(asked, state=_state("FAIL"))
         return
@@ -87,14 +87,14 @@ def _tell(study: optuna.Study, asked: optuna.Trial, trial: Trial, problem: Probl
     study.tell(asked, _values(trial, problem))
 
 
-def _add(study: optuna.Study, distributions: Mapping[str, Any], trial: Trial, problem: Problem) -> None:
+def _add(study: optuna.Study, distributions: Mapping[str, Any], trial: Trial, problem: SearchProblem) -> None:
     import optuna
 
     if trial.metrics is None:
         return
     domains = problem.space.domains
     params = {
-        path: domain.values.index(trial.settings[path]) if isinstance(domain, Choice) else trial.settings[path]
+        path: domain.values.index(trial.settings[path]) if isinstance(domain, OneOf) else trial.settings[path]
         for path, domain in domains.items()
     }
     study.add_trial(
@@ -107,11 +107,11 @@ def _add(study: optuna.Study, distributions: Mapping[str, Any], trial: Trial, pr
     )
 
 
-def _values(trial: Trial, problem: Problem) -> list[float]:
+def _values(trial: Trial, problem: SearchProblem) -> list[float]:
     return [(trial.metrics or {})[one.metric] for one in problem.objectives]
 
 
-def _violations(trial: Trial, problem: Problem) -> dict[str, float]:
+def _violations(trial: Trial, problem: SearchProblem) -> dict[str, float]:
     """Measure by how much each bound is missed; 0 is kept."""
     metrics = trial.metrics or {}
     return {f"{one.metric} {one.relation} {one.bound}": one.violation(metrics) for one in problem.constraints}

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.search.base import Problem, Trial
+from driftlab.platform.search.base import SearchProblem, Trial
 
 Floats = npt.NDArray[np.float64]
 
 
-def ranks(trials: Sequence[Trial], problem: Problem) -> list[int]:
+def ranks(trials: Sequence[Trial], problem: SearchProblem) -> list[int]:
     """Rank trials: no trial beats one of rank 0. Those that keep the bounds come first, the others by violation."""
     violations = np.array([trial.violation(problem) for trial in trials])
     losses = np.array([trial.losses(problem) for trial in trials]).reshape(len(trials), -1)

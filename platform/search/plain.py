@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.search.base import Batches, Problem, Searcher
+from driftlab.platform.search.base import Batches, Searcher, SearchProblem
 from driftlab.platform.search.space import key
 
 BATCH = 8
@@ -14,10 +14,10 @@ DRAWS = 100  # at random, for settings that were not drawn before
 
 
 @dataclass(frozen=True)
-class Grid(Searcher):
+class GridSearch(Searcher):
     """Every combination once."""
 
-    def batches(self, problem: Problem) -> Batches:
+    def batches(self, problem: SearchProblem) -> Batches:
         """Yield the grid in slices."""
         grid = problem.space.grid()
         while batch := list(itertools.islice(grid, BATCH)):
@@ -28,7 +28,7 @@ class Grid(Searcher):
 class Random(Searcher):
     """Settings drawn one by one, each once; it ends where nearly all of a small space was drawn."""
 
-    def batches(self, problem: Problem) -> Batches:
+    def batches(self, problem: SearchProblem) -> Batches:
         """Yield settings that were not drawn before."""
         rng, drawn = rng_for(problem.seed, "search", "random"), set()
         while True:

@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]  # dotted path -> value
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of several values."""
 
     values: tuple[Any, ...]
@@ -94,7 +94,7 @@ class Range:
         return low + position * (high - low)
 
 
-Domain = Choice | Range
+Domain = OneOf | Range
 
 
 @dataclass(frozen=True)

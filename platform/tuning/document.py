@@ -15,8 +15,8 @@ from driftlab.platform.request.check import report, shape_faults
 from driftlab.platform.request.experiment import Choice as Narrowed
 from driftlab.platform.request.experiment import Name, Seed
 from driftlab.platform.request.overrides import apply_overrides
-from driftlab.platform.search.base import Objective, Problem, constraint_of
-from driftlab.platform.search.space import Choice, Domain, Range, Space
+from driftlab.platform.search.base import Objective, SearchProblem, constraint_of
+from driftlab.platform.search.space import Domain, OneOf, Range, Space
 from driftlab.platform.tuning.evaluation import experiment_of
 
 MAX_TRIALS = 100_000
@@ -61,7 +61,7 @@ class DomainPart(_Part):
             raise RequestError("it has values and a range; give one of them")
         if len({repr(value) for value in values}) < len(values):
             raise RequestError(f"values hold one twice: {quoted(list(values))}")
-        return Choice(values, self.ordered)
+        return OneOf(values, self.ordered)
 
 
 class SpaceDocument(_Part):
@@ -83,11 +83,11 @@ class SpaceDocument(_Part):
     experiment: dict[str, Any]
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> SearchProblem:
         """Describe what the searcher has to do."""
         space = Space({path: part.domain() for path, part in self.space.items()})
         objectives = tuple(Objective(metric, better) for metric, better in self.objectives.items())
-        return Problem(space, objectives, tuple(map(constraint_of, self.constraints)), self.seed)
+        return SearchProblem(space, objectives, tuple(map(constraint_of, self.constraints)), self.seed)
 
     def defaults(self) -> dict[str, Any]:
         """Read what the experiment has at the paths of the space, the defaults of members included."""

@@ -1,7 +1,7 @@
 """A search under way in a run folder: which trials are to do, and a row for each that has ended.
 
-Whoever runs trials asks `next`, and tells `ended`. After the search, its best settings and the defaults run on held-out
-seeds. A session that is opened on a folder with trials goes on where they end.
+The program that runs trials asks `next`, and tells `ended`. After the search, its best settings and the defaults run
+on held-out seeds. A session that is opened on a folder with trials goes on where they end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from driftlab.platform.search.base import Search, Trial, best_of
 from driftlab.platform.search.catalogue import searcher_of
 from driftlab.platform.search.space import key
 from driftlab.platform.tuning.document import SpaceDocument
-from driftlab.platform.tuning.trial import DONE, FAILED, Assignment, Outcome
+from driftlab.platform.tuning.trial import DONE, FAILED, Assignment, TrialOutcome
 
 SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
 
@@ -53,7 +53,7 @@ class TuneSession:
         """Tell whether there is nothing left to do."""
         return self.searched and self._held_out >= set(self._stages())
 
-    def ended(self, assignment: Assignment, outcome: Outcome) -> None:
+    def ended(self, assignment: Assignment, outcome: TrialOutcome) -> None:
         """Write the rows of a trial that has ended, then tell the searcher."""
         write_trial(self.directory, _rows(assignment, outcome))
         if assignment.stage != SEARCH:
@@ -93,7 +93,7 @@ class TuneSession:
         return None
 
 
-def _rows(assignment: Assignment, outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+def _rows(assignment: Assignment, outcome: TrialOutcome) -> dict[str, list[dict[str, Any]]]:
     trial = {
         "stage": assignment.stage,
         "trial": assignment.number,

@@ -27,7 +27,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of a trial, or what it measures so far."""
 
     status: str
@@ -43,7 +43,7 @@ class Outcome:
 
 def outcomes(
     experiment: Mapping[str, Any], assignment: Assignment, backend: WarmBackend, *, every_window: bool
-) -> Iterator[Outcome]:
+) -> Iterator[TrialOutcome]:
     """Run a trial; yield what it measures at its end, before that after every window where that is asked for.
 
     An error in it, a plugin's sys.exit too, is its outcome.
@@ -64,12 +64,12 @@ def outcomes(
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, DriftlabError) else describe(error)
-        yield Outcome(FAILED, reason, streamed_s=streamed_s, host_seconds=time.perf_counter() - started)
+        yield TrialOutcome(FAILED, reason, streamed_s=streamed_s, host_seconds=time.perf_counter() - started)
 
 
-def _outcome(status: str, run: Evaluation, time_s: float, started: float) -> Outcome:
+def _outcome(status: str, run: Evaluation, time_s: float, started: float) -> TrialOutcome:
     cells = run.measures()
-    return Outcome(
+    return TrialOutcome(
         status=status,
         metrics=mean([cell["metrics"] for cell in cells]),
         cells=cells,

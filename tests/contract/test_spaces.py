@@ -8,7 +8,7 @@ import pytest
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.parameters import parameters_of
-from driftlab.platform.search.space import Choice
+from driftlab.platform.search.space import OneOf
 from driftlab.platform.tuning.checks import FIRST_SEED
 from driftlab.platform.tuning.defaults import space_of
 from driftlab.tune_spaces import catalogue
@@ -62,7 +62,7 @@ def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
     outside = {
         path: value
         for path, value in document.defaults().items()
-        if document.problem.space.domains[path].__class__ is not Choice
+        if document.problem.space.domains[path].__class__ is not OneOf
         and not document.space[path].low <= value <= document.space[path].high
     }
     assert set(outside) <= {"systems.0.streaming.sample_s", "systems.0.streaming.longest_s"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.platform.tuning.document import SpaceDocument, parse
-from driftlab.platform.tuning.trial import DONE, FAILED, Assignment, Outcome
+from driftlab.platform.tuning.trial import DONE, FAILED, Assignment, TrialOutcome
 
 RATE, BATCH = "systems.0.adaptation.learning_rate", "systems.0.adaptation.stream_batch"
 SPACE: dict[str, Any] = {
@@ -44,10 +44,10 @@ def document(*overrides: str, **changes: Any) -> SpaceDocument:
     return parse(raw(**changes), overrides)
 
 
-def made_up(assignment: Assignment, *, failing: tuple[int, ...] = ()) -> Outcome:
+def made_up(assignment: Assignment, *, failing: tuple[int, ...] = ()) -> TrialOutcome:
     """Score the logarithm of the rate; larger batches draw less. Some trials fail."""
     if assignment.number in failing and assignment.stage == "search":
-        return Outcome(FAILED, "it broke", host_seconds=1.0)
+        return TrialOutcome(FAILED, "it broke", host_seconds=1.0)
     rate, batch = float(assignment.settings[RATE]), int(assignment.settings[BATCH])
     score = 1 - (np.log10(rate) + 2) ** 2 / 4
     cells = [
@@ -60,7 +60,7 @@ def made_up(assignment: Assignment, *, failing: tuple[int, ...] = ()) -> Outcome
         for seed in assignment.seeds
     ]
     metrics = {name: float(np.mean([cell["metrics"][name] for cell in cells])) for name in ("score", "energy_j")}
-    return Outcome(DONE, None, metrics, cells, 3.0, 3.0 * len(cells), 1.0, 0.1, "here:1")
+    return TrialOutcome(DONE, None, metrics, cells, 3.0, 3.0 * len(cells), 1.0, 0.1, "here:1")
 
 
 def play(session: Any, most: int | None = None, **how: Any) -> list[Assignment]:

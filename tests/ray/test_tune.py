@@ -18,7 +18,7 @@ from driftlab.platform.results.analysis.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.tuning.folder import begin_search, continue_search
 from driftlab.tune_spaces.loggers import loggers_of
-from driftlab.tune_spaces.search import Place, run_session
+from driftlab.tune_spaces.search import SearchPlace, run_session
 
 pytestmark = pytest.mark.ray
 LIMIT_S = 200
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def searched(folder, document, workers, callbacks=()):
     with begin_search(document, folder) as session:
-        run_session(session, Place(workers), lambda assignment, outcome: None, callbacks)
+        run_session(session, SearchPlace(workers), lambda assignment, outcome: None, callbacks)
         assert session.over
     return open_run(session.directory)
 
@@ -139,7 +139,7 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
     if victim == "raylet":
         assert f"driftlab tune --resume {folder}" in said
     with continue_search(folder) as session:
-        run_session(session, Place(2), lambda assignment, outcome: None)
+        run_session(session, SearchPlace(2), lambda assignment, outcome: None)
         assert session.over
     assert told(open_run(folder)).equals(told(alone))
 

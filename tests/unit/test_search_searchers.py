@@ -9,14 +9,23 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.search.base import Constraint, Objective, Problem, Search, Trial, best_of, constraint_of, leading
+from driftlab.platform.search.base import (
+    Constraint,
+    Objective,
+    Search,
+    SearchProblem,
+    Trial,
+    best_of,
+    constraint_of,
+    leading,
+)
 from driftlab.platform.search.catalogue import SEARCHERS, searcher_of
 from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.pareto import hypervolume, ranks
-from driftlab.platform.search.space import Choice, Range, Space, key
+from driftlab.platform.search.space import OneOf, Range, Space, key
 
 NUMBERS = Space({"a": Range(0.001, 1.0, log=True), "b": Range(-3, 3, integer=True), "c": Range(0.0, 1.0)})
-MIXED = Space({"a": Range(0.001, 1.0, log=True), "b": Choice((1, 2, 4, 8), ordered=True), "c": Choice(("x", "y", "z"))})
+MIXED = Space({"a": Range(0.001, 1.0, log=True), "b": OneOf((1, 2, 4, 8), ordered=True), "c": OneOf(("x", "y", "z"))})
 OBJECTIVE = Objective("v")
 
 
@@ -43,7 +52,7 @@ def proposals(search):
 
 
 def problem_for(name, seed=0):
-    return Problem(NUMBERS if name == "cmaes" else MIXED, (OBJECTIVE,), seed=seed)
+    return SearchProblem(NUMBERS if name == "cmaes" else MIXED, (OBJECTIVE,), seed=seed)
 
 
 def search_of(name, trials=30, seed=0):
@@ -116,9 +125,9 @@ def test_the_defaults_are_the_first_trial(name):
 
 
 def test_random_and_grid_end_with_a_small_space():
-    space = Space({"a": Choice((1, 2)), "b": Choice(("x", "y", "z"))})
+    space = Space({"a": OneOf((1, 2)), "b": OneOf(("x", "y", "z"))})
     for name in ("random", "grid"):
-        search = Search(searcher_of(name), Problem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+        search = Search(searcher_of(name), SearchProblem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
         while (asked := search.ask()) is not None:
             search.tell(*asked, {"v": 0.0})
         assert len({key(one.settings) for one in search.history.values()}) == 6
@@ -126,8 +135,8 @@ def test_random_and_grid_end_with_a_small_space():
 
 
 def test_evolution_tries_nothing_twice_and_ends():
-    space = Space({"a": Choice((1, 2, 3)), "b": Choice(("x", "y"))})
-    search = Search(Evolution(), Problem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+    space = Space({"a": OneOf((1, 2, 3)), "b": OneOf(("x", "y"))})
+    search = Search(Evolution(), SearchProblem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
     while (asked := search.ask()) is not None:
         search.tell(*asked, {"v": float(asked[1]["a"])})
     tried = [key(one.settings) for one in search.history.values()]
@@ -137,7 +146,7 @@ def test_evolution_tries_nothing_twice_and_ends():
 
 @pytest.mark.parametrize("name", ["evolution", "tpe", "nsga2"])
 def test_a_bound_is_kept(name):
-    problem = Problem(MIXED, (Objective("w"),), (Constraint("w", "<=", 4.0),))
+    problem = SearchProblem(MIXED, (Objective("w"),), (Constraint("w", "<=", 4.0),))
     search = Search(searcher_of(name), problem, 60, MIXED.at([0.5] * 3))
     drive(search)
     late = [one for one in search.history.values() if one.number >= 40 and one.metrics]
@@ -146,11 +155,11 @@ def test_a_bound_is_kept(name):
 
 
 def test_evolution_finds_the_optimum_of_a_large_grid():
-    space = Space({name: Choice(tuple(range(10)), ordered=True) for name in "abcd"})
+    space = Space({name: OneOf(tuple(range(10)), ordered=True) for name in "abcd"})
     found = []
     for seed in range(7):
         best = np.random.default_rng(seed).integers(0, 10, 4)
-        search = Search(Evolution(), Problem(space, (OBJECTIVE,), seed=seed), 500, dict.fromkeys("abcd", 0))
+        search = Search(Evolution(), SearchProblem(space, (OBJECTIVE,), seed=seed), 500, dict.fromkeys("abcd", 0))
         while (asked := search.ask()) is not None:
             distance = sum(abs(asked[1][name] - at) for name, at in zip("abcd", best, strict=True))
             search.tell(*asked, {"v": -float(distance)})
@@ -161,7 +170,7 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
 
 
 def test_cmaes_says_what_it_cannot_search():
-    problem = Problem(MIXED, (OBJECTIVE, Objective("w", "min")), (Constraint("w", "<=", 1.0),))
+    problem = SearchProblem(MIXED, (OBJECTIVE, Objective("w", "min")), (Constraint("w", "<=", 1.0),))
     assert len(searcher_of("cmaes").faults(problem)) == 4
     assert searcher_of("cmaes").faults(problem_for("cmaes")) == []
 
@@ -187,7 +196,7 @@ def test_a_constraint_measures_by_how_much_it_is_missed():
 
 
 def test_ranks_put_those_that_keep_the_bounds_first():
-    problem = Problem(MIXED, (Objective("v"), Objective("w", "min")), (Constraint("u", "<=", 1.0),))
+    problem = SearchProblem(MIXED, (Objective("v"), Objective("w", "min")), (Constraint("u", "<=", 1.0),))
     rows = [(1, 1, 0), (2, 1, 0), (1, 0, 1), (9, 0, 3), (9, 0, 2)]
     trials = [Trial(k, {}, dict(zip("vwu", row, strict=True))) for k, row in enumerate(rows)]
     assert ranks(trials, problem) == [1, 0, 0, 3, 2]

@@ -7,11 +7,11 @@ import collections
 import numpy as np
 import pytest
 
-from driftlab.platform.search.space import Choice, Range, Space
+from driftlab.platform.search.space import OneOf, Range, Space
 
 DOMAINS = (
-    Choice(("x", "y", "z")),
-    Choice(([1.0, 0.5], [1.0]), ordered=True),
+    OneOf(("x", "y", "z")),
+    OneOf(([1.0, 0.5], [1.0]), ordered=True),
     Range(0.0, 2.0),
     Range(1e-4, 1e-1, log=True),
     Range(-2, 5, integer=True),
@@ -31,7 +31,7 @@ def test_a_value_comes_back_from_its_position(domain):
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_a_grid_has_both_ends_and_nothing_twice(domain):
     grid = domain.grid()
-    assert (grid[0], grid[-1]) == pytest.approx((domain.at(0.0), domain.at(1.0))) or isinstance(domain, Choice)
+    assert (grid[0], grid[-1]) == pytest.approx((domain.at(0.0), domain.at(1.0))) or isinstance(domain, OneOf)
     assert len({repr(value) for value in grid}) == len(grid)
     assert all(0 <= domain.position(value) <= 1 for value in grid)
 
@@ -53,7 +53,7 @@ def test_what_is_outside_has_no_position(value):
 
 
 def test_a_space_counts_and_lists_its_settings():
-    space = Space({"a": Choice((1, 2)), "b": Range(0, 2, integer=True)})
+    space = Space({"a": OneOf((1, 2)), "b": Range(0, 2, integer=True)})
     assert space.count == len(list(space.grid())) == 6
     assert Space({"a": Range(0.0, 1.0)}).count is None
     assert space.positions({"a": 1}) is None

@@ -7,7 +7,7 @@ import tuning_factory as factory
 import yaml
 
 from driftlab.errors import RequestError
-from driftlab.platform.search.space import Choice, Range
+from driftlab.platform.search.space import OneOf, Range
 from driftlab.platform.tuning.document import parse
 from driftlab.tune_spaces.catalogue import load
 
@@ -22,7 +22,7 @@ def refused(*overrides, **changes):
 
 def test_a_document_is_read():
     document = factory.document()
-    assert document.problem.space.domains == {RATE: Range(1e-4, 1e-1, log=True), BATCH: Choice((5, 10, 15, 20))}
+    assert document.problem.space.domains == {RATE: Range(1e-4, 1e-1, log=True), BATCH: OneOf((5, 10, 15, 20))}
     assert [one.metric for one in document.problem.objectives] == ["score", "energy_j"]
     assert [system["name"] for system in document.experiment["systems"]] == ["tent"]
     assert document.experiment["bounds"] is False

@@ -22,7 +22,7 @@ from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.search.base import Trial
-from driftlab.platform.search.space import Choice, Range, Space
+from driftlab.platform.search.space import OneOf, Range, Space
 from driftlab.platform.tuning.folder import write_best
 
 
@@ -76,7 +76,7 @@ def trials_of(function, space, count=60, seed=0):
     return [Trial(k, settings, {"v": function(settings, rng)}) for k, settings in enumerate(drawn)]
 
 
-SPACE = Space({"a": Range(0.0, 1.0), "b": Range(1e-4, 1.0, log=True), "c": Choice(("x", "y", "z"))})
+SPACE = Space({"a": Range(0.0, 1.0), "b": Range(1e-4, 1.0, log=True), "c": OneOf(("x", "y", "z"))})
 
 
 def test_a_setting_that_decides_alone_explains_nearly_all():

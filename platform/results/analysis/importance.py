@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.search.base import Trial
-from driftlab.platform.search.space import Choice, Domain, Space
+from driftlab.platform.search.space import Domain, OneOf, Space
 
 FEWEST = 10  # trials, before anything can be told
 Floats = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ def _explained(positions: Floats, domain: Domain, values: Floats) -> float:
 
 
 def _terms(positions: Floats, domain: Domain) -> Floats:
-    if isinstance(domain, Choice) and not domain.ordered:
+    if isinstance(domain, OneOf) and not domain.ordered:
         names: Floats = (positions[:, None] == np.unique(positions)[None]).astype(np.float64)
         return names
     return np.stack([np.ones_like(positions), positions, positions**2], axis=1)

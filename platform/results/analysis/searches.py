@@ -12,8 +12,8 @@ from driftlab.platform.core.metrics import Interval, interval
 from driftlab.platform.results.analysis.pairing import Answer, verdict
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.search import METRICS
-from driftlab.platform.search.base import Objective, Problem, Trial, best_of, constraint_of, leading
-from driftlab.platform.search.space import Choice, Domain, Range, Space
+from driftlab.platform.search.base import Objective, SearchProblem, Trial, best_of, constraint_of, leading
+from driftlab.platform.search.space import Domain, OneOf, Range, Space
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Budget:
+class SearchBudget:
     """What a search has spent on a system."""
 
     trials: int
@@ -55,7 +55,7 @@ class Found:
         self.objectives = tuple(Objective(metric, better) for metric, better in self.spec["objectives"].items())
         constraints = tuple(map(constraint_of, self.spec["constraints"]))
         self.space = Space({path: _domain(part) for path, part in self.spec["space"].items()})
-        self.problem = Problem(self.space, self.objectives, constraints)
+        self.problem = SearchProblem(self.space, self.objectives, constraints)
 
     @property
     def searched(self) -> pd.DataFrame:
@@ -84,11 +84,11 @@ class Found:
         return self.best is not None and self.best.violation(self.problem) == 0
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> SearchBudget:
         """Add up what the search has spent; runs on held-out seeds choose nothing and do not count."""
         rows = self.searched
         states = rows["status"].value_counts()
-        return Budget(
+        return SearchBudget(
             trials=len(rows),
             failed=int(states.get(FAILED, 0)),
             stopped=int(states.get(STOPPED, 0)),
@@ -125,7 +125,7 @@ def is_search(run: Run) -> bool:
 def _domain(part: Mapping[str, Any]) -> Domain:
     """Read a domain as the spec of a search holds it."""
     if part["values"] is not None:
-        return Choice(tuple(part["values"]), part["ordered"])
+        return OneOf(tuple(part["values"]), part["ordered"])
     return Range(part["from"], part["to"], part["scale"] == "log", part["integer"])
 
 

@@ -12,7 +12,7 @@ LIKE = 1.1  # budgets that differ by no more than this factor count as equal
 
 
 @dataclass(frozen=True)
-class Origin:
+class SettingsOrigin:
     """The search that chose the settings of a system."""
 
     space: str
@@ -22,10 +22,10 @@ class Origin:
     settings: Mapping[str, Any]
 
 
-def origins(run: Run) -> dict[str, Origin]:
+def origins(run: Run) -> dict[str, SettingsOrigin]:
     """Read the search behind each system that has one."""
     return {
-        part["system"]: Origin(
+        part["system"]: SettingsOrigin(
             part["space"],
             part["trial"],
             part["budget"]["trials"],

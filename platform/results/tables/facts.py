@@ -1,8 +1,8 @@
-"""Tables of what a cell was made of, of what was counted by class, and of how its cameras moved."""
+"""Tables that later versions added: members, counts by class, motion of cameras, learning on the stream."""
 
 from __future__ import annotations
 
-from driftlab.platform.results.tables.columns import COUNT, INDEX, PLACE, REAL, TEXT, column, table_of
+from driftlab.platform.results.tables.columns import BYTES, COUNT, INDEX, PLACE, REAL, TEXT, column, table_of
 
 SYSTEMS = table_of(
     "systems",
@@ -38,4 +38,21 @@ MOTION = table_of(
     column("speed_mps", REAL, "its speed then", "m/s"),
     column("acceleration_mps2", REAL, "its acceleration from then on", "m/s²"),
     since="4.3",
+)
+
+ADAPTATIONS = table_of(
+    "adaptations",
+    "One row per batch of its stream that an application learned from on its device, or could not learn from.",
+    *PLACE,
+    column("version", INDEX, "version of the model from then on"),
+    column("frames", COUNT, "frames in the batch", "frames"),
+    column("start_s", REAL, "when learning began", "s", null="the session ended before"),
+    column("end_s", REAL, "when what was learned came into use", "s", null="the session ended before"),
+    column("work_s", REAL, "time that it takes alone on the device", "s"),
+    column("energy_j", REAL, "what it draws", "J"),
+    column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
+    column("iterations", COUNT, "optimiser steps", "steps"),
+    column("loss", REAL, "loss of the last step", null="there was none"),
+    column("skipped", TEXT, "why nothing was learned", null="something was"),
+    since="4.1",
 )

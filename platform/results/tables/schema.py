@@ -31,7 +31,7 @@ from driftlab.platform.results.tables.columns import (
     ordered,
     table_of,
 )
-from driftlab.platform.results.tables.facts import CLASSES, MOTION, SYSTEMS
+from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -190,23 +190,6 @@ _UPDATES = table_of(
     column("host_train_seconds", REAL, "time this machine took to train", "s", null="not measured"),
 )
 
-_ADAPTATIONS = table_of(
-    "adaptations",
-    "One row per batch of its stream that an application learned from on its device, or could not learn from.",
-    *PLACE,
-    column("version", INDEX, "version of the model from then on"),
-    column("frames", COUNT, "frames in the batch", "frames"),
-    column("start_s", REAL, "when learning began", "s", null="the session ended before"),
-    column("end_s", REAL, "when what was learned came into use", "s", null="the session ended before"),
-    column("work_s", REAL, "time that it takes alone on the device", "s"),
-    column("energy_j", REAL, "what it draws", "J"),
-    column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
-    column("iterations", COUNT, "optimiser steps", "steps"),
-    column("loss", REAL, "loss of the last step", null="there was none"),
-    column("skipped", TEXT, "why nothing was learned", null="something was"),
-    since="4.1",
-)
-
 _WAITS = "it waits, or there is nothing to choose"
 _NO_GOAL = "the application has none"
 _KERNELS = (
@@ -305,7 +288,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "frames": _FRAMES,
         "transfers": _TRANSFERS,
         "updates": _UPDATES,
-        "adaptations": _ADAPTATIONS,
+        "adaptations": ADAPTATIONS,
         "shares": _SHARES,
         "variants": _VARIANTS,
         "devices": _DEVICES,
