@@ -7,7 +7,7 @@ import pkgutil
 
 from driftlab.platform.results.figures.base import Figure
 
-HELPERS = ("base", "notebook", "plots", "svg", "table")  # every other file of this folder is a figure
+HELPERS = ("base", "notebook", "plots", "searches", "svg", "table")  # all other files are figures of a run
 ORDER = (  # a figure that is not named here comes first
     "frontier",
     "strategies",
