@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _options import options_of
 
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.analysis.searches import Found, open_search
@@ -76,12 +78,12 @@ def constrained(seed: int) -> tuple[SearchProblem, Callable[[Any], Metrics], flo
     return SearchProblem(space, (Objective("value"),), (Constraint("price", "<=", bound),), seed), measure, best
 
 
-def function() -> dict[str, Any]:
+def function(seeds: int) -> dict[str, Any]:
     """Count the evaluations until the optimum for each searcher."""
     table = {}
     for name, limit in LIMITS.items():
         counts = []
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             problem, measure, best = constrained(seed)
             bound = problem.constraints[0].bound
 
@@ -90,7 +92,7 @@ def function() -> dict[str, Any]:
 
             counts.append(search(searcher_of(name), problem, limit, measure, is_best)[1])
         table[name] = {"median": float(np.median(counts)), "worst": max(counts), "limit": limit}
-    return {"points": POINTS**4, "seeds": SEEDS, "evaluations": table}
+    return {"points": POINTS**4, "seeds": seeds, "evaluations": table}
 
 
 def knapsack(seed: int, trials: int = TRIALS) -> float:
@@ -122,9 +124,9 @@ def _front(losses: Any) -> Any:
     return losses[order[np.concatenate(([True], best[1:] < best[:-1]))]]
 
 
-def knapsacks() -> dict[str, Any]:
+def knapsacks(count: int) -> dict[str, Any]:
     """Search many knapsacks."""
-    parts = [knapsack(seed) for seed in range(KNAPSACKS)]
+    parts = [knapsack(seed) for seed in range(count)]
     reached = sum(bool(part >= 0.99) for part in parts)
     return {
         "settings": 2**ITEMS,
@@ -198,16 +200,19 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["function", "knapsacks"], help=", ".join(parts))
     parser.add_argument("--space", default="ams")
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
-    asked = parser.parse_args()
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the function")
+    parser.add_argument("--count", type=int, default=KNAPSACKS, help="of the knapsacks")
+    asked = options_of(parser, seeds=1, count=1)
     run = {
-        "function": function,
-        "knapsacks": knapsacks,
+        "function": lambda: function(asked.seeds),
+        "knapsacks": lambda: knapsacks(asked.count),
         "stopping": lambda: stopping(asked.space, asked.overrides),
         "overhead": lambda: overhead(asked.space, asked.overrides),
         "search": lambda: whole(asked.space, asked.overrides),
     }
     for part in asked.parts:
-        print(json.dumps({part: run[part]()}), flush=True)
+        sys.stdout.write(json.dumps({"benchmark": "tune", "part": part, **run[part]()}) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

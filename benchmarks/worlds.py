@@ -10,6 +10,7 @@ import time
 
 import cv2
 import numpy as np
+from _options import options_of
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.city.presets import SETTINGS
@@ -37,7 +38,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
+    options = options_of(parser, count=2, repeats=1)
     cv2.setNumThreads(1)
     rows = {preset: frame_ms(options.count, options.repeats, preset) for preset in SETTINGS}
     plain = {preset: round(drawn / city, 2) for preset, (drawn, city, _) in rows.items()}

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def calibrate():
-    spec = importlib.util.spec_from_file_location("calibrate", ROOT / "benchmarks" / "calibrate.py")
+    spec = importlib.util.spec_from_file_location("calibrate", ROOT / "benchmarks" / "calibrate" / "__main__.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)

@@ -3,10 +3,10 @@
 The AMS paper's Tables 1 and 2 are the targets. Rows of methods that adapt are never read here: settings that were
 chosen by them would make their claims true by construction. Every measurement is kept, those that were dropped too.
 
-    python benchmarks/calibrate.py measure                        every preset at its settings, seeds 1000 to 1005
-    python benchmarks/calibrate.py measure --preset dance --try '{"variety": 0.6}'      another setting of one preset
-    python benchmarks/calibrate.py measure --first-seed 2000      seeds that no setting was chosen by
-    python benchmarks/calibrate.py page                           write docs/calibration.md from what was measured
+    python -m benchmarks.calibrate measure                        every preset at its settings, seeds 1000 to 1005
+    python -m benchmarks.calibrate measure --preset dance --try '{"variety": 0.6}'      another setting of one preset
+    python -m benchmarks.calibrate measure --first-seed 2000      seeds that no setting was chosen by
+    python -m benchmarks.calibrate page                           write docs/calibration.md from what was measured
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import driftlab
 from driftlab.datasets.city.presets import LESSONS, SETTINGS
 from driftlab.platform.core.files import write_atomically
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 KEPT, PAGE = DOCS / "calibration.json", DOCS / "calibration.md"
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 FPS, DURATION_S, SEEDS, FIRST_SEED, FRESH_SEED = 4.0, 60.0, 6, 1000, 2000
