@@ -17,8 +17,8 @@ from driftlab.platform.tuning.trial import Assignment, TrialOutcome
 from driftlab.tune_spaces.searching import SessionSearcher
 from driftlab.tune_spaces.trainable import TrialTrainable
 
-REDUCTION = 3  # ASHA keeps one of so many trials at each rung
-FIRST_RUNG = 1 / 6  # of the session
+REDUCTION = 4  # ASHA keeps one of so many trials at each rung
+FIRST_RUNG = 1 / 12  # of the session
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
