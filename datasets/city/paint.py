@@ -27,6 +27,7 @@ from driftlab.datasets.streets.paint import (
     STEM,
     TORSO,
     Easel,
+    fill_skyline,
     place_thing,
     shape,
 )
@@ -89,12 +90,7 @@ def _paint_sky(canvas: CityCanvas, scene: CityScene, time_s: float) -> None:
     elif finish.material != Material.HOUSE:
         finish = Finish(Material.HOUSE, Ink.HOUSE, Swatch.PLAIN)
     band = canvas.face(finish._replace(tile=Swatch.PLAIN), FLAT, depth_m=_SKYLINE_M)
-    columns = camera.centre + (np.arange(-24, 24) + 0.5) * camera.width / 24
-    tops = camera.horizon - np.tile(place.skyline, 2) * camera.height
-    if place.built_up:
-        columns, tops = np.repeat(columns, 2)[1:], np.repeat(tops, 2)[:-1]
-    ground = [[columns[-1], camera.horizon + 1], [columns[0], camera.horizon + 1]]
-    canvas.fill(band, np.concatenate([np.stack([columns, tops], axis=1), ground]))
+    fill_skyline(canvas, place, band)
 
 
 def _fill_below(canvas: CityCanvas, finish: Finish, top: float) -> None:

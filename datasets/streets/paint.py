@@ -9,7 +9,7 @@ import numpy as np
 from driftlab.datasets.streets.look import Material
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
-from driftlab.datasets.streets.scene import LOTS_M, Lot, Scene
+from driftlab.datasets.streets.scene import LOTS_M, Lot, Place, Scene
 from driftlab.datasets.streets.things import Thing
 
 _NEAR_M = 0.6
@@ -79,12 +79,18 @@ def _paint_sky(canvas: Canvas, scene: Scene, time_s: float) -> None:
     _fill_below(canvas, canvas.surface(Material.SKY, FLAT, depth_m=_CLOUD_M, anchor=drift), -1.0)
     material = Material.HOUSE if scene.built_up else Material.LEAVES
     band = canvas.surface(material, FLAT, depth_m=_SKYLINE_M, anchor=(camera.centre, camera.horizon))
+    fill_skyline(canvas, scene, band)
+
+
+def fill_skyline(canvas: Canvas, place: Place, surface: int) -> None:
+    """Fill the outline of what stands at the horizon: flat roofs where the place is built up, else treetops."""
+    camera = canvas.camera
     columns = camera.centre + (np.arange(-24, 24) + 0.5) * camera.width / 24
-    tops = camera.horizon - np.tile(scene.skyline, 2) * camera.height
-    if scene.built_up:
+    tops = camera.horizon - np.tile(place.skyline, 2) * camera.height
+    if place.built_up:
         columns, tops = np.repeat(columns, 2)[1:], np.repeat(tops, 2)[:-1]
     ground = [[columns[-1], camera.horizon + 1], [columns[0], camera.horizon + 1]]
-    canvas.fill(band, np.concatenate([np.stack([columns, tops], axis=1), ground]))
+    canvas.fill(surface, np.concatenate([np.stack([columns, tops], axis=1), ground]))
 
 
 def _fill_below(canvas: Canvas, surface: int, top: float) -> None:

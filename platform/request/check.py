@@ -86,7 +86,7 @@ def _models(hint: Any) -> Iterator[type[BaseModel]]:
 
 def faults_of(experiment: Experiment) -> list[str]:
     """Name everything that is wrong although the shape is right."""
-    faults = [fault for place, check in _checks(experiment) for fault in _fault(place, check)]
+    faults = [fault for place, check in _checks(experiment) for fault in fault_of(place, check)]
     faults += _gpu_faults(experiment.compute.torch_device)
     faults += [
         f"window_s is {experiment.window_s:g}: shorter than a frame of '{workload.name}' ({1 / workload.fps:g} s)"
@@ -118,7 +118,8 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "teacher.network", partial(_check_teacher, experiment)
 
 
-def _fault(place: str, check: Callable[[], Any]) -> list[str]:
+def fault_of(place: str, check: Callable[[], Any]) -> list[str]:
+    """Return the message of a check that refuses, with its place; an empty list where it does not."""
     try:
         check()
     except RequestError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.request.cells import open_workload
+from driftlab.platform.request.check import fault_of
 from driftlab.platform.request.experiment import Experiment
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.search.base import constraint_of
@@ -24,12 +25,12 @@ FIXED = ("name", "summary", "size", "seeds", "bounds", "bound_rows", "clock", "t
 
 def faults_of(document: SpaceDocument) -> list[str]:
     """Name everything that is wrong."""
-    faults = [fault for place, check in _checks(document) for fault in _fault(place, check)]
+    faults = [fault for place, check in _checks(document) for fault in fault_of(place, check)]
     faults += _seed_faults(document)
     if not faults:
-        faults += _fault("searcher", partial(_check_searcher, document))
+        faults += fault_of("searcher", partial(_check_searcher, document))
     if not faults and document.early_stopping:
-        faults += _fault("early_stopping", partial(_check_stopping, document))
+        faults += fault_of("early_stopping", partial(_check_stopping, document))
     return faults
 
 
@@ -42,14 +43,6 @@ def _checks(document: SpaceDocument) -> Iterator[tuple[str, Callable[[], Any]]]:
     for text in document.constraints:
         yield "constraints", partial(_check_constraint, text, experiment)
     yield "constraints", partial(_check_bounds, document)
-
-
-def _fault(place: str, check: Callable[[], Any]) -> list[str]:
-    try:
-        check()
-    except RequestError as error:
-        return [f"{place}: {error}"]
-    return []
 
 
 def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
