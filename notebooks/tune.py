@@ -17,15 +17,13 @@
 
 # %%
 import os
-from pathlib import Path
 
 import driftlab
 from driftlab.platform.results.analysis.searches import Found
 from driftlab.platform.results.figures.notebook import show_search
 
-# The folder of a search. Without DRIFTLAB_RUN: the newest one under runs/.
-newest = sorted(Path("runs").glob("tune-*/spec.yaml"), key=lambda file: file.stat().st_mtime)
-RUN = os.environ.get("DRIFTLAB_RUN") or (str(newest[-1].parent) if newest else "runs/none-yet")
+# The folder of a search. Without DRIFTLAB_RUN: the newest run in runs/ of this folder or of one above it.
+RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 
 # %%
 run = driftlab.open_run(RUN)

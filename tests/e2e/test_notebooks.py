@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 READS = {"driftlab", "driftlab.platform.results.figures"}
 READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.figures.notebook"}
 READS |= {"driftlab.platform.results.analysis.searches"}
-READS |= {"matplotlib.pyplot", "io", "os", "pathlib"}
+READS |= {"matplotlib.pyplot", "io", "os"}
 PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams

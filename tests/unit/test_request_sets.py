@@ -108,13 +108,13 @@ def test_reading_an_experiment_draws_nothing(name, monkeypatch):
         raise AssertionError("something was drawn")
 
     monkeypatch.setattr(signs, "draw", draw)
-    monkeypatch.setattr(apps, "trace", draw)
+    monkeypatch.setattr(apps, "draw_trace", draw)
     assert len({point.id for point in points_of(load(name))}) == len(points_of(load(name)))
 
 
 def test_drawing_would_be_seen(monkeypatch):
     monkeypatch.setattr(signs, "draw", None)
-    monkeypatch.setattr(apps, "trace", None)
+    monkeypatch.setattr(apps, "draw_trace", None)
     with pytest.raises(TypeError):
         labelled.open_set("signs/vc", counts=1)
     with pytest.raises(TypeError):
