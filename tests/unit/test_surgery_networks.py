@@ -289,7 +289,8 @@ def test_on_the_page_every_cut_is_exact_and_trains_and_what_is_not_reached_is_sa
 
 
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1"])
-def test_the_page_says_what_the_benchmark_measures(name: str):
+def test_the_page_says_what_the_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # a script finds what stands beside it
     coverage = load_coverage()
     row = coverage.measure(name, compare=False)
     now = [cell for pair in zip(coverage.cells(row.ours), ("–",) * 3, strict=True) for cell in pair]
