@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class StreetRequest(ProceduralRequest):
     noise: float = 1.0
 
 
-class RenderedStreet(Procedural[AnyRequest]):
+class RenderedStreet(Procedural[AnyRequest], ABC):
     """A street that is rendered frame by frame; a subclass says how it renders one."""
 
     @property
@@ -53,9 +54,9 @@ class RenderedStreet(Procedural[AnyRequest]):
             boxes.append(found)
         return Frames(times_s=times, images=images, scenes=scenes, labels=labels, boxes=tuple(boxes))
 
+    @abstractmethod
     def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
         """Render the image, the labels and the boxes shown at a time, and number the scene."""
-        raise NotImplementedError
 
 
 class StreetStream(RenderedStreet[StreetRequest]):
