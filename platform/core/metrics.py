@@ -26,6 +26,12 @@ class Interval(NamedTuple):
     high: float | None
     n: int
 
+    def within(self, least: float = -math.inf, most: float = math.inf) -> Interval:
+        """Cut the interval to what is possible: a time is not negative, a share not above 1."""
+        if self.low is None or self.high is None:
+            return self
+        return self._replace(low=max(self.low, least), high=min(self.high, most))
+
 
 def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     """Count per frame how often truth [row] was predicted as [column]: [n, classes, classes]."""

@@ -65,13 +65,13 @@ def test_stored_runs_are_judged_as_their_claims_are_today_and_name_no_machine():
 
 def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     runs = {"a": run("a", ONCE_1=0.1), "ams-table1": run("ams-table1", ONCE_1=0.2, ONCE_2=0.3)}
-    head, table = written(PAGE, runs).split("|---|---|---|---|---|---|\n")
+    head, table = written(PAGE, runs).split("|---|---|---|---|---|---|---|\n")
     assert head.startswith("before\n<!-- claims ONCE -->\n| claim |")
     first, second, third, *rest = table.splitlines()
     own = "ams-table1 |"
-    assert first.split(" | ")[1:] == ["+0.155", "+0.200", "+0.190 to +0.210, n = 5", "reproduced", own]
-    assert second.split(" | ")[2:] == ["+0.300", "+0.290 to +0.310, n = 5", "not reproduced", own]
-    assert third.split(" | ")[2:] == ["–", "–", "not testable here: why", own]
+    assert first.split(" | ")[1:] == ["+0.155", "+0.200", "+0.190 to +0.210, n = 5", "direction", "reproduced", own]
+    assert second.split(" | ")[2:] == ["+0.300", "+0.290 to +0.310, n = 5", "direction", "not reproduced", own]
+    assert third.split(" | ")[2:] == ["–", "–", "direction", "not testable here: why", own]
     assert rest == [
         "",
         "* `driftlab run ams-table1 --set size=full`: 2 seeds, commit 0123456789",

@@ -78,8 +78,13 @@ def lowest(values: pd.Series, *, chosen_after: bool) -> Measured | Untestable:
     return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
 
 
-def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
-    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`."""
+def means(
+    rows: pd.DataFrame, by: Iterable[str], value: str, *, least: float = -math.inf, most: float = math.inf
+) -> pd.DataFrame:
+    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`.
+
+    Intervals end at the least and the most that is possible.
+    """
     import pandas as pd
 
     by = list(by)
@@ -88,6 +93,6 @@ def means(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
     for key, part in seeds.groupby(by):
         mean = interval(part[value])
         if mean is not None:
-            found.append((*key, *mean))
+            found.append((*key, *mean.within(least, most)))
     table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
     return table.astype(dict.fromkeys(("mean", "low", "high"), float))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from driftlab.errors import unknown_name
 from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.assumed import missing
 from driftlab.platform.results.claims.measures import MEASURES
 from driftlab.platform.results.tables.read import Run, Tables
 
 DASH = "–"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
+Strength = Literal["quantitative", "direction", "by construction", "information"]
+STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le": "direction", "info": "information"}
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,21 @@ class Claim:
     rule: str
     measure: str  # by its name
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    assumes: Mapping[str, Any] = field(default_factory=dict)  # what a run must offer, by the names in assumed.py
+    least: float | None = None  # that is possible: no interval reaches below it
+    by_construction: bool = False  # it follows from what the systems are, and would only fail by a fault
+
+    @property
+    def strength(self) -> Strength:
+        """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
+        return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
     def ask(self, tables: Tables) -> Measured | Untestable:
-        """Measure it."""
-        return MEASURES[self.measure](tables, **self.arguments)
+        """Measure it, within what is possible."""
+        found = MEASURES[self.measure](tables, **self.arguments)
+        if isinstance(found, Untestable) or found.low is None or self.least is None:
+            return found
+        return replace(found, low=max(found.low, self.least))
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,8 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
 def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
     found = claim.ask(tables)
+    if isinstance(found, Measured) and (lacks := missing(tables, claim.assumes)):
+        found = Untestable(lacks)
     elsewhere = tables.run.spec.get("name") != claim.experiment
     return (
         Untestable(f"{found.reason}: run {claim.experiment}") if isinstance(found, Untestable) and elsewhere else found
@@ -132,6 +148,7 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
             "n": verdict.measured.n if verdict.measured else 0,
             "unit": verdict.claim.unit,
             "rule": verdict.claim.rule,
+            "strength": verdict.claim.strength,
             "verdict": verdict.word,
             "note": verdict.note,
         }
@@ -139,10 +156,10 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     ]
 
 
-COLUMNS = ("claim", "paper", "ours", "95 % CI", "verdict")
+COLUMNS = ("claim", "paper", "ours", "95 % CI", "tells", "verdict")
 
 
-def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]:
+def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     """Write verdicts in columns; a dash where there is no number."""
     return [
         (
@@ -150,6 +167,7 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str, str]]
             of_paper(verdict.claim),
             of_ours(verdict),
             of_span(verdict),
+            verdict.claim.strength,
             verdict.word + (f" ({verdict.note})" if verdict.note else ""),
         )
         for verdict in verdicts

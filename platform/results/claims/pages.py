@@ -21,7 +21,7 @@ from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 
 PLACE = re.compile(r"(<!-- claims ([\w -]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
-HEAD = "| claim | paper | ours | 95 % interval | verdict | run |\n|---|---|---|---|---|---|"
+HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
 
 Stored = Mapping[str, Mapping[str, Any]]  # experiment, and what `driftlab claims --json` printed of its run
 
@@ -75,6 +75,7 @@ def _row(claim: Claim, verdict: Verdict) -> str:
         of_paper(claim),
         of_ours(verdict),
         of_span(verdict),
+        claim.strength,
         said,
         claim.experiment,
     )

@@ -36,7 +36,7 @@ def show(view: View) -> Shown | None:
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
         panels.append(Panel("score lost", partial(_draw_loss, points=loss, looks=looks)))
     if len(waited):
-        wait = means(waited, ["system", "devices"], "waited_s")
+        wait = means(waited, ["system", "devices"], "waited_s", least=0.0)
         panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, looks=looks)))
     return Shown(NOTE, panels, legend=looks) if panels else None
 

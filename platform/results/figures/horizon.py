@@ -35,7 +35,7 @@ def show(view: View) -> Shown | None:
     panels = []
     for student, own in grid.groupby("student"):
         whose = f", student {student}" if grid["student"].nunique() > 1 else ""
-        points = means(own, ["horizon_s", "interval_s"], "score")
+        points = means(own, ["horizon_s", "interval_s"], "score", least=0.0, most=1.0)
         shortest = {"": points[points["interval_s"] == points["interval_s"].min()]}
         series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
         panels += [

@@ -97,7 +97,9 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
     often = (changed.groupby("system").size() / devices).fillna(0.0)
     way = (changed["variant"] > changed["before"]).map({True: "up", False: "down"}).rename("way")
     moved = (changed.groupby(["system", way])[list(SIDES)].mean() / factor).stack().to_dict()
-    drawn = means(changed.assign(drawn_j=1000 * changed["paging_j"]), ["system"], "drawn_j").set_index("system")
+    drawn = means(changed.assign(drawn_j=1000 * changed["paging_j"]), ["system"], "drawn_j", least=0.0).set_index(
+        "system"
+    )
     kinds = [(way, side) for way in ("up", "down") for side in SIDES]
     rows_of = {
         system: [

@@ -36,7 +36,7 @@ def show(view: View) -> Shown | None:
     panels = []
     for setting in view.settings():
         here = runs[runs["setting"] == setting]
-        scores = means(here, ["system"], "score").set_index("system")
+        scores = means(here, ["system"], "score", least=0.0, most=1.0).set_index("system")
         for cost, label in COSTS.items():
             points = scores.join(here.groupby("system")[cost].mean().astype(float).rename("cost")).dropna(
                 subset=["cost"]

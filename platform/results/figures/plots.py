@@ -136,6 +136,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
         found = interval(values)
         if found is None:
             continue
+        found = found.within(0.0, 1.0)
         axis.plot(values, [row] * len(values), "|", color=look.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
         if found.low is not None and found.high is not None:
             axis.plot([found.low, found.high], [row, row], color=look.colour, linewidth=2.2, alpha=0.45)

@@ -1,0 +1,62 @@
+"""What a claim takes for granted of a run. A run that does not offer it cannot judge the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from driftlab.platform.results.analysis.cells import done, members
+from driftlab.platform.results.tables.read import Tables
+
+APP = ["cell", "device", "app"]
+
+
+def missing(tables: Tables, assumes: Mapping[str, Any]) -> str:
+    """Say what the run lacks that a claim assumes; nothing if it lacks nothing."""
+    return next(filter(None, (ASSUMPTIONS[name](tables, least) for name, least in assumes.items())), "")
+
+
+def _stream_s(tables: Tables, least: float) -> str:
+    """Streams last so long."""
+    shortest = done(tables)["duration_s"].min()
+    return f"needs streams of {least:g} s, these last {shortest:g} s" if shortest < least else ""
+
+
+def _updates(tables: Tables, least: Mapping[str, float]) -> str:
+    """Systems with such a streaming member receive so many updates on average."""
+    for member, count in least.items():
+        for system, mean in _received(tables, member).items():
+            if mean < count:
+                return f"needs {count:g} updates for an application, {system} receives {mean:.1f}"
+    return ""
+
+
+def _received(tables: Tables, member: str) -> dict[str, float]:
+    """Average the updates that every application accepts from the server, by system."""
+    runs = done(tables)
+    runs = runs[runs["system"].isin(list(members(tables, "streaming", member)))]
+    updates = tables.frame("updates")
+    counts = updates[updates["accepted"].eq(True)].groupby(APP).size()
+    apps = tables.frame("frames")[APP].drop_duplicates().merge(runs[["cell", "system"]], on="cell").set_index(APP)
+    means = apps.assign(updates=counts).fillna({"updates": 0}).groupby("system")["updates"].mean()
+    return {str(system): float(mean) for system, mean in means.items()}
+
+
+def _warm_up(tables: Tables, most: float) -> str:
+    """The wait for the first update of an application is a small part of its stream."""
+    updates = tables.frame("updates").merge(done(tables)[["cell", "system", "duration_s"]], on="cell")
+    updates = updates[updates["accepted"].eq(True) & updates["system"].isin(list(members(tables, "streaming", "ams")))]
+    parts = updates.groupby([*APP, "duration_s"])["arrive_s"].min().reset_index()
+    part = (parts["arrive_s"] / parts["duration_s"]).mean()
+    return (
+        f"needs streams of which at most {most:.0%} pass before the first update, here {part:.0%}"
+        if part > most
+        else ""
+    )
+
+
+ASSUMPTIONS: dict[str, Callable[[Tables, Any], str]] = {
+    "stream_s": _stream_s,
+    "updates": _updates,
+    "warm_up": _warm_up,
+}
