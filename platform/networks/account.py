@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from driftlab.platform.core.records import LayerCost, ModelCost
 
@@ -26,25 +29,17 @@ UNCOUNTED = (
 
 
 def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
-    """Count one image: a multiply-accumulate counts one; only convolutions and linear layers have any.
+    """Count one image: a multiply-accumulate counts one; convolutions and products of matrices have some.
 
-    Bytes are those of leaf modules; operations between them (adding, resizing) are not counted. A copy runs once over a
-    black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
+    Operators are counted as they run, so attention counts wherever it is written. Bytes are those of leaf modules, and of
+    others that multiply by themselves; operations between them (adding, resizing) are not counted. A copy runs once over
+    a black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
     """
     ghost = copy.deepcopy(model).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
     layers: list[LayerCost] = []
-    hooks = [
-        module.register_forward_hook(
-            lambda module, given, made, name=name: layers.append(_layer(name, module, given, made))
-        )
-        for name, module in ghost.named_modules()
-        if next(module.children(), None) is None
-    ]
-    with torch.inference_mode():
+    with torch.no_grad(), _visible_attention(), _Operators(ghost, layers):
         ghost(torch.zeros(1, 3, height, width, device=where))
-    for hook in hooks:
-        hook.remove()
     _warn_of_uncounted(ghost, {layer.name for layer in layers if layer.macs})
     return ModelCost(
         macs=sum(layer.macs for layer in layers),
@@ -56,27 +51,54 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
     )
 
 
-def _layer(name: str, module: nn.Module, given: Any, made: Any) -> LayerCost:
+@contextmanager
+def _visible_attention() -> Iterator[None]:
+    """Let attention run as products of matrices, not as one operator that nobody can look into."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _Operators(TorchDispatchMode):
+    """Attribute the multiply-accumulates of operators to the innermost module that runs them."""
+
+    def __init__(self, model: nn.Module, layers: list[LayerCost]) -> None:
+        super().__init__()
+        self._layers, self._running = layers, [0]  # the multiply-accumulates of each module that has begun
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(self._begin)
+            module.register_forward_hook(partial(self._end, name))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if count := flop_registry.get(func.overloadpacket):
+            self._running[-1] += int(count(*args, **(kwargs or {}), out_val=made)) // 2
+        return made
+
+    def _begin(self, module: nn.Module, given: Any) -> None:
+        self._running.append(0)
+
+    def _end(self, name: str, module: nn.Module, given: Any, made: Any) -> None:
+        macs = self._running.pop()
+        if macs or next(module.children(), None) is None:
+            self._layers.append(_layer(name, module, given, made, macs))
+
+
+def _layer(name: str, module: nn.Module, given: Any, made: Any, macs: int) -> LayerCost:
     parameters = list(module.parameters())
     return LayerCost(
         name=name,
         kind=type(module).__name__,
-        macs=_macs(module, given, made),
+        macs=macs,
         parameters=sum(parameter.numel() for parameter in parameters),
         input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors_in(given)),
         output_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors_in(made)),
         weight_bytes=sum(parameter.numel() * parameter.itemsize for parameter in parameters),
     )
-
-
-def _macs(module: nn.Module, given: Any, made: Any) -> int:
-    if isinstance(module, nn.Linear):
-        return int(made.numel()) * module.in_features
-    if isinstance(module, _ConvTransposeNd):
-        return int(given[0].numel()) * module.out_channels // module.groups * math.prod(module.kernel_size)
-    if isinstance(module, _ConvNd):
-        return int(made.numel()) * module.in_channels // module.groups * math.prod(module.kernel_size)
-    return 0
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -91,11 +113,17 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
-    """Warn of modules with parameters that counted no operation: attention, recurrent layers, custom arithmetic."""
+    """Warn of modules with parameters that counted no operation: recurrent layers, arithmetic without products."""
     for name, module in model.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        if own and name not in counted and not isinstance(module, UNCOUNTED):
+        if own and not counted & _lineage(name) and not isinstance(module, UNCOUNTED):
             logger.warning("%s %s has %d parameters and counts no MACs", type(module).__name__, name or "(root)", own)
+
+
+def _lineage(name: str) -> set[str]:
+    """Return the name of a module and of all that it lies in: attention computes with the weights of its parts."""
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def _stored_bytes(model: nn.Module) -> int:
