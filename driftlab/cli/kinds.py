@@ -205,7 +205,20 @@ def _network(name: str) -> Entry:
     from driftlab.platform.networks import zoo
 
     zoo.check(name)
-    return Entry("networks", name, _networks()[name])
+    one = zoo.ZOO[name]
+    course = one.course
+    facts = {
+        "input": "any size" if one.input.size is None else "{} x {}".format(*one.input.size),
+        "mean of channels": one.input.mean or "that of the lab",
+        "deviation of channels": one.input.deviation if one.input.mean else "that of the lab",
+        "parts in order": ", ".join(one.blocks),
+        "head": one.head,
+        "course": "that of the experiment"
+        if course is None
+        else f"{course.steps:,} steps of {course.batch} pictures at a rate of {course.rate:g}",
+    }
+    rows = tuple({"field": field, "value": value} for field, value in facts.items())
+    return Entry("networks", name, _networks()[name], rows)
 
 
 def _experiments() -> dict[str, str]:

@@ -16,6 +16,7 @@ from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.request.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.request.tuned import tuned_by
 from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
+from driftlab.platform.training.start import digest_of
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
@@ -99,6 +100,8 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 content=folder_digest_of(seen.name),
                 lessons=tuple(sorted(find_workload(seen.name).lessons.items())),
                 fresh_head=has_own_classes(seen, stream),
+                start=(start := getattr(part, "weights", None) or ""),
+                start_digest=digest_of(start) if start else "",
             ),
             member,
         )

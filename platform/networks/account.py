@@ -31,9 +31,9 @@ UNCOUNTED = (
 def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
     """Count one image: a multiply-accumulate counts one; convolutions and products of matrices have some.
 
-    Operators are counted as they run, so attention counts wherever it is written. Bytes are those of leaf modules, and of
-    others that multiply by themselves; operations between them (adding, resizing) are not counted. A copy runs once over
-    a black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
+    Operators are counted as they run, so attention counts wherever it is written. Bytes are those of leaf modules, and
+    of others that multiply by themselves; operations between them (adding, resizing) are not counted. A copy runs once
+    over a black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
     """
     ghost = copy.deepcopy(model).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
@@ -53,7 +53,7 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
 
 @contextmanager
 def _visible_attention() -> Iterator[None]:
-    """Let attention run as products of matrices, not as one operator that nobody can look into."""
+    """Let attention run as products of matrices, not as one operator that hides them."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -67,7 +67,7 @@ class _Operators(TorchDispatchMode):
     """Attribute the multiply-accumulates of operators to the innermost module that runs them."""
 
     def __init__(self, model: nn.Module, layers: list[LayerCost]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._layers, self._running = layers, [0]  # the multiply-accumulates of each module that has begun
         for name, module in model.named_modules():
             module.register_forward_pre_hook(self._begin)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.errors import RequestError
+from driftlab.platform.networks.published import detection, library, residual, segmentation
 from driftlab.platform.tasks.boxes import SIDES
 
 
@@ -153,36 +153,26 @@ class TeacherNetwork(nn.Module):
         return _resize(self.head(x), images)
 
 
-class DeepLab(nn.Module):
-    """torchvision's DeepLabV3 on MobileNetV3-Large, without its dictionary of outputs."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        try:
-            from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
-        except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
-            raise RequestError(
-                f"The network 'deeplabv3_mobilenet' needs torchvision, which cannot be imported here ({error}). "
-                "Install torch and torchvision from the same index (see `driftlab doctor`), or take 'teacher' or "
-                "'small', which do not need it."
-            ) from error
-        self.network = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.network(images)["out"]
-        return logits
-
-
 MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "tiny": partial(StudentNetwork, width=16),
     "small": partial(StudentNetwork, width=24),
     "half": partial(StudentNetwork, width=8),
     "teacher": partial(TeacherNetwork, width=32),
-    "deeplabv3_mobilenet": DeepLab,
     "tiny_classifier": partial(Classifier, width=16),
     "wide_classifier": partial(Classifier, width=64),
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
     "tiny_detector": partial(Detector, width=16),
     "wide_detector": partial(Detector, width=48),
+    "deeplabv3_mobilenet": library.DeepLab,
+    "deeplabv3_mobilenet_v2": segmentation.MobileDeepLab,
+    "resnet56": residual.residual_56,
+    "wrn_28_10": partial(residual.wide_residual, depth=28, width=10),
+    "resnext29": residual.aggregated_29,
+    "senet18": partial(residual.residual_18, attention=residual.SqueezeExcite),
+    "resnet18_cbam": partial(residual.residual_18, attention=residual.Cbam),
+    "yolov3": detection.Yolo,
+    "yolov3_tiny": detection.TinyYolo,
+    **{name: partial(library.make, name) for name in library.CLASSIFIERS},
+    "vit_small": library.vision_transformer,
 }

@@ -18,6 +18,7 @@ from driftlab.platform.core.wording import describe_fault
 from driftlab.platform.networks import zoo
 from driftlab.platform.request.cells import described, has_own_classes, measured_of, open_workload, points_of, system_of
 from driftlab.platform.tasks.tasks import SEGMENTATION, TASKS
+from driftlab.platform.training.start import digest_of
 from driftlab.platform.world import apps, hardware, link
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{place}.link", partial(described, link, part.link)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
     yield "student.network", partial(zoo.check, experiment.student.network)
+    if experiment.student.weights:
+        yield "student.weights", partial(digest_of, experiment.student.weights)
     yield "teacher.network", partial(_check_teacher, experiment)
 
 

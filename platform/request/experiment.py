@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
@@ -121,14 +121,35 @@ class FleetPart(_Part):
 
 
 class StudentPart(_Part):
-    """The network on every device, and how the generic one was made."""
+    """The network on every device, and how the generic one was made.
+
+    What is left out is as the zoo says of a network of a paper, or as below.
+    """
 
     network: str = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
+    weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
     per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_course(cls, given: Any) -> Any:
+        """Fill in how the network is usually trained."""
+        if not isinstance(given, Mapping):
+            return given
+        begun = {"pretrain_steps": 0} if given.get("weights") else {}
+        return {**course_of(given.get("network")), **begun, **given}
+
+
+def course_of(network: Any) -> dict[str, Any]:
+    """Say how a network of a paper is usually trained; nothing of others."""
+    one = zoo.ZOO.get(network) if isinstance(network, str) else None
+    if one is None or one.course is None:
+        return {}
+    return {"pretrain_steps": one.course.steps, "pretrain_rate": one.course.rate, "pretrain_batch": one.course.batch}
 
 
 class ServerPart(_Part):
@@ -215,7 +236,8 @@ class Experiment(_Part):
 
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""
-        own = {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
+        own = course_of(app.network) if app.network != self.student.network else {}
+        own |= {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
         part = self.student.model_copy(update=own)
         if not part.per_seed:
             return part

@@ -45,6 +45,8 @@ class Recipe:
     fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # other classes than the lessons'
     content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the folder of a labelled set
     lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
+    start: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a file of weights to begin from
+    start_digest: str = dataclasses.field(default="", metadata={BEFORE: ""})  # of that file
 
     def key(self) -> str:
         """Hash the recipe and the version of torch, which changes the last bits."""

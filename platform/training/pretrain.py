@@ -20,8 +20,9 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.predict import load, state_of, to_input
-from driftlab.platform.networks.zoo import build, task_of
+from driftlab.platform.networks.zoo import ZOO, build, task_of
 from driftlab.platform.training.schooling import Data, Lessons, convert_set, deterministic, one_thread
+from driftlab.platform.training.start import begin_from
 
 if TYPE_CHECKING:
     from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
@@ -39,6 +40,8 @@ def pretrain(recipe: Recipe) -> Weights:
     with one_thread():
         classes = len(CLASSES) if recipe.fresh_head else recipe.classes
         model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
+        if recipe.start:
+            begin_from(model, recipe.start, ZOO[recipe.network].head, trained=recipe.steps > 0)
         if recipe.steps:
             _train(model, recipe, _lessons(recipe))
         return state_of(_begun_anew(model, recipe) if recipe.fresh_head else model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 
@@ -12,10 +13,8 @@ import torch
 from driftlab.errors import RequestError
 from driftlab.platform.networks import architectures as networks
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.networks.zoo import ZOO, build, task_of
+from driftlab.platform.networks.zoo import OWN, ZOO, build, task_of
 from driftlab.platform.tasks.tasks import SEGMENTATION
-
-OWN = [name for name in ZOO if name != "deeplabv3_mobilenet"]
 
 
 def parameters(name: str, classes: int) -> int:
@@ -57,15 +56,21 @@ def test_deeplab_gives_logits_at_the_size_of_the_input():
         assert build("deeplabv3_mobilenet", 5, seed=0).eval()(torch.zeros(1, 3, 64, 96)).shape == (1, 5, 64, 96)
 
 
-@pytest.mark.parametrize("broken", [None, "RuntimeError"])
-def test_without_torchvision_deeplab_names_the_cure(monkeypatch, broken):
-    class Broken:
-        def __getattr__(self, name):
-            raise RuntimeError("operator torchvision::nms does not exist")
+@pytest.mark.parametrize(
+    "error", [ImportError("no such module"), RuntimeError("operator torchvision::nms is not there")]
+)
+@pytest.mark.parametrize("name", ["deeplabv3_mobilenet", "resnet18"])
+def test_without_torchvision_a_network_that_needs_it_names_the_cure(monkeypatch, name, error):
+    usual = builtins.__import__
 
-    monkeypatch.setitem(sys.modules, "torchvision.models.segmentation", Broken() if broken else None)
+    def broken(module, *rest):
+        if module.startswith("torchvision"):
+            raise error
+        return usual(module, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", broken)
     with pytest.raises(RequestError, match=r"(?s)needs torchvision.*same index.*driftlab doctor"):
-        build("deeplabv3_mobilenet", 5, seed=0)
+        build(name, 5, seed=0)
 
 
 def test_the_seed_decides_the_weights_and_nothing_else_is_disturbed():

@@ -1,0 +1,70 @@
+"""Networks that torchvision defines, without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from driftlab.errors import RequestError
+from driftlab.platform.networks.zoo import ZOO, Input
+
+CLASSIFIERS = (
+    "resnet18", "resnet50", "vgg16", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "shufflenet_v2_x1_0",
+    "squeezenet1_1",
+)  # fmt: skip
+
+
+def models() -> Any:
+    """Import torchvision's models, or say what to do where that fails."""
+    try:
+        import torchvision.models
+        import torchvision.models.segmentation
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        raise RequestError(
+            f"This network needs torchvision, which cannot be imported here ({error}). Install torch and torchvision "
+            "from the same index (see `driftlab doctor`), or take another network: `driftlab list networks`."
+        ) from error
+    return torchvision.models
+
+
+class Published(nn.Module):
+    """A network that expects other inputs than the lab's: another mean and deviation, or one size alone."""
+
+    def __init__(self, network: nn.Module, expects: Input) -> None:
+        super().__init__()
+        self.network = network
+        self.expects = expects
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.network(self.expects.convert(images))
+        return output
+
+
+class DeepLab(nn.Module):
+    """torchvision's DeepLabV3 on MobileNetV3-Large, without its dictionary of outputs."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        maker = models().segmentation.deeplabv3_mobilenet_v3_large
+        self.network = maker(weights=None, weights_backbone=None, num_classes=classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(images)["out"]
+        return logits
+
+
+def make(name: str, classes: int) -> Published:
+    """Make a classifier of torchvision by the name that it has there."""
+    maker: Callable[..., nn.Module] = getattr(models(), name)
+    return Published(maker(weights=None, num_classes=classes), ZOO[name].input)
+
+
+def vision_transformer(classes: int) -> Published:
+    """Make ViT-S/16: six heads of 64 channels in twelve layers."""
+    network = models().VisionTransformer(
+        image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536, num_classes=classes
+    )
+    return Published(network, ZOO["vit_small"].input)

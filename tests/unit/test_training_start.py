@@ -1,0 +1,73 @@
+"""Weights from a file: what fits is taken, a head for other classes is trained, anything else is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from driftlab.errors import RequestError
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.request.experiment import AppPart, Experiment, StudentPart
+from driftlab.platform.training.artifacts import Recipe
+from driftlab.platform.training.pretrain import pretrain
+from driftlab.platform.training.start import begin_from, digest_of
+
+RECIPE = Recipe("half", classes=8, height=16, width=24, steps=0)
+
+
+def saved(path, classes: int, seed: int = 7, **change):
+    weights = {name: value.clone() for name, value in build("half", classes, seed=seed).state_dict().items()}
+    save_file({**weights, **change}, path)
+    return str(path)
+
+
+def recipe(path: str, steps: int = 0) -> Recipe:
+    return Recipe("half", classes=8, height=16, width=24, steps=steps, start=path, start_digest=digest_of(path))
+
+
+def test_a_network_begins_with_the_weights_of_the_file(tmp_path):
+    own = build("half", 8, seed=7).state_dict()
+    found = pretrain(recipe(saved(tmp_path / "w.safetensors", 8)))
+    assert all(np.array_equal(found[name], value.numpy()) for name, value in own.items())
+    assert recipe(saved(tmp_path / "w.safetensors", 8)).key() != RECIPE.key()
+
+
+def test_a_head_for_other_classes_starts_anew_and_needs_steps(tmp_path):
+    path = saved(tmp_path / "w.safetensors", 5)
+    model = build("half", 8, seed=1)
+    head = model.head.weight.clone()
+    begin_from(model, path, "head", trained=True)
+    assert torch.equal(model.head.weight, head)
+    assert torch.equal(model.first[0].weight, build("half", 5, seed=7).first[0].weight)
+    with pytest.raises(RequestError, match=r"head\.weight.*pretrain_steps above 0"):
+        pretrain(recipe(path))
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    path = saved(tmp_path / "w.safetensors", 8, extra=torch.zeros(1))
+    with pytest.raises(RequestError, match="unknown extra"):
+        pretrain(recipe(path, steps=3))
+    with pytest.raises(RequestError, match="another network"):
+        begin_from(build("tiny", 8, seed=0), saved(tmp_path / "h.safetensors", 8), "head", trained=True)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not weights", b"\xff" * 64])
+def test_a_file_without_weights_is_refused_with_the_way_to_make_one(tmp_path, content):
+    if content is not None:
+        (tmp_path / "w").write_bytes(content)
+    with pytest.raises(RequestError, match="save_file"):
+        digest_of(str(tmp_path / "w"))
+
+
+def test_a_network_of_a_paper_is_trained_as_it_usually_is():
+    usual, paper = StudentPart(), StudentPart.model_validate({"network": "resnet18"})
+    assert (usual.pretrain_steps, paper.pretrain_steps, paper.pretrain_batch) == (2500, 20_000, 16)
+    said = StudentPart.model_validate({"network": "resnet18", "pretrain_steps": 5})
+    assert (said.pretrain_steps, said.pretrain_rate) == (5, 0.001)
+    begun = StudentPart.model_validate({"weights": "w", "network": "resnet18"})
+    assert begun.pretrain_steps == 0
+    document = {"name": "x", "systems": ["ams"], "workloads": [{"name": "streets/dance"}]}
+    own = Experiment.model_validate(document).student_of(AppPart(name="a", network="resnet18"), 0)
+    assert (own.network, own.pretrain_steps) == ("resnet18", 20_000)
