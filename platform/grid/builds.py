@@ -197,6 +197,7 @@ def _app_setting(
             task=task_of(student.name).name,
             classes=classes,
             border_noise=experiment.teacher.border_noise,
+            flicker=experiment.teacher.flicker,
             torch_device=experiment.compute.torch_device,
         ),
         label_s=label_s,

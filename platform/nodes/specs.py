@@ -64,4 +64,5 @@ class TeacherSpec:
     network: str = "teacher"
     classes: int = 8
     border_noise: float = 0.0  # oracle: probability that a pixel at a class border gets its neighbour's label
+    flicker: float = 0.0  # oracle: how many pixels outlines move about from frame to frame
     torch_device: str = "cpu"

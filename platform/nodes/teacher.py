@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Labels = npt.NDArray[np.uint8]
+WOBBLES = (6, 9)  # ways that are drawn for a frame, down and across; between them they are smooth
 
 
 class Teacher:
@@ -58,10 +59,25 @@ class Teacher:
                 f"The oracle teacher was asked about frames without truth for {self._task.name}; "
                 "set teacher.kind=network or give label maps."
             )
-        chance = self._spec.border_noise
-        if not chance:
-            return truth
-        return np.stack([blur_borders(labels, chance, seed=zlib.crc32(labels.tobytes())) for labels in truth])
+        chance, reach_px = self._spec.border_noise, self._spec.flicker
+        if reach_px:
+            seeds = [zlib.crc32(image.tobytes()) for image in frames.images]
+            truth = np.stack([wobble(labels, reach_px, seed=one) for labels, one in zip(truth, seeds, strict=True)])
+        if chance:
+            truth = np.stack([blur_borders(labels, chance, seed=zlib.crc32(labels.tobytes())) for labels in truth])
+        return truth
+
+
+def wobble(labels: Labels, reach_px: float, *, seed: int) -> Labels:
+    """Move labels about by smooth random ways of some pixels, anew for every frame, as networks see outlines."""
+    from scipy.ndimage import zoom
+
+    height, width = labels.shape
+    coarse = rng_for(seed, "wobble").normal(0.0, reach_px, (2, *WOBBLES))
+    ways = zoom(coarse, (1, height / WOBBLES[0], width / WOBBLES[1]), order=1, grid_mode=True, mode="nearest")
+    rows, columns = np.indices(labels.shape) + np.rint(ways).astype(np.int64)
+    moved: Labels = labels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
+    return moved
 
 
 def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:

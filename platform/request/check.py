@@ -223,8 +223,9 @@ def _check_teacher(experiment: Experiment) -> None:
             f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
             f"{task.name}; take one of {', '.join(fitting)}"
         )
-    if teacher.border_noise and task is not SEGMENTATION:
-        raise RequestError(f"teacher.border_noise is {teacher.border_noise:g}; answers in {task.name} have no borders")
+    for name in ("border_noise", "flicker"):
+        if (amount := getattr(teacher, name)) and task is not SEGMENTATION:
+            raise RequestError(f"teacher.{name} is {amount:g}; answers in {task.name} have no borders")
 
 
 def _gpu_faults(torch_device: str) -> list[str]:

@@ -171,6 +171,7 @@ class TeacherPart(_Part):
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+    flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels that outlines move about, anew for every frame
 
 
 class ComputePart(_Part):

@@ -10,7 +10,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.nodes.teacher import Teacher, blur_borders
+from driftlab.platform.nodes.teacher import Teacher, blur_borders, wobble
 from driftlab.platform.tasks.tasks import SEGMENTATION
 
 HEIGHT, WIDTH = 32, 48
@@ -100,3 +100,24 @@ def test_labels_are_packed_without_loss():
     packed = Teacher(TeacherSpec()).pack(labels)
     assert packed.facts.bytes == len(packed.payload) < labels.size / 4
     assert np.array_equal(SEGMENTATION.unpack(packed.payload, HEIGHT, WIDTH), labels[0])
+
+
+@pytest.mark.parametrize("reach_px", [1.0, 3.0])
+def test_outlines_that_flicker_move_by_some_pixels_and_surfaces_stay(reach_px):
+    labels = np.zeros((60, 90), np.uint8)
+    labels[:, 45:] = 1
+    shifts = []
+    for seed in range(30):
+        edges = (wobble(labels, reach_px, seed=seed) == 0).sum(axis=1) - 45
+        assert np.abs(np.diff(edges)).max() <= 1 + reach_px
+        shifts.append(edges[30])
+    assert 0.4 * reach_px < np.std(shifts) < 1.4 * reach_px
+    assert np.array_equal(wobble(labels, reach_px, seed=1), wobble(labels, reach_px, seed=1))
+
+
+def test_a_teacher_that_flickers_answers_the_same_frame_alike_whoever_asks():
+    seen, spec = frames(), TeacherSpec(flicker=2.0)
+    whole = Teacher(spec).label(seen).payload
+    parts = [Teacher(spec).label(seen[index]).payload for index in ([2, 3], [0], [1])]
+    assert np.array_equal(whole[[2, 3, 0, 1]], np.concatenate(parts))
+    assert 0 < (whole != seen.labels).mean() < 0.5

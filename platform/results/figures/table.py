@@ -9,6 +9,7 @@ from driftlab.platform.results.figures.base import Figure
 
 HELPERS = ("base", "notebook", "plots", "searches", "svg", "table")  # all other files are figures of a run
 ORDER = (  # a figure that is not named here comes first
+    "knobs",
     "frontier",
     "strategies",
     "horizon",
