@@ -39,6 +39,11 @@ def page(folder):
     return write_report(folder).read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def film(folder):
+    return compose(open_run(folder)).film
+
+
 class Reader(HTMLParser):
     """Checks nesting and gathers identifiers and everything that a browser would load."""
 
@@ -293,9 +298,8 @@ def opened(source):
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
 
 
-def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder):
+def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
     run = open_run(folder)
-    film = compose(run).film
     assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
     assert film.times_s == (5.0, 50.0, 100.0)
     assert film.aspect == 96 / 48
@@ -312,9 +316,8 @@ def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder):
             assert np.array_equal(wide[::2, 192 * place : 192 * (place + 1) : 2], stored)
 
 
-def test_a_film_notes_what_each_frame_scored(folder):
+def test_a_film_notes_what_each_frame_scored(folder, film):
     run = open_run(folder)
-    film = compose(run).film
     (tile,) = [tile for tile in film.tiles if tile.label == "one_time"]
     cell = f"one_time/{film.setting}/two-phones/seed-{film.seed}"
     frames = run.frame("frames")
