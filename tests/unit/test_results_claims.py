@@ -14,7 +14,6 @@ from driftlab.platform.results.claims.base import Claim, as_records, as_rows, ev
 from driftlab.platform.results.claims.measures import MEASURES
 from driftlab.platform.results.tables.read import open_run
 
-
 ONCE = ("ONCE-1", "ONCE-2", "ONCE-3")
 
 

@@ -79,6 +79,7 @@ def test_the_old_run_is_judged_and_compared(old):
     assert call("diff", OLD, old).output == "No difference.\n"
 
 
+@pytest.mark.slow
 def test_a_notebook_draws_the_old_run(monkeypatch):
     pytest.importorskip("IPython")
     import matplotlib as mpl
@@ -197,6 +198,7 @@ def test_a_column_of_another_type_is_damage(run):
         open_run(run).table("frames")
 
 
+@pytest.mark.slow
 def test_versions_that_had_other_columns_do_not_differ_by_them(run, tmp_path):
     older = Path(shutil.copytree(run, tmp_path / "older"))
     rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "4")
