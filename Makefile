@@ -9,6 +9,8 @@ READY := $(VENV)/.driftlab-ready
 
 # Two threads inside one operator are slower than one as soon as two processes compute at the same time.
 export OMP_NUM_THREADS ?= 1
+# Compiled tests are kept: to rewrite every assertion anew takes each worker 15 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check format bench clean

@@ -78,7 +78,7 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=1)
     options = options_of(parser, cells=9, duration_s=4.0)
     document = grid(options.cells, options.duration_s)
-    measure(grid(2 * WAVE, 10.0), 0)  # builds the student, which both sides then find in the cache
+    measure(grid(2 * WAVE, 2.0), 0)  # builds the student, which both sides then find in the cache
     pairs = [(measure(document, 0), measure(document, WORKERS)) for _ in range(options.repeats)]
     beside_s = statistics.median(side_by_side(document) for _ in range(options.repeats))
 

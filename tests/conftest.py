@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ os.environ.pop("RAY_ADDRESS", None)  # tests start what they need and join nothi
 
 TESTS = Path(__file__).resolve().parent
 WITHOUT_RAY = ("unit", "contract")
+FAST = ("arch", "unit")
+LATE_S = 1.0  # of processor time: twice what the mark says, since no two measurements agree
 _CACHE = pytest.StashKey[str]()
 
 
@@ -40,6 +43,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ray)
         if item.get_closest_marker("ray") is not None:
             item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Note the processor time of tests that are not marked as slow."""
+    began_s = time.process_time()
+    yield
+    if _folder(item) in FAST and item.get_closest_marker("slow") is None:
+        item.user_properties.append(("processor_s", time.process_time() - began_s))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that `make test-fast` runs and should not."""
+    took = [(dict(report.user_properties), report.nodeid) for report in terminalreporter.getreports("passed")]
+    late = sorted(
+        ((own["processor_s"], name) for own, name in took if own.get("processor_s", 0) > LATE_S), reverse=True
+    )
+    if late:
+        terminalreporter.section("slow tests without the mark")
+    for seconds, name in late:
+        terminalreporter.write_line(f"{seconds:5.1f} s  {name}")
 
 
 @pytest.fixture(autouse=True)

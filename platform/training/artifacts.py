@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import version as version_of
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 
 logger = logging.getLogger(__name__)
+version_of = cache(metadata.version)  # looking it up takes 9 ms, and every key asks
 
 Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
 FOLDER_VARIABLE = "DRIFTLAB_CACHE"

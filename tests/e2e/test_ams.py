@@ -15,7 +15,6 @@ from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 
-SEEDS = [0, 1, 2]
 STREETS = ("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running", "drift")
 OURS = [name for name in names() if name.startswith("ams-")]
 
@@ -25,10 +24,10 @@ def experiment(streets: tuple[str, ...], **more: Any) -> dict[str, Any]:
         "name": "ams-test",
         "systems": ["no_custom", "ams"],
         "workloads": [
-            {"name": f"streets/{street}", "duration_s": 40.0, "fps": 1.0, "height": 32, "width": 48}
+            {"name": f"streets/{street}", "duration_s": 20.0, "fps": 1.0, "height": 32, "width": 48}
             for street in streets
         ],
-        "seeds": SEEDS,
+        "seeds": [0, 1],
         "bounds": False,
         "pictures": 0,
         "student": {"network": "half", "pretrain_steps": 50},
@@ -46,13 +45,13 @@ def test_every_experiment_is_sound_in_both_sizes(name, size):
 
 @pytest.mark.slow
 def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
-    """On every street over three seeds, and clearly in the mean, though the generic student is taught as anywhere."""
+    """On every street over two seeds, and clearly in the mean, though the generic student knows streets already."""
     everything = {
         "name": "ams",
         "streaming": {"name": "ams", "control": "fixed", "codec": "jpeg", "interval_s": 5},
         "adaptation": {"name": "distill", "fraction": 1.0, "iterations": 20},
     }
-    asked = experiment(STREETS, systems=["no_custom", everything], student={"network": "half"})
+    asked = experiment(STREETS, systems=["no_custom", everything], student={"network": "half", "pretrain_steps": 500})
     outcome = run(asked, out=tmp_path / "run")
     assert not outcome.failed
     runs = open_run(outcome.directory).frame("runs")
@@ -68,7 +67,7 @@ def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_answers_claims_and_repeats_itself(tmp_path):
-    asked = experiment(("interview",), seeds=[0, 1])
+    asked = experiment(("interview",))
     first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
     assert differences(first, second) == []
     words = {verdict.claim.id: verdict.word for verdict in evaluate(open_run(first))}

@@ -13,6 +13,7 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def invoke(words: list[str]) -> str:
     return result.output
 
 
+@cache
+def planned(words: tuple[str, ...]) -> str:
+    """Plan a run; many pages name the same one."""
+    return invoke([*words, *(() if "--dry-run" in words else ("--dry-run",))])
+
+
 def write_files(page: Path, folder: Path) -> None:
     """Put the files of a page, and the examples that it links, where its commands find them."""
     for name in re.findall(r"\]\(examples/([^)]+)\)", prose(page)):
@@ -138,7 +145,8 @@ def test_runs_can_be_planned(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
         words = shlex.split(command)[1:]
         is_run = words[0] == "run" and len(words) > 1 and not words[1].startswith("-")
         if is_run and not set(words) & set(NOT_RUN):
-            assert "nothing was run" in invoke([*words, *(() if "--dry-run" in words else ("--dry-run",))])
+            own = re.search(r"\.ya?ml|\.py|video:", command)  # files of this page alone
+            assert "nothing was run" in (planned.__wrapped__ if own else planned)(tuple(words))
 
 
 @each_page

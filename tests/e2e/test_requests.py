@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 
+from benchmarks.fuzz.grammar import INLINE, TINY
 from driftlab.cli import app
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.run import run
@@ -20,15 +21,6 @@ from driftlab.platform.results.tables.recorder import table_file
 
 LIMIT_S = 60  # keeps a broken command from hanging the tests
 REFUSED_S = 10  # the promise for a wrong request; measured: 0.6 to 5.8 s while other work runs
-TINY = {
-    "name": "tiny",
-    "systems": ["no_custom"],
-    "workloads": [{"name": "streets/running", "duration_s": 4, "fps": 1, "height": 32, "width": 48}],
-    "bounds": False,
-    "pictures": 0,
-    "student": {"network": "half", "pretrain_steps": 0},
-}
-INLINE = ("--backend", "inline")
 
 
 @dataclass(frozen=True)

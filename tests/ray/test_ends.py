@@ -198,8 +198,7 @@ def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, a
     assert differences(alone, tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("head", ["gcs_server", "raylet"])
+@pytest.mark.parametrize(("head", "number"), [("gcs_server", signal.SIGINT), ("raylet", signal.SIGTERM)])
 def test_so_does_one_that_is_stopped_while_ray_starts(started, tmp_path, head, number):
     assert eventually(lambda: head in heads_of(started), LIMIT_S)
     folder = Path(heads_of(started)[head].environ()[watchdog.MARK])

@@ -150,6 +150,7 @@ def test_passers_hide_and_motion_moves():
     assert people[0] < people[1] < people[2]
 
 
+@pytest.mark.slow
 def test_presets_have_settings_of_their_own_and_any_city_takes_them():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 3}
     kinds = set()

@@ -146,6 +146,7 @@ def test_a_member_lists_its_parameters_with_defaults():
     }
 
 
+@pytest.mark.slow
 def test_everything_is_listed_by_kind():
     assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
     assert "systems:\n  no_custom" in call("list").stdout
@@ -161,6 +162,7 @@ def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
         assert len(sheet.convert("RGB").getcolors(2**24)) > 1000  # textured frames, not a blank page
 
 
+@pytest.mark.slow
 def test_a_contact_sheet_takes_parameters(tmp_path: Path):
     sheets = []
     for sets in ([], ["fog.severity=0.9", "fog.course=switch"], ["fog=0.9"]):

@@ -52,6 +52,7 @@ def completed(line: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [

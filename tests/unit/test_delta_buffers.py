@@ -91,6 +91,7 @@ class TestBuffers:
         assert [array.dtype.name for array in got.buffers.arrays] == list(BUFFER_LAYOUT.dtypes)
         assert [array.shape for array in got.buffers.arrays] == list(BUFFER_LAYOUT.shapes)
 
+    @pytest.mark.slow
     @settings(max_examples=300, deadline=None)
     @given(st.data())
     def test_flipped_bits_and_cuts_are_noticed(self, data):
@@ -105,6 +106,7 @@ class TestBuffers:
             with pytest.raises(WireError):
                 delta.apply(spoilt, made.before, layout(301), base=0, buffers=buffers())
 
+    @pytest.mark.slow
     @settings(max_examples=400, deadline=None)
     @given(st.data())
     def test_with_a_true_checksum_they_are_refused_or_make_finite_buffers_of_the_same_layout(self, data):

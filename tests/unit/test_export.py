@@ -49,6 +49,7 @@ def main(*words, monkeypatch):
 
 
 class TestCsv:
+    @pytest.mark.slow
     def test_every_table_has_a_file_with_its_rows_and_columns(self, folder, tmp_path):
         assert export(folder, "csv", tmp_path / "out") == tmp_path / "out"
         run = open_run(folder)

@@ -60,6 +60,7 @@ def test_an_application_that_waits_has_a_dotted_line():
     assert [segment.tolist() for part in waits for segment in part.get_segments()] == [[[2, 0], [5, 0]]]
 
 
+@pytest.mark.slow
 def test_the_time_is_shared_out_over_all_traces():
     tables = factory.made()
     first, second = show(timeline, tables).grids

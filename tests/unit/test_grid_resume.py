@@ -58,7 +58,6 @@ def test_a_finished_run_is_kept_whole(run):
     assert warnings_of(open_run(run)) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -76,6 +75,11 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, told):
     for part in told:
         assert part in str(caught.value)
         assert part in warning or "spec.yaml" in warning
+
+
+@pytest.mark.slow
+def test_the_report_of_an_edited_spec_warns(run):
+    edit(run, window_s=4.0)
     answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
     assert (answer.exit_code, "spec.yaml is not what the cells ran with" in answer.stderr) == (0, True)
 
@@ -130,12 +134,16 @@ def test_a_cell_whose_files_are_not_as_written_runs_again_with_a_reason(run, kin
     assert list(again.values()) == [CELLS[:1]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["other rows", "rewritten"])
-def test_a_report_warns_of_files_that_were_exchanged(run, kind):
+def test_files_that_were_exchanged_are_warned_of(run, kind):
     damage_by(kind, run)
     (warning,) = warnings_of(open_run(run))
     assert CELLS[0] in warning
+
+
+@pytest.mark.slow
+def test_a_report_warns_of_files_that_were_exchanged(run):
+    damage_by("other rows", run)
     assert "not those that were written" in (lab_report(run))
 
 

@@ -212,6 +212,7 @@ class TestLengthOfWindows:
 
     SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # a lesson takes several frames' time
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("streaming", "adaptation"),
         [

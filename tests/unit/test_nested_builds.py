@@ -70,6 +70,7 @@ def test_one_filter_less_saves_what_it_reads_at_its_size_and_what_reads_it_at_th
     assert large.parameters - small.parameters == reads + is_read + 2  # and its batch norm
 
 
+@pytest.mark.slow
 def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone():
     torch.manual_seed(9)
     before = torch.get_rng_state()
@@ -79,6 +80,7 @@ def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone(
     assert first.shared.tobytes() == again.shared.tobytes() and first.val_accuracies == again.val_accuracies
 
 
+@pytest.mark.slow
 def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_roadmap():
     member = Nested(keep=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
     trained = networks()["plain"]

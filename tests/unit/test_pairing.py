@@ -123,6 +123,7 @@ def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict
     assert isinstance(caught.value, DriftlabError)
 
 
+@pytest.mark.slow
 def test_a_run_compares_and_prints(tmp_path: Path):
     """The made-up stream: one_time gains 0.26 on 100 of 120 s of the scene that stays."""
     run = driftlab.open_run(factory.make_run(tmp_path, pictures=False))

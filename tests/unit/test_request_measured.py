@@ -155,6 +155,7 @@ def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(board
     assert "Traceback" not in told.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduling", ["nestdnn", "exact", "mcdnn", "status_quo"])
 def test_where_no_time_at_all_is_allowed_everything_is_late_and_runs(boards, tmp_path, scheduling):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}

@@ -39,6 +39,11 @@ def page(folder):
     return write_report(folder).read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def film(folder):
+    return compose(open_run(folder)).film
+
+
 class Reader(HTMLParser):
     """Checks nesting and gathers identifiers and everything that a browser would load."""
 
@@ -68,6 +73,7 @@ class Reader(HTMLParser):
         self.words.append(data)
 
 
+@pytest.mark.slow
 def test_the_page_is_one_file_that_opens_offline(page):
     read = Reader(page)
     assert read.open == []
@@ -82,6 +88,7 @@ def test_the_page_is_one_file_that_opens_offline(page):
     assert read.tags["img"] == tiles + 2 * 3 * (2 + 4)  # settings x moments x (frame, truth, four systems)
 
 
+@pytest.mark.slow
 def test_same_tables_same_bytes(folder, page):
     assert write_report(folder).read_text(encoding="utf-8") == page
     assert not list(folder.glob(".*.tmp"))
@@ -102,9 +109,11 @@ def test_numbers_are_means_over_seeds_of_the_tables(folder):
     assert (broken.system, broken.setting, broken.failed, broken.score.n) == (*FAILED[:2], 1, 2)
 
 
+@pytest.mark.slow
 def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
+    assert "A score is the mIoU over" in text
     for bound in ("do_nothing", "best_static", "oracle"):
         assert BOUNDS[bound] in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text
@@ -117,6 +126,7 @@ def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder)
     assert "<svg" not in markdown
 
 
+@pytest.mark.slow
 def test_text_from_the_tables_is_never_markup(tmp_path):
     run = factory.make_run(tmp_path, systems=("no_custom",), workloads=("<b>w</b>",), seeds=(0,), pictures=False)
     Recorder(str(run)).write(
@@ -128,6 +138,7 @@ def test_text_from_the_tables_is_never_markup(tmp_path):
     assert "a <script> & b" in read.words
 
 
+@pytest.mark.slow
 def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
     run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), pictures=False)
     read = Reader(write_report(run).read_text(encoding="utf-8"))
@@ -147,6 +158,7 @@ def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
     assert "|  | streets/driving_la | streets/interview | mean |\n|---|---|---|---|\n|" in text
 
 
+@pytest.mark.slow
 def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
     told, _, silent = page.partition("<details><summary>")
     assert "ONCE-1</span>" in told
@@ -157,6 +169,7 @@ def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
     assert re.search(r"^\d+ claims not testable here", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     empty = factory.make_run(tmp_path / "empty", systems=())
     assert "No cell of this run is complete yet." in write_report(empty).read_text(encoding="utf-8")
@@ -184,6 +197,7 @@ def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_colours_that_are_not_known_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
@@ -274,6 +288,7 @@ def test_scores_of_several_kinds_or_of_none_are_just_scores():
     assert plots.measure(pd.DataFrame({"student": [None]})) == "score"
 
 
+@pytest.mark.slow
 def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_street_names(tmp_path):
     for student, measure in (("tiny", "mIoU"), ("tiny_classifier", "accuracy")):
         run = factory.make_run(tmp_path / student, systems=(), seeds=(0,))
@@ -282,7 +297,7 @@ def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_str
         Recorder(str(run)).write("x", rows)
         page = compose(open_run(run))
         assert [bool(strip.classes) for strip in page.strips] == [student == "tiny"]
-        assert f"A score is the {measure} over" in write_report(run).read_text(encoding="utf-8")
+        assert page.measure == measure
 
 
 # --- the film
@@ -293,9 +308,9 @@ def opened(source):
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
 
 
-def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder):
+@pytest.mark.slow
+def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
     run = open_run(folder)
-    film = compose(run).film
     assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
     assert film.times_s == (5.0, 50.0, 100.0)
     assert film.aspect == 96 / 48
@@ -312,9 +327,9 @@ def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder):
             assert np.array_equal(wide[::2, 192 * place : 192 * (place + 1) : 2], stored)
 
 
-def test_a_film_notes_what_each_frame_scored(folder):
+@pytest.mark.slow
+def test_a_film_notes_what_each_frame_scored(folder, film):
     run = open_run(folder)
-    film = compose(run).film
     (tile,) = [tile for tile in film.tiles if tile.label == "one_time"]
     cell = f"one_time/{film.setting}/two-phones/seed-{film.seed}"
     frames = run.frame("frames")
@@ -322,12 +337,14 @@ def test_a_film_notes_what_each_frame_scored(folder):
     assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in film.times_s)
 
 
+@pytest.mark.slow
 def test_a_film_stands_still_for_who_wants_no_motion(page):
     style = page.partition("<style>")[2].partition("</style>")[0]
     assert re.search(r"@media \(prefers-reduced-motion: reduce\) \{ \.roll \{ animation: none", style)
     assert Reader(page).tags["input"] == 1  # and others can stop it
 
 
+@pytest.mark.slow
 def test_one_moment_is_no_film(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)

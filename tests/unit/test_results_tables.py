@@ -137,6 +137,7 @@ def test_same_rows_same_bytes(tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
     from driftlab.platform.results.tables import recorder as module
 

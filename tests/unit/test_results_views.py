@@ -84,6 +84,7 @@ def test_tasks_that_do_not_count_by_class_leave_no_rows():
     assert class_columns(counted(DETECTION, None)) is None
 
 
+@pytest.mark.slow
 def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0, 1), pictures=False))
     scores = run.frame("scores")

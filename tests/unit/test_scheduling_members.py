@@ -155,6 +155,7 @@ class TestWhoeverLowersCosts:
                 least = np.where(fits, table.cost[apps, :, units], np.inf).min(axis=1)
                 assert costs(given, allocation, alpha) == pytest.approx(least, abs=1e-9), member
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_nothing_costs_less_than_the_exact_schedule(self, share):
         for seed in range(16):

@@ -97,6 +97,7 @@ class TestExact:
                                                           programming.least_highest(given))]  # fmt: skip
             assert highest[0] == highest[1]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_accuracy_goals_move_the_total_and_not_what_is_best(self, share):
         for seed in range(20):
@@ -109,6 +110,7 @@ class TestExact:
             totals = [value(table, plan) for table, plan in itertools.product(tables, plans)]
             assert totals == pytest.approx([totals[0], totals[0], totals[0] + by, totals[0] + by], abs=1e-7)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("objective", OBJECTIVES)
     @pytest.mark.parametrize("share", SHARES)
     def test_more_units_and_more_memory_help_and_more_applications_do_not(self, objective, share):

@@ -117,6 +117,7 @@ def test_views_stray_as_far_as_the_difficulty_says():
     )
 
 
+@pytest.mark.slow
 def test_a_scene_colours_its_classes_and_another_scene_does_not():
     """Within a scene the nearest mean colour names the class; learnt there, it says little elsewhere."""
     stream = signs("motorway", duration_s=400, pace=0.1)
@@ -140,6 +141,7 @@ def test_worlds_change_as_often_as_they_say():
     assert len(signs("town", pace=2.0).changes_s()) > changes["town"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_signs_stay_in_sight_for_about_their_time(name):
     stream = signs(name, duration_s=400)
@@ -149,6 +151,7 @@ def test_signs_stay_in_sight_for_about_their_time(name):
     assert 0.6 / sight_s < new < 1.1 / sight_s
 
 
+@pytest.mark.slow
 def test_a_town_has_a_taste_for_some_signs_and_a_depot_shows_all_alike():
     counts = {}
     for name in ("depot", "town"):

@@ -75,6 +75,7 @@ def test_few_steps_open_few_pictures():
         assert np.array_equal(few.images, many.images[:80]) and np.array_equal(few.labels, many.classes[:80])
 
 
+@pytest.mark.slow
 def test_nested_networks_are_built_on_digits_and_graded_on_others(tmp_path: Path):
     pytest.importorskip("sklearn")
     found = open_run(run(document(), out=tmp_path / "run").directory)

@@ -188,6 +188,7 @@ class TestCanonicalBytes:
         assert canonical_bytes(np.arange(6).reshape(2, 3).T) == canonical_bytes(np.arange(6).reshape(2, 3).T.copy())
         assert canonical_bytes(torch.arange(6).view(2, 3).T) == canonical_bytes(torch.arange(6).view(2, 3).T.clone())
 
+    @pytest.mark.slow
     def test_another_process_writes_the_same(self):
         code = (
             "import hashlib, sys, numpy as np, torch; from dataclasses import make_dataclass\n"

@@ -47,6 +47,7 @@ def test_how_fast_the_worlds_change():
     assert len(street("running", duration_s=60, pace=2.0).changes_s()) > changes["running"]
 
 
+@pytest.mark.slow
 def test_any_street_is_one_of_the_streets_and_over_seeds_all_of_them():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 2}
     seen = set()

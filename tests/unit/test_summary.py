@@ -166,6 +166,7 @@ class TestKinds:
             assert [row.named for row in part.rows] == ["c", "b", "a (per-window oracle)"]
 
 
+@pytest.mark.slow
 def test_a_report_has_a_table_for_what_frames_scored_and_one_for_what_was_shared(tmp_path):
     run = factory.make_run(tmp_path, systems=(), pictures=False)
     rows = factory.rows("one_time", "w", 0, 20.0, 2.0, False)

@@ -189,6 +189,7 @@ def test_random_networks_compute_the_same(seed: int):
     check(filled(lambda: Random(seed), seed), images, seed)
 
 
+@pytest.mark.slow
 def test_random_networks_are_of_every_kind_and_can_be_cut():
     models = [Random(seed) for seed in SEEDS]
     assert {block.kind for model in models for block in model.blocks[1:]} == set(KINDS)
@@ -232,6 +233,7 @@ def test_the_zoo_computes_the_same(name: str):
     assert set(found.sizes.values()) - {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_networks_of_torchvision_compute_the_same(name: str):
     images = torch.randn(1, 3, 48, 48, dtype=torch.double)
@@ -288,6 +290,7 @@ def test_on_the_page_every_cut_is_exact_and_trains_and_what_is_not_reached_is_sa
     assert all(network.startswith(grouped) for network, cells in rows.items() if cells[-1] == "not reached")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1"])
 def test_the_page_says_what_the_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")  # a script finds what stands beside it

@@ -71,15 +71,18 @@ def loadable_library() -> Path:
     return Path(found.origin)
 
 
+@pytest.mark.slow
 def test_a_broken_torchvision_is_mended(fake: Path):
     (fake / "_C.so").write_bytes(b"not a library")
     assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True", "-1"]
 
 
+@pytest.mark.slow
 def test_a_torchvision_without_library_is_mended(fake: Path):
     assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True", "-1"]
 
 
+@pytest.mark.slow
 def test_a_working_torchvision_is_left_alone(fake: Path):
     (fake / "_C.so").symlink_to(loadable_library())
     assert python(REPORT, fake.parent) == ["works torchvision.ops.boxes False", "-1"]

@@ -228,6 +228,7 @@ def times_asked(tmp_path) -> int:
     return len((tmp_path / "looking.py.asked").read_text())
 
 
+@pytest.mark.slow
 def test_a_pack_is_found_out_once(looking, tmp_path):
     import torch
 
@@ -248,6 +249,7 @@ def test_a_pack_is_found_out_once(looking, tmp_path):
     assert told["family"]["network"]["network"] == "half"
 
 
+@pytest.mark.slow
 def test_a_pack_belongs_to_its_family_and_to_its_member(looking, tmp_path):
     recipes = [looking(), looking(params=(("scale", 2.0),)), looking(seed=1)]
     packs = [obtain_pack(recipe) for recipe in recipes]

@@ -36,6 +36,7 @@ def best(folder):
     return write_best(folder)
 
 
+@pytest.mark.slow
 def test_the_report_shows_every_figure_and_opens_alone(folder):
     page = write_report(folder).read_text(encoding="utf-8")
     for figure in SEARCH_FIGURES:
@@ -122,6 +123,7 @@ def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_pat
     assert parse(tuned.model_dump(mode="json")) == tuned
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(best, tmp_path):
     spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
     ran = open_run(run(spec, out=tmp_path / "run").directory)

@@ -67,6 +67,7 @@ def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_
     assert session.best.number not in (0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searcher", [name for name in SEARCHERS if name != "cmaes"])
 def test_a_search_that_is_killed_ten_times_has_the_same_trials(tmp_path, searcher):
     document = factory.document(searcher=searcher, trials=24)
@@ -127,6 +128,7 @@ def test_the_defaults_are_recommended_where_nothing_is_better(tmp_path):
     assert yaml.safe_load(write_best(session.directory).read_text())["trial"] == 0
 
 
+@pytest.mark.slow
 def test_a_constraint_decides_before_the_objective(tmp_path):
     bounded = run_whole(tmp_path / "run", factory.document(constraints=["energy_j <= 0.06"], trials=20))
     assert bounded.best.settings[BATCH] in (20, 32)

@@ -40,6 +40,7 @@ def outcome_of(document, settings, backend, seeds=SEEDS, every_window=False):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, ON_STREETS], ids=["signs", "streets"])
 def test_a_trial_measures_what_a_run_writes_into_its_tables(changes, backend, tmp_path):
     document = factory.document(**changes)

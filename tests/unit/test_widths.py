@@ -76,6 +76,7 @@ def test_statistics_are_those_of_the_width_and_of_nobody_else():
     assert all(torch.equal(tensor, before[name]) for name, tensor in here.model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_trained_together_all_widths_learn():
     here = ground()
     member = UsNet(keep=factory.KEEP, epochs=4, learning_rate=0.05)

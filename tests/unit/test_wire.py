@@ -50,6 +50,7 @@ MESSAGES = messages()
 
 @pytest.mark.parametrize("kind", MESSAGES)
 class TestEveryMessage:
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None)
     @given(data=st.data())
     def test_flipped_bits_are_refused(self, kind, data):

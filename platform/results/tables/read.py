@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,8 @@ class Run:
             return _with_identity(self.table(VIEWS[name]), self.table("runs"))
         if name not in TABLES:
             raise unknown_name("table", name, [*TABLES, *VIEWS, *SEARCH_TABLES])
-        runs = [_read(file, "runs", self.path) for file in files_of(self.path / "tables", "runs")]
+        only = () if name == "runs" else ("cell",)  # a ninth of the time of the whole row
+        runs = [_read(file, "runs", self.path, only) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
@@ -172,9 +173,9 @@ def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:
     return pa.table({"cell": rows["cell"], **known, **{name: rows[name] for name in rows.column_names[1:]}})
 
 
-def _read(file: Path, table: str, folder: Path) -> pa.Table:
+def _read(file: Path, table: str, folder: Path, only: Sequence[str] = ()) -> pa.Table:
     try:
-        return read_file(file, table)
+        return read_file(file, table, only)
     except FileNotFoundError:
         raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
     except (OSError, pa.ArrowException) as error:

@@ -103,8 +103,8 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
     return tables / table / f"{stem}.parquet"
 
 
-def read_file(file: Path, table: str) -> pa.Table:
-    """Read one file whole, its checksums included, as a table of today's schema (else OSError, ArrowException).
+def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
+    """Read one file whole or these columns, checksums included, in today's schema (else OSError, ArrowException).
 
     Files of all minor versions are read: a column that the file lacks is filled, one that is not known is left out. A
     newer major version raises DataError.
@@ -114,6 +114,7 @@ def read_file(file: Path, table: str) -> pa.Table:
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
         found, schema = parquet.schema_arrow, TABLES[table]
         _check(found, table, file)
+        schema = pa.schema([schema.field(name) for name in only]) if only else schema
         content = parquet.read([name for name in schema.names if name in found.names])
     columns = [content[field.name] if field.name in found.names else _fill(field, len(content)) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
