@@ -16,6 +16,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.backend.base import Backend
 from driftlab.platform.backend.host import check_torch_device, in_batch
 from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.core.files import remove_drafts
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.grid import Outcome, run_grid
 from driftlab.platform.grid.plan import plan_of
@@ -78,6 +79,7 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
     """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
     plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
+        remove_drafts(directory)
         paths.keep_info(directory, provenance)
         backend = open_backend()
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from driftlab.errors import DataError
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.run import provenance
 from driftlab.platform.results.analysis.searches import Found, open_search
@@ -41,6 +41,7 @@ def continue_search(path: Path) -> Iterator[TuneSession]:
 
 
 def _session(document: SpaceDocument, directory: Path) -> TuneSession:
+    remove_drafts(directory)
     paths.keep_info(directory, provenance)
     return TuneSession(document, directory)
 
