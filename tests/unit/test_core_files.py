@@ -24,7 +24,8 @@ def test_drafts_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path):
     (tmp_path / "tables").mkdir()
     with atomic_write(tmp_path / "tables" / "a.parquet") as draft:
         left = draft.with_name(draft.name.replace(".parquet.", ".parquet.9"))
-    others = [tmp_path / name for name in ("notes.tmp", ".notes.tmp", ".a.1.tmp.old", "a.parquet")]
+        draft.touch()
+    others = [tmp_path / name for name in ("notes.tmp", ".notes.tmp", ".a.1.tmp.old", "tables/a.parquet")]
     for file in (left, *others):
         file.touch()
     remove_drafts(tmp_path)
