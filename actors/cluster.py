@@ -123,6 +123,8 @@ def connect(config: ClusterConfig) -> Cluster:
         _take_signals_back()
         cluster = thread.run(partial(_describe, namespace, context, thread, local))
         check_gpus(config, cluster.gpus)
+        if local is not None:
+            local.started()
     except BaseException:
         _leave(thread, local)
         raise
