@@ -25,6 +25,7 @@ class LocalRay:
         self._go_on = go_on
         self._heads: dict[int, str] = {}
         self._lost = ""
+        self._started = False
         self.folder: SessionFolder = open_folder()
         try:
             self._watchdog = _start_watchdog(self.folder.path)
@@ -51,13 +52,18 @@ class LocalRay:
         """Raise if an essential process has ended early."""
         ended = next((name for pid, name in self._heads.items() if _has_ended(pid)), None)
         if ended is not None and not self._lost:
-            self._lost = (
-                f"Ray's {HEADS[ended]} has ended; something killed it, or memory is short, and no cell can go on "
-                f"without it. {self._go_on}"
-            )
+            why = f"{HEADS[ended]} has ended; something killed it, or memory is short"
+            if self._started:
+                self._lost = f"Ray's {why}, and no cell can go on without it. {self._go_on}"
+            else:  # Ray gives up where a process of its own takes 15 s to start
+                self._lost = f"Ray did not start on this machine: its {why}, or the machine is busy. {self._go_on}"
             self._leave_word(f"Error: {self._lost}")  # Ray may end this process before it can report the error itself
         if self._lost:
             raise BackendLost(self._lost)
+
+    def started(self) -> None:
+        """Learn that Ray answers."""
+        self._started = True
 
     def end_processes(self, leave_s: float) -> None:
         """End all processes of this Ray."""

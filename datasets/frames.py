@@ -80,6 +80,15 @@ class Stream(Protocol):
         ...
 
 
+@runtime_checkable
+class FileStream(Stream, Protocol):
+    """A stream that is read from files, which may be damaged."""
+
+    def check(self) -> None:
+        """Read all that the stream shows; DataError for the first file that cannot be used."""
+        ...
+
+
 def frame_number(stream: Stream, time_s: float) -> int:
     """Return the number of the frame at a time; frame k is shown from k / fps on, none at or after the stream's end."""
     if not 0 <= time_s < stream.duration_s:

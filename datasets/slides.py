@@ -48,6 +48,10 @@ class Slides:
         shown = numbers % len(self._pictures.images)
         return Frames(times, self._pictures.images[shown], scenes, classes=self._pictures.classes[shown])
 
+    def check(self) -> None:
+        """Decode the pictures, each once."""
+        self.at([0.0])
+
     @cached_property
     def _pictures(self) -> Pictures:
         """Shuffle as many as the stream has frames."""

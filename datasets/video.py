@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from driftlab.datasets.frames import IGNORE, MAX_PIXEL_CLASSES, Frames, Times, frame_number
+from driftlab.datasets.frames import IGNORE, MAX_PIXEL_CLASSES, Frames, Times, frame_number, frame_times
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import DataError
 
@@ -103,6 +103,16 @@ class VideoStream:
             for row, number in enumerate(numbers):
                 labels[row] = self._label(self._labels, number)
         return Frames(times_s=times, images=images, scenes=np.zeros(len(times), np.int32), labels=labels)
+
+    def check(self) -> None:
+        """Read the label maps of the frames that are shown, which is quick, then the frames; each once."""
+        times = frame_times(self, 0, min(self.duration_s, self._index.length_s))
+        numbers = sorted({self._number_at(float(time_s)) for time_s in times})
+        if self._labels is not None:
+            for number in numbers:
+                self._label(self._labels, number)
+        for number in numbers:
+            self._image(number)
 
     def _number_at(self, time_s: float) -> int:
         shown_s = frame_number(self, time_s) / self.fps

@@ -20,7 +20,8 @@ from driftlab.platform.request.experiment import Experiment
 RUN_S, GONE_S, LOST_S = 600.0, 15.0, 60.0
 ACTOR_FAULTS = 8
 NOT_STARTED = "Ray did not start on this machine"
-ENDS = ("driver", "raylet", "gcs_server", "interrupt", "none")
+STOPS = {"stop": signal.SIGTERM, "interrupt": signal.SIGINT}
+ENDS = ("driver", "raylet", "gcs_server", *STOPS, "none")
 Say = Callable[[str], None]
 
 
@@ -34,7 +35,9 @@ def disturb_on_ray(spec: Experiment, run: Path, dice: random.Random, say: Say) -
     command = [sys.executable, "-m", "driftlab", *words, "--workers", "1", "--rack", "1"]
     said = run.with_suffix(".log")
     said.unlink(missing_ok=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     with said.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+        signal.signal(signal.SIGINT, before)
         try:
             _await_actors(driver)
             mark = _mark_of(driver)
@@ -96,9 +99,9 @@ def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
     if end == "driver":
         driver.kill()
         allowed = (-signal.SIGKILL,)
-    elif end == "interrupt":
-        driver.send_signal(signal.SIGTERM)
-        allowed = (0, 128 + signal.SIGTERM)
+    elif end in STOPS:
+        driver.send_signal(STOPS[end])
+        allowed = (0, 128 + STOPS[end])
     elif end != "none":
         heads = [child for child in psutil.Process(driver.pid).children() if child.name() == end]
         for head in heads:

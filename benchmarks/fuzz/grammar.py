@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from driftlab.cli.kinds import KINDS
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.request import experiment
 from driftlab.platform.systems.table import SYSTEMS
+from driftlab.tune_spaces import catalogue as spaces
 
 INLINE = ("--backend", "inline")
 TINY: dict[str, Any] = {
@@ -34,13 +35,16 @@ NETWORKS = (
 )
 
 
+PLAN = ("--dry-run",)
+
+
 @dataclass(frozen=True)
 class Request:
     """One call of the command; `runs` says that it may run cells if nothing is wrong with it."""
 
     words: tuple[str, ...]
     runs: bool = False
-    limits: tuple[str, ...] = field(default=("--dry-run",))  # what keeps a sound one from running for hours
+    limits: tuple[str, ...] = ()  # what keeps a sound one from running for hours
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def request(dice: random.Random, world: World) -> Request:
         _measured: 4,
         _film: 3,
         _stored: 10,
+        _tune: 5,
         _words: 6,
         _options: 3,
     }
@@ -89,7 +94,7 @@ def _asked(dice: random.Random, world: World, document: Any) -> Request:
 def _asked_text(world: World, text: str) -> Request:
     file = world.folder / "mine.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    return Request(("run", str(file)), runs=True)
+    return Request(("run", str(file)), runs=True, limits=PLAN)
 
 
 def _document(dice: random.Random, world: World) -> Request:
@@ -116,8 +121,8 @@ def _overrides(dice: random.Random, world: World) -> Request:
         )
         words += ["--set", f"{key}={plain}".replace("\0", "\\0")]
     if name == "tiny":
-        return Request((*_asked_text(world, yaml.safe_dump(TINY)).words, *words), runs=True)
-    return Request(("run", name, *words))
+        return Request((*_asked_text(world, yaml.safe_dump(TINY)).words, *words), runs=True, limits=PLAN)
+    return Request(("run", name, *words), limits=PLAN)
 
 
 def _member(dice: random.Random, world: World) -> Request:
@@ -232,11 +237,37 @@ def _stored(dice: random.Random, world: World) -> Request:
             Request(("claims", str(run), "--json")),
             Request(("diff", str(run), str(other))),
             Request(("diff", str(other), str(run), "--json")),
-            Request(("run", "--resume", str(run), *INLINE), runs=True, limits=()),
-            Request(("run", "--resume", str(run), *INLINE, "--json"), runs=True, limits=()),
-            Request(("run", str(run / "spec.yaml")), runs=True),
+            _export(dice, world, run),
+            Request(("run", "--resume", str(run), *INLINE), runs=True),
+            Request(("run", "--resume", str(run), *INLINE, "--json"), runs=True),
+            Request(("run", str(run / "spec.yaml")), runs=True, limits=PLAN),
         )
     )
+
+
+def _export(dice: random.Random, world: World, run: Path) -> Request:
+    """Write what a run has kept for other tools; into the world's folder alone."""
+    out = dice.choice(((), ("--out", str(dice.choice((world.folder / "out", run, run / "spec.yaml", world.finished))))))
+    to = dice.choice(("csv", "csv", "mlflow", "tensorboard", "csv,mlflow", str(values.value(dice))[:6000]))
+    return Request(("export", str(run), "--to", to.replace("\0", ""), *out, *dice.choice(((), ("--json",)))))
+
+
+def _tune(dice: random.Random, world: World) -> Request:
+    """Plan a search of a space as it is, spoilt, or with other values."""
+    name = dice.choice((dice.choice(spaces.files()), dice.choice(spaces.names())))
+    document = spaces.raw(name)
+    words: list[str] = []
+    if dice.random() < 0.6:
+        file = world.folder / "space.yaml"
+        file.write_text(yaml.dump(values.spoil(dice, document, dice.choice((0, 1, 1, 2))), sort_keys=False))
+        name = str(file)
+    for _ in range(dice.choice((0, 1, 2))):
+        key = ".".join(map(str, dice.choice(list(values.paths(document)))))
+        words += ["--set", f"{key}={values.value(dice)}".replace("\0", "\\0")[:6000]]
+    if dice.random() < 0.3:
+        option = dice.choice(("--trials", "--searcher", "--seed", "--log", "--workers"))
+        words += [option, str(dice.choice((1, 12, "tpe", "grid", "csv", values.value(dice)))).replace("\0", "")[:6000]]
+    return Request(("tune", name, *words, *dice.choice(((), ("--json",)))), limits=PLAN)
 
 
 def _spoil_stored(dice: random.Random, run: Path) -> None:
@@ -298,7 +329,11 @@ OPTIONS = (
     *("--system", "--workload", "--seed", "--set", "--backend", "--address", "--workers", "--rack", "--clock", "--out"),
     *("--resume", "--json", "--dashboard", "--help", "--version", "-v", "--", "-", "--image"),
 )
-COMMANDS = ("run", "report", "claims", "diff", "show", "list", "doctor", "demo", "", "rnu", "--version", "-h")
+COMMANDS = (
+    *("run", "report", "claims", "diff", "show", "list", "doctor", "demo", "tune", "export"),
+    *("", "rnu", "--version", "-h"),
+)
+PLANNED = ("run", "tune")  # commands that could start Ray or a long run
 
 
 def _options(dice: random.Random, world: World) -> Request:
@@ -313,4 +348,4 @@ def _options(dice: random.Random, world: World) -> Request:
         words += [option] if dice.random() < 0.2 else [option, given]
     if command == "demo":
         words += ["--out", "/dev/null"]
-    return Request((*words, *(("--dry-run",) if command == "run" else ())))
+    return Request(tuple(words), limits=PLAN if command in PLANNED else ())

@@ -53,8 +53,10 @@ def main() -> None:
     stopped_by: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """End as on Ctrl-C: whatever was started is stopped on the way out."""
+        """End as on Ctrl-C: whatever was started is stopped on the way out, after that was said."""
+        signal.alarm(0)  # Ray's handler of SIGTERM comes before this one, and would abort the process 3 s later
         stopped_by.append(number)
+        told.wait(LEAVE_S)
         raise Stopped
 
     with _acknowledging() as told:
@@ -67,10 +69,11 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN if stopped_by else handler)
         if stopped_by:
             code = 128 + stopped_by[0]  # as shells count
-            told.wait(LEAVE_S)
     if code > 128:
         remark("Interrupted.")
-    _end(code, ("cell", "ray") if stopped_by else ("cell", "ray, abandoned"))
+    if stopped_by:
+        _leave(code)  # nothing that is left of a library may change the exit code
+    _end(code)
 
 
 @contextlib.contextmanager
@@ -121,18 +124,23 @@ def _run() -> int:
     return 0
 
 
-def _end(code: int, names: tuple[str, ...]) -> None:
-    """End with an exit code, which threads of such names that are stuck would hold up or change."""
+def _end(code: int) -> None:
+    """End with an exit code, which stuck threads would hold up or change."""
     deadline = time.monotonic() + LEAVE_S
-    stuck = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+    stuck = [thread for thread in threading.enumerate() if thread.name.startswith(("cell", "ray, abandoned"))]
     for thread in stuck:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in stuck):
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+        _leave(code)
     sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End this process at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from driftlab.errors import RequestError
+
+DRAFT = re.compile(r"\..+\.\d+\.tmp")
 
 
 @contextmanager
@@ -19,6 +22,13 @@ def atomic_write(file: Path) -> Iterator[Path]:
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the drafts that killed writers have left in a folder in which no other process writes."""
+    for file in folder.rglob(".*.tmp"):
+        if DRAFT.fullmatch(file.name) and file.is_file():
+            file.unlink(missing_ok=True)
 
 
 def write_atomically(file: Path, content: str | bytes) -> None:

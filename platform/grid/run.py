@@ -16,11 +16,12 @@ from driftlab.errors import RequestError
 from driftlab.platform.backend.base import Backend
 from driftlab.platform.backend.host import check_torch_device, in_batch
 from driftlab.platform.backend.inline import InlineBackend
+from driftlab.platform.core.files import remove_drafts
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.grid import Outcome, run_grid
 from driftlab.platform.grid.plan import plan_of
 from driftlab.platform.grid.progress import Log, Progress, now
-from driftlab.platform.request.cells import resolved
+from driftlab.platform.request.cells import check_files, resolved
 from driftlab.platform.request.experiment import Experiment, load, parse
 from driftlab.platform.results.tables.read import read_info, read_spec
 from driftlab.platform.results.tables.systems import filled
@@ -78,6 +79,9 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
     """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
     plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
+        if plan.todo:
+            check_files(spec)
+        remove_drafts(directory)
         paths.keep_info(directory, provenance)
         backend = open_backend()
         try:

@@ -152,10 +152,12 @@ class PoolingTrace(TorchFunctionMode):
         """Trace a layer's input back to the maps that filters made, and return the channel of each map."""
         while id(given) in self._made:
             _, source = self._made[id(given)]
-            each = channels.view(source.shape[1], -1) if len(channels) % source.shape[1] == 0 else channels[None]
-            if len(each) != source.shape[1] or (each != each[:, :1]).any():
+            if channels.shape[1] % source.shape[1]:
+                break
+            each = channels.view(len(channels), source.shape[1], -1)
+            if (each != each[:, :, :1]).any():
                 break  # not made channel by channel
-            given, channels = source, each[:, 0]
+            given, channels = source, each[:, :, 0]
         return given, channels
 
 
@@ -179,8 +181,9 @@ def _readers(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
         layer, _, kind = tensor.rpartition(".")
         module = model.get_submodule(layer)
         inputs = getattr(module, "in_channels", getattr(module, "in_features", None))
-        if kind == "weight" and inputs == len(groups.axes[tensor, dim]):
-            readers[layer] = groups.axes[tensor, dim]
+        channels = groups.axes[tensor, dim]
+        if kind == "weight" and inputs == channels.shape[1] * getattr(module, "groups", 1):
+            readers[layer] = channels.repeat(1, inputs // channels.shape[1])
     return readers
 
 
@@ -194,7 +197,7 @@ def _by_weights(model: nn.Module, groups: Groups, *, norms: bool) -> Scores:
         weights = tensors[name].detach().abs().double().cpu()
         is_norm = isinstance(model.get_submodule(name.rpartition(".")[0]), _NormBase)
         if (norms and is_norm and name.endswith("weight")) or (not norms and weights.dim() > 1):
-            parts.append((channels, weights.movedim(dim, 0).reshape(len(channels), -1).sum(dim=1)))
+            parts.append((channels, weights.movedim(dim, 0).reshape(channels.shape[1], -1).sum(dim=1)))
     return _gathered(groups, parts)
 
 
@@ -207,7 +210,7 @@ def _gathered(groups: Groups, parts: list[tuple[Tensor, Tensor]]) -> Scores:
             mine = (channels >= group.first) & (channels < group.first + group.size)
             if bool(mine.any()):
                 own = torch.zeros(group.size, dtype=torch.float64)
-                says.append(own.index_add(0, channels[mine] - group.first, values[mine]))
+                says.append(own.index_add(0, channels[mine] - group.first, values.expand_as(channels)[mine]))
         if not says:
             raise RequestError(f"Nothing ranks the channels of '{name}' by this method; rank by l1 or random instead.")
         scores[name] = torch.stack([each / each.abs().mean().clamp_min(1e-300) for each in says]).sum(dim=0)

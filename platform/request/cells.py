@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftlab.datasets.catalogue import find_workload, open_stream
-from driftlab.datasets.frames import Stream
+from driftlab.datasets.frames import FileStream, Stream
 from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core.catalogue import FAMILIES, Member
 from driftlab.platform.core.records import Variant
@@ -162,6 +162,16 @@ def open_workload(workload: WorkloadPart) -> Stream:
         duration_s=workload.duration_s,
         **workload.params,
     )
+
+
+def check_files(experiment: Experiment) -> None:
+    """Read the files that streams are made of, before anything starts; DataError for one that is damaged."""
+    live = [workload for workload in experiment.workloads if workload.live]
+    seen = {repr(part): part for each in live for app in experiment.apps_of(each) for part in [each.seen_by(app)]}
+    for workload in seen.values():
+        stream = open_workload(workload)
+        if isinstance(stream, FileStream):
+            stream.check()
 
 
 def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:

@@ -20,7 +20,7 @@ from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
-from driftlab.platform.scheduling.programming import levelled, priced
+from driftlab.platform.scheduling.programming import exchange_alike, levelled, priced
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class NestDnn(Scheduling):
         if self.objective == "max":
             plan = levelled(choices, plan)
         elif self.method == "lookahead":
-            plan = exchange(choices, plan)
+            plan = exchange_alike(choices, exchange(choices, plan))
         return spread(choices, plan), unfinished
 
     def _kept(self, window: Window, demands: Sequence[Demand], choices: Choices) -> CachedPlan | None:

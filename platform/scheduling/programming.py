@@ -62,6 +62,17 @@ def priced(choices: Choices) -> UnitPlan:
     return min(plans, key=lambda plan: float(costs_of(choices, plan).sum()))
 
 
+def exchange_alike(choices: Choices, plan: UnitPlan) -> UnitPlan:
+    """Replace the plan of three or more equal applications by a cheaper one that programming finds.
+
+    One of them may gain by units from all the others, where no two gain by dividing anew.
+    """
+    if len(choices.cost) < 3 or (choices.cost != choices.cost[:1]).any():
+        return plan
+    other = priced(choices)
+    return other if costs_of(choices, other).sum() < costs_of(choices, plan).sum() - MIN_GAIN else plan
+
+
 def levelled(choices: Choices, plan: UnitPlan) -> UnitPlan:
     """Restart from the lowest maximum where a walk ended above it, which happens only where memory binds."""
     if fits(choices, replace(plan, networks=_largest(choices))):

@@ -111,9 +111,9 @@ def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str 
         others = [one for one in others if _first(one) != "size"]
     document = {**raw, "space": _domains(raw.get("space"), source), "experiment": _experiment(raw, others, source)}
     if own:
-        document = _validated(document, source).model_dump(mode="json")
+        document = validated(document, source).model_dump(mode="json")
         document = apply_overrides(document, own)
-    found = _validated(document, source)
+    found = validated(document, source)
     if faults := faults_of(found):
         raise RequestError(report(source, faults))
     return found
@@ -146,7 +146,8 @@ def _experiment(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -
     return parsed.model_dump(mode="json")
 
 
-def _validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
+def validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
+    """Read a complete document; RequestError names what has the wrong shape."""
     try:
         return SpaceDocument.model_validate(document)
     except ValidationError as error:

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from driftlab.errors import DataError
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.run import provenance
+from driftlab.platform.request.cells import check_files
 from driftlab.platform.results.analysis.searches import Found, open_search
 from driftlab.platform.results.tables.read import read_spec
-from driftlab.platform.tuning.document import SpaceDocument
+from driftlab.platform.tuning.document import SpaceDocument, validated
+from driftlab.platform.tuning.evaluation import experiment_of
 from driftlab.platform.tuning.session import TuneSession
 
 BEST_FILE = "best.yaml"
@@ -35,14 +37,18 @@ def continue_search(path: Path) -> Iterator[TuneSession]:
     spec = dict(read_spec(path))
     if "space" not in spec:
         raise DataError(f"'{path}' is no search but a run: continue it with `driftlab run --resume {path}`.")
-    document = SpaceDocument.model_validate(spec)
+    document = validated(spec, str(path / paths.SPEC))
     with paths.locked(path):
         yield _session(document, path.resolve())
 
 
 def _session(document: SpaceDocument, directory: Path) -> TuneSession:
+    remove_drafts(directory)
     paths.keep_info(directory, provenance)
-    return TuneSession(document, directory)
+    session = TuneSession(document, directory)
+    if not session.over:
+        check_files(experiment_of(document.experiment, {}, document.seeds))
+    return session
 
 
 def write_best(directory: Path) -> Path | None:

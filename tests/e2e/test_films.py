@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from film_factory import FPS, HEIGHT, WIDTH, put_beside, write_film
+from PIL import Image
 
 from driftlab.errors import RequestError
 from driftlab.platform.grid.run import run
@@ -45,6 +47,41 @@ def test_label_maps_teach_classes_of_one_s_own(film: Path, tmp_path: Path):
     assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student knows streets, and begins to name anew
     page = write_report(made).read_text(encoding="utf-8")
     assert "The same moments" in page and "sidewalk" not in page
+
+
+def spoil_map(labels: Path) -> str:
+    (labels / "gt_000003.png").write_bytes((labels / "gt_000003.png").read_bytes()[:40])
+    return "gt_000003.png' cannot be read"
+
+
+def name_too_few(labels: Path) -> str:
+    (labels / "classes.txt").write_text("sea\nbeach\n", encoding="utf-8")
+    return "holds the values [2], known are 0 to 1"
+
+
+@pytest.mark.parametrize("spoil", [spoil_map, name_too_few])
+def test_a_damaged_file_is_refused_before_anything_starts(film: Path, tmp_path: Path, spoil: Callable[[Path], str]):
+    put_beside(film)
+    said = spoil(film.with_name(f"{film.name}.labels"))
+    with pytest.raises(RequestError) as caught:
+        run(document(film), out=tmp_path / "run")
+    assert said in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_picture_of_a_set_is_refused_before_anything_starts(tmp_path: Path):
+    for part, kind in (("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")):
+        folder = tmp_path / "set" / part / kind
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (16, 16), (40 * number, 0, 90)).save(folder / f"{number}.png")
+    (tmp_path / "set" / "test" / "b" / "2.png").write_bytes(b"\x89PNG")
+    own = {"name": f"set:images:{tmp_path / 'set'}", "duration_s": 12, "fps": 1, "height": 16, "width": 16}
+    asked = {"name": "set", "systems": ["no_custom"], "workloads": [own], "bounds": False}
+    student = {"network": "tiny_classifier", "pretrain_steps": 0}
+    with pytest.raises(RequestError, match=r"2\.png"):
+        run({**asked, "student": student}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_label_maps_a_network_teaches(film: Path, tmp_path: Path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -174,3 +176,20 @@ def test_closing_leaves_no_process_and_no_folder(no_ray):
     left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
     _, alive = psutil.wait_procs(left, timeout=10)
     assert not alive
+
+
+def test_signals_stay_those_of_the_process_that_uses_ray(backend):
+    """Ray's own handler of SIGTERM aborts the process that takes more than 3 s to end."""
+    usual = signal.signal(signal.SIGUSR1, print)
+    try:
+        ours = [handler_of(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        assert ours == [0, handler_of(signal.SIGUSR1)]  # the system's, and Python's
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+
+
+def handler_of(number):
+    """Return the address of the function that the system calls."""
+    action = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).sigaction(int(number), None, action) == 0
+    return int.from_bytes(action[:8], sys.byteorder)

@@ -241,7 +241,7 @@ def test_so_does_one_whose_ray_dies_while_it_starts(started, head):
     assert time.monotonic() - killed_s < LOST_S
     assert started.returncode == 1
     (line,) = said.splitlines()
-    assert line.startswith("Error: Ray")
+    assert line.startswith("Error: Ray did not start on this machine: ")
     assert "--resume" in line
 
 

@@ -100,18 +100,40 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         front.main()
 
 
-def test_ctrl_c_is_acknowledged_at_once():
-    code = """
-import os, signal, sys
+STOPPED = """
+import os, signal, sys, time
 from driftlab.cli import app
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
-app.catalogue.kind_of = lambda name: os.kill(os.getpid(), signal.SIGINT)
+sys.setswitchinterval(10)  # the thread that acknowledges is slow
+
+def stop(name):
+    signal.setitimer(signal.ITIMER_REAL, 0.1)  # as Ray's handler of SIGTERM does, and then aborts the process
+    try:
+        os.kill(os.getpid(), signal.Signals[os.environ["SIGNAL"]])
+    finally:
+        os.write(2, b"To go on\\n")
+        time.sleep(0.2)
+        import atexit
+        atexit.register(os.abort)  # as a library may on its way out
+
+app.catalogue.kind_of = stop
 sys.argv[1:] = ["list"]
 app.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr.splitlines() == ["Stopping: ending what was started; what is finished is kept.", "Interrupted."]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_acknowledged_at_once_and_alone_decides_the_exit_code(number):
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SIGNAL": number.name},
+    )
+    assert done.returncode == 128 + number
+    stopping = "Stopping: ending what was started; what is finished is kept."
+    assert done.stderr.splitlines() == [stopping, "To go on", "Interrupted."]
 
 
 @pytest.mark.slow

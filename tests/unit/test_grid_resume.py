@@ -221,3 +221,10 @@ def test_a_folder_that_leads_to_itself_is_not_taken_for_an_empty_one(run, folder
     (run / folder).symlink_to(run / folder)
     with pytest.raises(DataError, match="is a link"):
         planned(run)
+
+
+def test_drafts_that_a_killed_run_left_are_removed(run):
+    draft = table_file(run / "tables", "frames", CELLS[0]).with_name(".frames.parquet.1.tmp")
+    draft.write_bytes(b"half")
+    assert lab.resume(run).kept == len(CELLS)
+    assert not draft.exists()

@@ -209,6 +209,7 @@ class TestNestDnn:
             priced, ahead, best = (sum(costs(given, one.allocate(given), alpha)) for one in members)
             assert best - 1e-7 <= priced <= ahead + 1e-9
             assert share < 1 or priced == pytest.approx(best, abs=1e-9)
+            assert not equal or ahead == pytest.approx(priced, abs=1e-9)  # dividing anew between two finds less
 
     def test_the_machine_is_handed_out_whole(self):
         for seed in range(10):

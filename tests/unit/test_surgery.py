@@ -101,16 +101,21 @@ def test_a_residual_sum_ties_what_meets():
     assert cut(net, found, {"stem": [0, 3]}).two.weight.shape == (2, 4, 3, 3)
 
 
-def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one():
+def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one_or_evenly():
     layers = {"a": conv(3, 6), "deep": conv(6, 6, groups=6), "b": conv(6, 8), "wide": conv(8, 12, groups=4)}
     net = Net(lambda net, x: net.head(net.wide(net.b(net.deep(net.a(x))))), **layers, head=conv(12, 2))
     found = groups(net, IMAGE)
-    assert found.sizes == {"a": 6, "b": 4}
+    assert found.sizes == {"a": 6, "b": 4, "b#2": 2, "wide": 3}  # blocks, then places in each: inputs and outputs
     small = cut(net, found, {"a": [0, 2], "b": [1, 2, 3]})
     assert (small.deep.groups, small.deep.in_channels, small.deep.out_channels) == (2, 2, 2)
     assert (small.wide.groups, small.wide.in_channels, small.wide.out_channels) == (3, 6, 9)
     assert torch.equal(small.b.weight, net.b.weight[2:, [0, 2]])
     assert cut(net, found, {"a": [1]}).deep.groups == 1
+    small = cut(net, found, keep := {"b": [1, 3], "b#2": [1], "wide": [0, 2]})
+    assert (small.wide.groups, small.wide.in_channels, small.wide.out_channels) == (2, 2, 4)
+    assert torch.equal(small.wide.weight, net.wide.weight[[3, 5, 9, 11]][:, [1]])
+    assert torch.equal(small.head.weight, net.head.weight[:, [3, 5, 9, 11]])
+    assert torch.allclose(small(IMAGE), mask(net, found, keep)(IMAGE), rtol=1e-4)
 
 
 def test_transposed_convolutions_have_their_dimensions_the_other_way_round():

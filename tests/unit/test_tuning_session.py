@@ -114,6 +114,16 @@ def test_a_folder_that_is_no_search_is_refused(tmp_path):
         continue_search(tmp_path / "none").__enter__()
 
 
+@pytest.mark.parametrize("changes", [{"space": 5}, {"trials": "many"}, {"experiment": {"name": "a"}}])
+def test_a_damaged_spec_is_refused(tmp_path, changes):
+    with begin_search(factory.document(), tmp_path / "run"):
+        pass
+    spec = yaml.safe_load((tmp_path / "run" / "spec.yaml").read_text())
+    (tmp_path / "run" / "spec.yaml").write_text(yaml.safe_dump({**spec, **changes}))
+    with pytest.raises(RequestError, match=r"spec\.yaml|settings"):
+        continue_search(tmp_path / "run").__enter__()
+
+
 def test_two_at_once_are_refused(tmp_path):
     with begin_search(factory.document(), tmp_path / "run"), pytest.raises(RequestError, match="Another driftlab"):
         continue_search(tmp_path / "run").__enter__()

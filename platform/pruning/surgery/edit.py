@@ -41,7 +41,9 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
     new = _order(groups, order)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
-        return tensor.index_select(dim, _source(ids, new).to(tensor.device))
+        for row in ids:
+            tensor = tensor.index_select(dim, _source(row, new).to(tensor.device))
+        return tensor
 
     return rebuild(model, groups, lambda state: _along_axes(state, groups, take))
 
@@ -68,7 +70,7 @@ def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dic
     stay = mark_kept(groups, keep)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
-        return tensor.index_select(dim, _where(stay[ids], tensor))
+        return tensor.index_select(dim, _where(stay[ids].all(0), tensor))
 
     return _along_axes(state, groups, take)
 
@@ -84,11 +86,11 @@ def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[st
     stay = mark_kept(groups, keep)
 
     def put(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
-        shape = [len(ids) if d == dim else size for d, size in enumerate(tensor.shape)]
-        return tensor.new_zeros(shape).index_copy(dim, _where(stay[ids], tensor), tensor)
+        shape = [ids.shape[1] if d == dim else size for d, size in enumerate(tensor.shape)]
+        return tensor.new_zeros(shape).index_copy(dim, _where(stay[ids].all(0), tensor), tensor)
 
     def kept(ids: Tensor) -> int:
-        return int(stay[ids].sum())
+        return int(stay[ids].all(0).sum())
 
     return _along_axes(delta, groups, put, size=kept)
 
@@ -139,7 +141,7 @@ def _silenced(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor
     gone = torch.zeros((1,) * tensor.dim(), dtype=torch.bool)
     kept = ~gone
     for dim in groups.dims[name]:
-        here = stay[groups.axes[name, dim]].view([-1 if d == dim else 1 for d in range(tensor.dim())])
+        here = stay[groups.axes[name, dim]].all(0).view([-1 if d == dim else 1 for d in range(tensor.dim())])
         if dim in read:
             gone = gone | ~here
         else:
@@ -151,7 +153,7 @@ def _along_axes(
     state: Mapping[str, Tensor],
     groups: Groups,
     act: Callable[[Tensor, int, Tensor], Tensor],
-    size: Callable[[Tensor], int] = len,
+    size: Callable[[Tensor], int] = lambda ids: ids.shape[1],
 ) -> dict[str, Tensor]:
     """Apply a function to every dimension of every tensor along which channels of groups lie."""
     changed = {}
@@ -186,19 +188,29 @@ def rebuild(
         for old in shared[name]:
             memo[id(old)] = nn.Parameter(own, old.requires_grad) if isinstance(old, nn.Parameter) else own
     rebuilt = copy.deepcopy(model, memo)
-    for module in rebuilt.modules():
+    first = {id(tensor): name for name, tensors in shared.items() for tensor in tensors}
+    for before, module in zip(model.modules(), rebuilt.modules(), strict=True):
+        if isinstance(before, _ConvNd) and before.groups > 1:
+            assert isinstance(module, _ConvNd)
+            name = first[id(before.weight)]
+            if module.weight.shape != before.weight.shape:
+                module.groups = len(change({name: _blocks(before)})[name].unique())
         _describe(module)
     return rebuilt
+
+
+def _blocks(conv: _ConvNd) -> Tensor:
+    """Number the block of every weight of a grouped convolution."""
+    blocks = torch.arange(conv.groups).repeat_interleave(len(conv.weight) // conv.groups)
+    return blocks.view(-1, *(1,) * (conv.weight.dim() - 1)).expand(conv.weight.shape)
 
 
 def _describe(module: nn.Module) -> None:
     """Set a layer's numbers of channels to those of its weights."""
     weight: Any = getattr(module, "weight", None)
     if isinstance(module, _ConvTransposeNd):
-        module.groups = max(1, len(weight) * module.groups // module.in_channels)  # a block is one unit
         module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
     elif isinstance(module, _ConvNd):
-        module.groups = max(1, len(weight) * module.groups // module.out_channels)
         module.in_channels, module.out_channels = weight.shape[1] * module.groups, weight.shape[0]
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = weight.shape

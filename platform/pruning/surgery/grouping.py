@@ -48,7 +48,7 @@ class Groups:
 
     members: Mapping[str, Group]
     fixed: Mapping[str, str]  # layers whose channels can be neither removed nor moved, and why
-    axes: Mapping[Place, Tensor]  # the channel at each place along a tensor's dimension, STAYS for none
+    axes: Mapping[Place, Tensor]  # [1 or 2, size]: the channels that a place along a tensor's dimension needs, or STAYS
     reads: frozenset[Place]  # the dimensions along which a tensor reads channels
 
     @cached_property
@@ -87,9 +87,9 @@ def groups(
         found, numbers = _collect(trace)
         keep = {name: np.flatnonzero(np.arange(size) % 3 != 1) for name, size in found.sizes.items() if size > 2}
         trial, error = run(edit.cut(model, found, keep), example, passes, leaves)
-        remaining = np.flatnonzero(edit.mark_kept(found, keep).numpy()[numbers[:ran]])
+        remaining = np.flatnonzero(edit.mark_kept(found, keep).numpy()[numbers[:, :ran]].all(axis=0))
         layer, labels = _clash(trace, trial, remaining)
-        clashing = [group for group in found.members.values() if group.has(numbers[labels]).any()]
+        clashing = [group for group in found.members.values() if group.has(numbers[:, labels]).any()]
         if not clashing and (error is not None or trial.labels != len(remaining)):
             if any(each.training for each in passes):  # such as one that skips layers at random
                 trace, passes = _first(model, example, [each for each in passes if not each.training], leaves)
@@ -104,7 +104,7 @@ def groups(
             return found
         insists = trace.pin(reason)
         for group in clashing:
-            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers))), insists)
+            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers).any(axis=0))), insists)
 
 
 def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None) -> tuple[Trace, list[Pass]]:
@@ -119,23 +119,52 @@ def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves
 
 
 def _collect(trace: Trace) -> tuple[Groups, Ids]:
-    """Sort the channels into groups and number them, label by label."""
-    same = _classes(trace)
+    """Sort the channels into groups and number them, label by label.
+
+    A grouped convolution can lose whole blocks, and the same place in every block. Its channels are in a group for
+    each, and stay while both do: what is left is again some blocks of equal size.
+    """
+    members: dict[str, Group] = {}
+    ways = [_number(trace, trace.blocks, members)]
+    if trace.evenly:
+        ways.append(_number(trace, trace.evenly, members, torch.cat(trace.evenly, dim=1).unique().numpy()))
+    numbers = np.stack([number for number, _ in ways])
+    axes = {place: torch.from_numpy(numbers[:, labels.numpy()]) for place, labels in trace.axes.items()}
+    axes = {place: _short(found) for place, found in axes.items() if bool((found != STAYS).any())}
+    fixed = {layer: why for layer, why in ways[0][1].items() if all(layer in reasons for _, reasons in ways)}
+    return Groups(members, fixed, axes, frozenset(trace.reads & axes.keys())), numbers
+
+
+def _short(channels: Tensor) -> Tensor:
+    """Drop a second row that says nothing."""
+    return channels[:1] if bool((channels[1:] == STAYS).all()) else channels
+
+
+def _number(
+    trace: Trace, pairs: list[Tensor], members: dict[str, Group], only: Ids | None = None
+) -> tuple[Ids, dict[str, str]]:
+    """Number the channels in one way of cutting, after those of `members`, to which their groups are added.
+
+    With `only` given, groups of other labels are left out, and those of one channel. Returns the number of each label,
+    and the layers whose channels must stay, with the reason.
+    """
+    same = _classes(trace.labels, [*trace.united, *pairs])
     fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
     axes = {place: same[labels.numpy()] for place, labels in trace.axes.items()}
     makers = {place: axes[place] for place in trace.makes}
-    made = np.unique(np.concatenate([np.empty(0, np.int64), *makers.values()])).tolist()
-    number, members, first = np.full(len(same), STAYS), dict[str, Group](), 0
-    for channels in _alike([channel for channel in made if channel not in fixed], axes):
+    made = np.unique(np.concatenate([np.empty(0, np.int64), *makers.values()]))
+    made = made if only is None else np.intersect1d(made, same[only])
+    number, first = np.full(len(same), STAYS), sum(group.size for group in members.values())
+    for channels in _alike([channel for channel in made.tolist() if channel not in fixed], axes):
+        if only is not None and len(channels) == 1:
+            continue
         layers = tuple(dict.fromkeys(layer_of(place) for place, found in makers.items() if channels[0] in found))
         name = _free_name(layers[0], members)
         members[name] = Group(name, len(channels), first, layers)
         number[channels] = np.arange(first, first + len(channels))
         first += len(channels)
     reasons = {layer_of(place): fixed[c] for place, found in makers.items() for c in found.tolist() if c in fixed}
-    numbered = {place: torch.from_numpy(number[channels]) for place, channels in axes.items()}
-    numbered = {place: channels for place, channels in numbered.items() if bool((channels != STAYS).any())}
-    return Groups(members, reasons, numbered, frozenset(trace.reads & numbered.keys())), number[same]
+    return number[same], reasons
 
 
 def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
@@ -152,10 +181,10 @@ def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
     return list(alike.values())
 
 
-def _classes(trace: Trace) -> Ids:
+def _classes(labels: int, united: list[Tensor]) -> Ids:
     """Return the class of every label, numbered in the order of their first labels."""
-    pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *trace.united], dim=1).numpy()
-    graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(trace.labels, trace.labels))
+    pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *united], dim=1).numpy()
+    graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(labels, labels))
     _, classes = connected_components(graph, directed=False)
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)

@@ -83,8 +83,13 @@ def spread(labels: Tensor, dim: int, shape: torch.Size) -> Tensor:
     return labels.view([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
+def pairs(some: Tensor, others: Tensor) -> Tensor:
+    """Pair the labels that meet, [2, n]."""
+    return torch.stack([side.reshape(-1) for side in torch.broadcast_tensors(some, others)])
+
+
 def convolve(call: TorchCall) -> list[Tensor]:
-    """Read the input's channels and make new ones; a block of a grouped convolution is one unit."""
+    """Read the input's channels and make new ones."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     transposed = "transpose" in call.name
     groups = call.given(6, "groups", 1)
@@ -93,13 +98,27 @@ def convolve(call: TorchCall) -> list[Tensor]:
     if groups > 1:
         call.trace.bind(weight, 0, inputs) if transposed else None
         outputs = call.trace.fresh(call.made[0].shape[channel]) if transposed else call.trace.make(weight, 0)
-        blocks = torch.cat([inputs.view(groups, -1), outputs.view(groups, -1)], dim=1)
-        call.trace.unite(blocks[:, :1], blocks[:, 1:])
+        _divide(call, weight, inputs.view(groups, -1), outputs.view(groups, -1), transposed)
     else:
         call.trace.read(weight, 0 if transposed else 1, inputs)
         outputs = call.trace.make(weight, 1 if transposed else 0)
     call.trace.bind(bias, 0, outputs)
     return [spread(outputs, channel, call.made[0].shape)]
+
+
+def _divide(call: TorchCall, weight: Tensor, inputs: Tensor, outputs: Tensor, transposed: bool) -> None:
+    """Record how a grouped convolution can lose channels, [blocks, places]: as whole blocks, and the same in each.
+
+    A transposed one loses whole blocks alone.
+    """
+    both = torch.cat([inputs, outputs], dim=1)
+    if transposed or both.shape[1] == 2:
+        call.trace.unite(both[:, :1], both[:, 1:])
+        return
+    places = call.trace.fresh(inputs.shape[1])
+    call.trace.read(weight, 1, places)
+    call.trace.blocks.append(pairs(both[:, :1], both[:, 1:]))
+    call.trace.evenly += [pairs(places, inputs), pairs(outputs[:1], outputs)]
 
 
 def project(call: TorchCall) -> list[Tensor]:

@@ -63,6 +63,8 @@ class Trace:
     labels: int = 0  # their number
     fixed: dict[int, str] = field(default_factory=dict)  # labels of channels that must stay, and why
     united: list[Tensor] = field(default_factory=list)  # pairs of labels, each [2, n]
+    blocks: list[Tensor] = field(default_factory=list)  # pairs where grouped convolutions lose whole blocks,
+    evenly: list[Tensor] = field(default_factory=list)  # and where they lose the same place in every block
     axes: dict[Place, Tensor] = field(default_factory=dict)
     reads: set[Place] = field(default_factory=set)  # dimensions along which a tensor reads channels
     makes: list[Place] = field(default_factory=list)  # dimensions along which a tensor makes channels, in running order
@@ -89,7 +91,7 @@ class Trace:
 
     def unite(self, some: Tensor, others: Tensor) -> None:
         """Record that two sets of labels are the same channels."""
-        self.united.append(torch.stack([side.reshape(-1) for side in torch.broadcast_tensors(some, others)]))
+        self.united.append(rules.pairs(some, others))
 
     def view(self, tensor: Tensor) -> TensorView | None:
         """Return the view that a tensor is of the model's own ones; None for a computed tensor."""
