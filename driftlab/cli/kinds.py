@@ -9,12 +9,16 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import unknown_name
 from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.parameters import Parameter, parameters_of
 
+if TYPE_CHECKING:
+    from driftlab.datasets.parameters import AnyParameter
+
+FEW = 6  # values of a parameter, which are shown beside it
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -131,17 +135,20 @@ def _workload(name: str) -> Entry:
     from driftlab.datasets.catalogue import find_workload
 
     workload = find_workload(name)
-    facts = tuple(
-        {
-            "parameter": key,
-            "default": "the street's" if one.default is None else one.default,
-            "from": one.low,
-            "to": one.high,
-            "meaning": one.summary,
-        }
-        for key, one in workload.parameters.items()
-    )
+    facts = tuple({"parameter": key, **_limits(one)} for key, one in workload.parameters.items())
     return Entry("workloads", name, workload.summary, facts or _file_facts(name))
+
+
+def _limits(one: AnyParameter) -> dict[str, Any]:
+    """Say what a parameter of a workload is by default, and what it may be."""
+    from driftlab.datasets.parameters import ChoiceParameter
+
+    default: Any
+    if isinstance(one, ChoiceParameter):
+        listed = f": {', '.join(map(str, one.allowed))}" if len(one.allowed) <= FEW else ""
+        return {"default": ", ".join(map(str, one.default)), "from": "", "to": "", "meaning": f"{one.summary}{listed}"}
+    default = "the street's" if one.default is None else one.default
+    return {"default": default, "from": one.low, "to": one.high, "meaning": one.summary}
 
 
 def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
