@@ -27,11 +27,24 @@ def open_domains(request: StreamRequest, open_base: Callable[[], Stream]) -> Dom
             f"Workload '{request.name}' has no frames to judge by: adapt_s is {params['adapt_s']:g}, "
             f"allowed is less than domain_s, which is {params['domain_s']:g}."
         )
+    order = Order(params["order"][0], domains_of(params["shifts"], params["severities"]), stretch, request.seed)
+    return DomainStream(
+        request.name, _ordered(request.name, base, order, adapt, params["delta"]), order, adapt, request.seed
+    )
+
+
+def _ordered(name: str, base: Stream, order: Order, adapt: int, delta: float) -> Stream:
+    """Let domains choose the pictures of a set; another stream shows what it shows."""
     if isinstance(base, Slides):
         plain = {one.name: getattr(base, one.name) for one in fields(base)}
-        base = DomainSlides(**plain, stretch=stretch, adapt=adapt)
-    order = Order(params["order"][0], domains_of(params["shifts"], params["severities"]), stretch, request.seed)
-    return DomainStream(request.name, base, order, adapt, request.seed)
+        return DomainSlides(**plain, order=order, adapt=adapt, delta=delta)
+    picking = [shift for shift, _ in order.domains if SHIFTS[shift].picks]
+    if picking or delta:
+        what = f"shifts holds {picking[0]}" if picking else f"delta is {delta:g}"
+        raise RequestError(
+            f"Workload '{name}' cannot choose what it shows, and {what}; the pictures of domains:set:… can be chosen."
+        )
+    return base
 
 
 def domains_of(shifts: Sequence[str], severities: Sequence[int]) -> tuple[Domain, ...]:

@@ -18,6 +18,7 @@ from driftlab.platform.core.parameters import Parameter, parameters_of
 if TYPE_CHECKING:
     from driftlab.datasets.parameters import AnyParameter
 
+SIDES_PX = (32, 224)  # of pictures for which a shift's constants are shown
 FEW = 6  # values of a parameter, which are shown beside it
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -167,6 +168,29 @@ def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
     )
 
 
+def _shifts() -> dict[str, str]:
+    from driftlab.datasets.domains.names import SHIFTS
+
+    return {name: f"{shift.group}: {shift.summary}" for name, shift in SHIFTS.items()}
+
+
+def _shift(name: str) -> Entry:
+    from driftlab.datasets.domains.constants import BACKGROUND, constants_of
+    from driftlab.datasets.domains.names import ANGLES, SEVERITIES, SHARES, SHIFTS
+
+    if name not in SHIFTS:
+        raise unknown_name("shift", name, SHIFTS)
+    own = {"rotation": ANGLES, "background": BACKGROUND, "subpopulation": SHARES}
+    shift, rows = SHIFTS[name], []
+    for severity in SEVERITIES if shift.graded else ():
+        values = (
+            [(own[name][severity - 1],)] * 2 if name in own else [constants_of(name, severity, n) for n in SIDES_PX]
+        )
+        small, large = (", ".join(f"{value:g}" for value in row) for row in values)
+        rows.append({"severity": severity, "at 32 pixels": small, "at 224 pixels": large})
+    return Entry("shifts", name, shift.summary, tuple(rows), page=_page(name))
+
+
 def _devices() -> dict[str, str]:
     from driftlab.platform.world.hardware import HARDWARE
 
@@ -298,6 +322,7 @@ KINDS: Mapping[str, Kind] = {
     "systems": Kind(_systems, _system),
     **{family: _family(family) for family in FAMILIES},
     "workloads": Kind(_workloads, _workload),
+    "shifts": Kind(_shifts, _shift),
     "devices": Kind(_devices, _device),
     "links": Kind(_links, _link),
     "networks": Kind(_networks, _network),

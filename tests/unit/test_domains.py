@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -34,12 +35,12 @@ class TestOrders:
         rounds = [shown[start : start + 9] for start in range(0, 36, 9)]
         assert all(sorted(one) == list(range(9)) for one in rounds)
         assert (len({tuple(one) for one in rounds}) == 1) == (kind == "recurring")
-        inside = [(a // 3, b // 3) for one in rounds for a, b in zip(one, one[1:], strict=False)]
+        inside = [(a // 3, b // 3) for one in rounds for a, b in itertools.pairwise(one)]
         assert all(a != b for a, b in inside)
 
     def test_rounds_do_not_meet_at_one_shift(self):
         shown = [order("interleaved").domain_at(4 * k) // 3 for k in range(90)]
-        assert all(a != b for a, b in zip(shown, shown[1:], strict=False))
+        assert all(a != b for a, b in itertools.pairwise(shown))
 
     def test_severities_rise_and_fall(self):
         shown = [order("gradual").domain_at(4 * k) for k in range(15)]
@@ -89,6 +90,32 @@ class TestStream:
         assert np.array_equal(frames.classes == NO_CLASS, adapt)
         seen = [{image.tobytes() for image in frames.images[rows]} for rows in (adapt, ~adapt)]
         assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once
+
+    def test_a_subpopulation_is_the_darkest_part_of_each_class(self):
+        stream = opened(shifts=["subpopulation"], severities=[5], duration_s=300.0)
+        frames, every = (
+            stream.at(np.arange(1200) / 4),
+            opened(shifts=["clean"], duration_s=300.0).at(np.arange(1000) / 4),
+        )
+        light = [one.images.mean(axis=(1, 2, 3)) for one in (frames, every)]
+        assert len({image.tobytes() for image in frames.images}) == 200  # a fifth of 1000
+        for kind in (0, 1):
+            dark, full = light[0][frames.classes == kind], light[1][every.classes == kind]
+            assert dark.max() <= np.quantile(full, 0.21)
+
+    def test_labels_are_correlated_as_the_dirichlet_says(self):
+        shown = [
+            opened("domains:set:signs/vc", delta=delta, duration_s=300.0).at(np.arange(1000) / 4)
+            for delta in (0.0, 0.1)
+        ]
+        same = [(one.classes[1:] == one.classes[:-1]).mean() for one in shown]
+        assert same[0] < 0.2 and same[1] > 0.85
+        assert np.array_equal(*(np.bincount(one.classes) for one in shown))  # the same pictures in another order
+
+    @pytest.mark.parametrize("changes", [{"delta": 0.1}, {"shifts": ["subpopulation"]}])
+    def test_only_pictures_of_a_set_can_be_chosen(self, changes):
+        with pytest.raises(RequestError, match="domains:set"):
+            opened("domains:signs/town", **changes)
 
     def test_labels_of_frames_to_adapt_on_are_unknown(self):
         stream = opened("domains:streets/driving_la", adapt_s=1.0, shifts=["inversion"])
