@@ -34,6 +34,7 @@ class ChoiceParameter:
     allowed: tuple[Choice, ...]
     summary: str
     many: bool = True
+    prefix: str = ""  # values that begin with it are allowed too, and checked where they are used
 
 
 AnyParameter = StreamParameter | ChoiceParameter
@@ -80,7 +81,8 @@ def _choice_faults(key: str, value: object, known: ChoiceParameter) -> list[str]
     if not listed or (len(listed) > 1 and not known.many):
         return [f"{key} is {quoted(value)}, allowed {'is a list' if known.many else 'is one'} of {_names(known)}"]
     faults = [f"{key} holds {quoted(one)} twice" for one in dict.fromkeys(listed) if listed.count(one) > 1]
-    unknown = [one for one in dict.fromkeys(map(repr, listed)) if one not in set(map(repr, known.allowed))]
+    named = [one for one in listed if not (known.prefix and str(one).startswith(known.prefix))]
+    unknown = [one for one in dict.fromkeys(map(repr, named)) if one not in set(map(repr, known.allowed))]
     return faults + [str(unknown_name(f"value of {key}", one.strip("'"), _texts(known))).rstrip(".") for one in unknown]
 
 

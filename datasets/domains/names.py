@@ -50,6 +50,16 @@ _SHIFTS = (
     Shift("subpopulation", "own", "of each class its darkest pictures alone", picks=True),
 )
 SHIFTS: Mapping[str, Shift] = MappingProxyType({shift.name: shift for shift in _SHIFTS})
+SET_PREFIX = "set:"  # of a shift that is another labelled set
+
+
+def shift_of(name: str) -> Shift:
+    """Look up a shift; another labelled set is one too."""
+    if name.startswith(SET_PREFIX):
+        return Shift(name, "set", "pictures of another set, of the classes that both have", graded=False, picks=True)
+    return SHIFTS[name]
+
+
 THIRTY = (  # with three severities each, thirty domains
     "gaussian_noise",
     "impulse_noise",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.domains.names import SHARES, SHIFTS
-from driftlab.datasets.domains.orders import Order
-from driftlab.datasets.labelled import Pictures, open_set
+from driftlab.datasets.domains.names import SET_PREFIX, SHARES, shift_of
+from driftlab.datasets.domains.orders import Domain, Order
+from driftlab.datasets.labelled import Pictures, class_names, open_set
 from driftlab.datasets.slides import Rows, Slides
+from driftlab.errors import RequestError
 
 MAX_PICTURES = 5000  # of a set's test part, however long the stream is: a longer stream begins like a shorter one
 MAX_DRAWS, LEAST = 50, 10  # of chunks of correlated labels, and pictures that each should hold
+ALIASES = {"automobile": "car", "aeroplane": "airplane", "motorcycle": "motorbike"}
+Pool = tuple[int, int, int]  # part, number of the set, and severity of the sub-population
 _MAX_PASSES = 8  # orders that are kept
 
 
@@ -33,19 +37,33 @@ class DomainSlides(Slides):
         """Return the picture that each frame shows; no picture is shown both to adapt on and to judge by."""
         return np.array([self._row(int(number)) for number in numbers], np.int64)
 
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the base set; another set without any of them is refused."""
+        own = super().classes
+        for name in self._others:
+            theirs = class_names(name, size=self.size)
+            if not shared_classes(own, theirs):
+                raise RequestError(
+                    f"Labelled sets '{self.labelled}' and '{name}' share no class: {', '.join(own[:5])}… and "
+                    f"{', '.join(theirs[:5])}…; take sets of the same classes."
+                )
+        return own
+
     def _row(self, number: int) -> int:
         turn, place = divmod(number, self.order.frames)
         domain = self.order.domains[self.order.domain_at(number)]
-        severity = domain.severity if SHIFTS[domain.shift].picks else 0
+        source = self._others.index(_set_of(domain)) + 1 if domain.shift.startswith(SET_PREFIX) else 0
+        severity = domain.severity if shift_of(domain.shift).picks and not source else 0
         if place < self.adapt:
-            return self._nth((0, severity), turn * self.adapt + place)
-        return self._nth((1, severity), turn * (self.order.frames - self.adapt) + place - self.adapt)
+            return self._nth((0, source, severity), turn * self.adapt + place)
+        return self._nth((1, source, severity), turn * (self.order.frames - self.adapt) + place - self.adapt)
 
-    def _nth(self, pool: tuple[int, int], count: int) -> int:
+    def _nth(self, pool: Pool, count: int) -> int:
         turn, place = divmod(count, len(self._pool(pool)))
         return int(self._pass(pool, turn)[place])
 
-    def _pass(self, pool: tuple[int, int], turn: int) -> Rows:
+    def _pass(self, pool: Pool, turn: int) -> Rows:
         """Order the pictures of a pool for one pass over it."""
         key = (*pool, turn)
         if key not in self._passes:
@@ -57,34 +75,79 @@ class DomainSlides(Slides):
             self._passes[key] = own[order]
         return self._passes[key]
 
-    def _pool(self, pool: tuple[int, int]) -> Rows:
-        """Return the pictures of a part, or its sub-population of a severity: the darkest ones of each class."""
+    def _pool(self, pool: Pool) -> Rows:
+        """Return the pictures of a part of a set, or its sub-population of a severity: the darkest of each class."""
         if pool not in self._pools:
-            part, severity = pool
-            own, (images, classes) = self._parts[part], self._pictures
+            part, source, severity = pool
+            own, (images, classes) = self._parts[source][part], self._pictures
             dark = np.lexsort((images[own].mean(axis=(1, 2, 3)), classes[own]))
             ranks, counts = rank_in_class(classes[own][dark])
             self._pools[pool] = own[dark[ranks < np.ceil(SHARES[severity - 1] * counts)]] if severity else own
         return self._pools[pool]
 
     @cached_property
-    def _passes(self) -> dict[tuple[int, int, int], Rows]:
+    def _passes(self) -> dict[tuple[int, ...], Rows]:
         return {}
 
     @cached_property
-    def _pools(self) -> dict[tuple[int, int], Rows]:
+    def _pools(self) -> dict[Pool, Rows]:
         return {}
 
     @cached_property
-    def _parts(self) -> tuple[Rows, Rows]:
-        count = len(self._pictures.images)
-        first = min(max(round(count * self.adapt / self.order.frames), 1), count - 1) if self.adapt else 0
-        order = np.random.default_rng([self.seed, 45]).permutation(count)
-        return order[:first], order[first:]
+    def _parts(self) -> list[tuple[Rows, Rows]]:
+        """Split the pictures of each set: those to adapt on, and those to judge by."""
+        parts = []
+        for source in range(len(self._others) + 1):
+            own = np.flatnonzero(self._sources == source)
+            share = round(len(own) * self.adapt / self.order.frames)
+            first = min(max(share, 1), len(own) - 1) if self.adapt else 0
+            order = own[np.random.default_rng([self.seed, 45]).permutation(len(own))]
+            parts.append((order[:first], order[first:]))
+        return parts
+
+    @cached_property
+    def _others(self) -> list[str]:
+        """List the other sets that are domains."""
+        names = (_set_of(domain) for domain in self.order.domains if domain.shift.startswith(SET_PREFIX))
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def _sets(self) -> list[Pictures]:
+        """Open the test parts of all sets; of other ones, pictures of classes that the base has, by its numbers."""
+        found = [open_set(self.labelled, size=self.size, counts=MAX_PICTURES).test]
+        for name in self._others:
+            other = open_set(name, size=self.size, counts=MAX_PICTURES)
+            numbers = shared_classes(self.classes, other.classes)
+            kept = np.isin(other.test.classes, list(numbers))
+            classes = np.array([numbers[int(kind)] for kind in other.test.classes[kept]], np.int64)
+            found.append(Pictures(other.test.images[kept], classes))
+        return found
+
+    @cached_property
+    def _sources(self) -> Rows:
+        """Return the number of the set that each picture is of."""
+        return np.repeat(np.arange(len(self._sets)), [len(one.classes) for one in self._sets])
 
     @cached_property
     def _pictures(self) -> Pictures:
-        return open_set(self.labelled, size=self.size, counts=MAX_PICTURES).test
+        images, classes = zip(*self._sets, strict=True)
+        return Pictures(np.concatenate(images), np.concatenate(classes))
+
+
+def _set_of(domain: Domain) -> str:
+    return domain.shift.removeprefix(SET_PREFIX)
+
+
+def shared_classes(own: Sequence[str], theirs: Sequence[str]) -> dict[int, int]:
+    """Map the classes of another set to those of the same name, by number; sets spell some names differently."""
+    known = {_spelled(name): number for number, name in enumerate(own)}
+    return {number: known[name] for number, name in enumerate(map(_spelled, theirs)) if name in known}
+
+
+def _spelled(name: str) -> str:
+    """Spell a class in one way: MNIST calls a digit '3 - three', and DomainNet writes underscores."""
+    plain = name.lower().partition(" - ")[0].replace("_", " ").strip()
+    return ALIASES.get(plain, plain)
 
 
 def rank_in_class(classes: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:

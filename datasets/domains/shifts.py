@@ -12,7 +12,7 @@ import numpy.typing as npt
 from driftlab.datasets.domains import blurs, digital, noise, weather
 from driftlab.datasets.domains.canvas import Floats, plasma
 from driftlab.datasets.domains.constants import BACKGROUND, Row, constants_of
-from driftlab.datasets.domains.names import ANGLES, SHIFTS
+from driftlab.datasets.domains.names import ANGLES, shift_of
 from driftlab.datasets.domains.orders import Domain
 
 Pixels = npt.NDArray[np.uint8]
@@ -50,7 +50,7 @@ CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
 
 def shifted(picture: Pixels, domain: Domain, rng: np.random.Generator) -> Pixels:
     """Return a shifted picture, rounded to bytes."""
-    if domain.shift == "clean" or SHIFTS[domain.shift].picks:
+    if domain.shift == "clean" or shift_of(domain.shift).picks:
         return picture
     drawn = _drawn(picture / 255, domain, rng)
     return np.clip(np.rint(drawn * 255), 0, 255).astype(np.uint8)

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.domains.names import SHIFTS
+from driftlab.datasets.domains.names import shift_of
 from driftlab.datasets.domains.orders import Order
 from driftlab.datasets.domains.shifts import shifted, turn
 from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames, Stream, Times, frame_number
@@ -67,9 +67,9 @@ class DomainStream:
             shown = self.order.domains[domain]
             rng = np.random.Generator(np.random.SFC64([self.seed, 41, number]))
             images[row] = shifted(images[row], shown, rng)
-            if SHIFTS[shown.shift].turns and labels is not None:
+            if shift_of(shown.shift).turns and labels is not None:
                 labels[row] = turned_labels(labels[row], shown.severity)
-            if SHIFTS[shown.shift].turns and boxes is not None:
+            if shift_of(shown.shift).turns and boxes is not None:
                 boxes[row] = turned_boxes(boxes[row], self.size, shown.severity)
         moved = None if boxes is None else tuple(boxes)
         found = replace(plain, images=images, scenes=np.array(domains, np.int32), labels=labels, boxes=moved)

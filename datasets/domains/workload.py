@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from driftlab.datasets.domains.names import SEVERITIES, SHIFTS
+from driftlab.datasets.domains.names import SEVERITIES, shift_of
 from driftlab.datasets.domains.orders import Domain, Order
 from driftlab.datasets.domains.pictures import DomainSlides
 from driftlab.datasets.domains.stream import DomainStream
@@ -38,7 +38,7 @@ def _ordered(name: str, base: Stream, order: Order, adapt: int, delta: float) ->
     if isinstance(base, Slides):
         plain = {one.name: getattr(base, one.name) for one in fields(base)}
         return DomainSlides(**plain, order=order, adapt=adapt, delta=delta)
-    picking = [shift for shift, _ in order.domains if SHIFTS[shift].picks]
+    picking = [shift for shift, _ in order.domains if shift_of(shift).picks]
     if picking or delta:
         what = f"shifts holds {picking[0]}" if picking else f"delta is {delta:g}"
         raise RequestError(
@@ -52,5 +52,5 @@ def domains_of(shifts: Sequence[str], severities: Sequence[int]) -> tuple[Domain
     return tuple(
         Domain(name, severity)
         for name in shifts
-        for severity in (sorted(severities) if SHIFTS[name].graded else SEVERITIES[:1])
+        for severity in (sorted(severities) if shift_of(name).graded else SEVERITIES[:1])
     )

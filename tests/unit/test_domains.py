@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.domains.orders import ORDERS, Domain, Order, spread
@@ -111,6 +112,37 @@ class TestStream:
         same = [(one.classes[1:] == one.classes[:-1]).mean() for one in shown]
         assert same[0] < 0.2 and same[1] > 0.85
         assert np.array_equal(*(np.bincount(one.classes) for one in shown))  # the same pictures in another order
+
+    def test_another_set_is_a_domain_of_the_classes_that_both_have(self, tmp_path):
+        rng = np.random.default_rng(0)
+        for part, kind, level in (
+            ("train", "3 - three", 60),
+            ("test", "3 - three", 90),
+            ("test", "7", 120),
+            ("test", "dog", 30),
+        ):
+            place = tmp_path / part / kind
+            place.mkdir(parents=True)
+            for number in range(6):
+                pixels = rng.integers(level, level + 9, (20, 20, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(place / f"{number}.png")
+        (tmp_path / "train" / "7").mkdir()
+        (tmp_path / "train" / "dog").mkdir()
+        for name in ("7", "dog"):
+            Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "train" / name / "0.png")
+        other = f"set:images:{tmp_path}"
+        stream = opened("domains:set:digits", shifts=["clean", other], adapt_s=2.0, order="recurring", duration_s=40.0)
+        frames = stream.at(np.arange(160) / 4)
+        shown = frames.scenes == 1
+        light = frames.images.mean(axis=(1, 2, 3))
+        judged = shown & (frames.classes != NO_CLASS)
+        assert set(frames.classes[judged]) <= {3, 7} and len(set(frames.classes[~shown])) == 11
+        assert all((light[n] > 105) == (frames.classes[n] == 7) for n in np.flatnonzero(judged))
+        assert light[shown].min() > 80  # no dog
+
+    def test_a_set_without_common_classes_is_refused(self):
+        with pytest.raises(RequestError, match="share no class"):
+            assert opened("domains:set:digits", shifts=["set:signs/vg"]).classes
 
     @pytest.mark.parametrize("changes", [{"delta": 0.1}, {"shifts": ["subpopulation"]}])
     def test_only_pictures_of_a_set_can_be_chosen(self, changes):
