@@ -25,6 +25,7 @@ from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
 VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, _FOLDER = "video:", "set:", "domains:", "FOLDER"
+CITYSCAPES_PREFIX = "cityscapes:"
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
 MAX_FPS = 240.0
 
@@ -146,6 +147,15 @@ def _open_slides(request: StreamRequest) -> Stream:
     return Slides(request.name, labelled, size, request.fps, request.duration_s, request.seed)
 
 
+def _open_cityscapes(request: StreamRequest) -> Stream:
+    from driftlab.datasets.cityscapes import CityscapesStream
+
+    folder = Path(request.name.removeprefix(CITYSCAPES_PREFIX)).expanduser()
+    found = CityscapesStream(request.name, folder, (request.height, request.width), request.fps, request.duration_s)
+    _ = found.pictures  # a folder that is laid out otherwise is refused here, not in the middle of a run
+    return found
+
+
 def _open_domains(request: StreamRequest) -> Stream:
     from driftlab.datasets.domains.workload import open_domains
 
@@ -198,6 +208,11 @@ def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
     )
 
 
+_CITYSCAPES = Workload(
+    name=f"{CITYSCAPES_PREFIX}{_FOLDER}",
+    summary="The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
+    opener=_open_cityscapes,
+)
 _DOMAINS = Workload(
     name=f"{DOMAINS_PREFIX}WORKLOAD",
     summary="Any other workload shifted, domain after domain, such as domains:set:digits.",
@@ -257,6 +272,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             for name, source in _named_sets()
         },
         _VIDEO.name: _VIDEO,
+        _CITYSCAPES.name: _CITYSCAPES,
         _DOMAINS.name: _DOMAINS,
     }
 )
@@ -269,6 +285,8 @@ def find_workload(name: str) -> Workload:
     """
     if name.startswith(VIDEO_PREFIX):
         return _VIDEO
+    if name.startswith(CITYSCAPES_PREFIX):
+        return replace(_CITYSCAPES, name=name)
     if name.startswith(DOMAINS_PREFIX) and name != _DOMAINS.name:
         return _in_domains(name)
     kept = f"{':'.join(name.split(':')[:2])}:{_FOLDER}"

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from driftlab.datasets.catalogue import find_workload, open_stream
+from driftlab.datasets.frames import IGNORE
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError
 
@@ -104,3 +106,43 @@ class TestDomainFolders:
         (tmp_path / "sketch_train.txt").write_text("sketch/cat/999.png 2\n")
         with pytest.raises(DataError, match=r"sketch_train\.txt lists 'sketch/cat/999\.png'"):
             open_set(f"domain:{tmp_path / 'sketch'}")
+
+
+class TestStreetsOfCities:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """Two cities of two pictures: road below, sky above, and a strip of what the streets do not have."""
+        for city, count in (("aachen", 2), ("ulm", 1)):
+            for number in range(count):
+                image, labels = np.zeros((64, 128, 3), np.uint8), np.full((64, 128), 7, np.uint8)
+                image[..., number], labels[:24], labels[24:32] = 200, 23, 33
+                for kind, end, pixels in (("leftImg8bit", "leftImg8bit", image), ("gtFine", "gtFine_labelIds", labels)):
+                    place = tmp_path / kind / "val" / city
+                    place.mkdir(parents=True, exist_ok=True)
+                    Image.fromarray(pixels).save(place / f"{city}_{number:06d}_000019_{end}.png")
+        return tmp_path
+
+    def test_pictures_follow_city_after_city_with_the_classes_of_the_streets(self, folder):
+        stream = open_stream(f"cityscapes:{folder}", seed=0, height=32, width=64, fps=2, duration_s=4)
+        frames = stream.at(np.arange(8) / 2)
+        assert frames.scenes.tolist() == [0, 0, 1, 0, 0, 1, 0, 0] and stream.changes_s() == (1.0, 1.5, 2.5, 3.0)
+        road, sky = stream.classes.index("road"), stream.classes.index("sky")
+        assert frames.labels[0, :, 5].tolist() == [sky] * 12 + [IGNORE] * 4 + [road] * 16
+        assert frames.images[:2].mean(axis=(1, 2)).argmax(axis=1).tolist() == [0, 1]
+
+    def test_domains_shift_it_like_any_street(self, folder):
+        size = {"height": 32, "width": 64, "fps": 2, "duration_s": 40}
+        stream = open_stream(f"domains:cityscapes:{folder}", seed=0, **size, shifts=["rotation"], severities=[5])
+        assert find_workload(stream.name).family == "streets" and (stream.at([0.0]).labels == IGNORE).mean() > 0.2
+
+    def test_what_is_missing_is_named(self, folder, tmp_path):
+        size = {"seed": 0, "height": 32, "width": 64, "fps": 2, "duration_s": 4}
+        with pytest.raises(DataError, match="leftImg8bit/val/CITY"):
+            open_stream(f"cityscapes:{tmp_path}/nowhere", **size)
+        picture = next((folder / "leftImg8bit" / "val" / "ulm").iterdir())
+        picture.write_bytes(b"no picture")
+        with pytest.raises(DataError, match=picture.name):
+            open_stream(f"cityscapes:{folder}", **size).at([1.0])
+        next((folder / "gtFine" / "val" / "ulm").iterdir()).unlink()
+        with pytest.raises(DataError, match="ulm_000000_000019_gtFine_labelIds"):
+            open_stream(f"cityscapes:{folder}", **size)
