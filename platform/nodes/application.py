@@ -17,7 +17,7 @@ from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
-from driftlab.platform.nodes.detecting import Detector
+from driftlab.platform.nodes.detecting import DomainDetector
 from driftlab.platform.nodes.following import Following
 from driftlab.platform.nodes.noticing import Noticing
 from driftlab.platform.nodes.pace import Pace
@@ -56,7 +56,7 @@ class Application:
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
         self._following: Following | None = None  # if it learns on the stream
-        self._detector: Detector | None = None  # if it finds out by itself where domains begin
+        self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
         self._run(Budget(), 0)
 
@@ -151,7 +151,7 @@ class Application:
         self._cost = self._spec.cost if known else count_cost(self._model, *size)
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
         if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
-            self._detector = Detector(self._model, self._task, self._cost, self._spec.hardware)
+            self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
             self._follow_on(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]

@@ -37,7 +37,7 @@ _BYTES = 4  # of a weight
 
 
 @dataclass
-class Trace:
+class UsualRange:
     """A moving average, and its usual values."""
 
     average: float | None = None
@@ -65,8 +65,8 @@ class DomainCounter:
     unit: float = 0.0  # standard deviation of features in the first domain
     _first: list[npt.NDArray[np.float64]] = field(default_factory=list)
     _centre: npt.NDArray[np.float64] | None = None
-    _entropy: Trace = field(default_factory=Trace)
-    _distance: Trace = field(default_factory=Trace)
+    _entropy: UsualRange = field(default_factory=UsualRange)
+    _distance: UsualRange = field(default_factory=UsualRange)
     _strikes: int = 0
 
     def see(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
@@ -90,11 +90,11 @@ class DomainCounter:
                 trace.keep()
         if self._strikes >= STRIKES:
             self.domain, self._strikes = self.domain + 1, 0
-            self._first, self._centre, self._entropy, self._distance = [], None, Trace(), Trace()
+            self._first, self._centre, self._entropy, self._distance = [], None, UsualRange(), UsualRange()
         return self.domain
 
 
-class Detector:
+class DomainDetector:
     """A copy of the source network that looks at frames before they are answered."""
 
     def __init__(self, model: nn.Module, task: Task, cost: ModelCost, hardware: Hardware) -> None:

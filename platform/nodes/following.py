@@ -28,7 +28,7 @@ from driftlab.platform.world.cost import need_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.nodes.detecting import Detector
+    from driftlab.platform.nodes.detecting import DomainDetector
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Following:
         self._lesson: Lesson | None = None
         self._lessons = self._version = 0
         self._domain: int | None = None
-        self.detector: Detector | None = None
+        self.detector: DomainDetector | None = None
         self._given_up = False  # a lesson exceeded the limit on this machine's time
         self._left_out = False  # the member failed at answering; the network answers instead
 

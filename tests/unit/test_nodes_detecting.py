@@ -9,7 +9,7 @@ import pytest
 from stream_factory import FROZEN, columns, member, real, spent, stream, watched
 
 from driftlab.platform.nodes import detecting
-from driftlab.platform.nodes.detecting import FRAMES, DomainCounter, Trace
+from driftlab.platform.nodes.detecting import FRAMES, DomainCounter, UsualRange
 
 FEATURES = 16
 
@@ -47,7 +47,7 @@ class TestCounting:
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
 
     def test_the_limit_is_four_deviations_above_the_mean_of_twenty(self):
-        trace = Trace()
+        trace = UsualRange()
         for value in range(30):
             trace.average = float(value)
             trace.keep()
