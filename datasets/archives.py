@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
 from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line
 
@@ -38,10 +39,17 @@ ARCHIVES = {
     "mnist": Archive("MNIST", "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-…", _SPLITS),
     "fashion_mnist": Archive("FashionMNIST", "FashionMNIST/raw/train-images-idx3-ubyte and its siblings", _SPLITS),
     "svhn": Archive("SVHN", "train_32x32.mat, test_32x32.mat", _NAMED_SPLITS),
+    "stl10": Archive(
+        "STL10", "stl10_binary/train_X.bin, train_y.bin, test_X.bin, test_y.bin, class_names.txt, …", _NAMED_SPLITS
+    ),
+    "usps": Archive("USPS", "usps.bz2, usps.t.bz2", _SPLITS),
     "gtsrb": Archive(
         "GTSRB", "gtsrb/GTSRB/Training/00000/*.ppm …, GTSRB/Final_Test/Images/*.ppm, GT-final_test.csv", _NAMED_SPLITS
     ),
     "images": Archive("ImageFolder", "train/CLASS/*.png or .jpg, test/CLASS/…", ({"sub": "train"}, {"sub": "test"})),
+    "domain": Archive(
+        DOMAIN_FOLDER, "CLASS/*.jpg or .png, and may have FOLDER_train.txt, FOLDER_test.txt beside it", _SPLITS
+    ),
 }
 
 
@@ -108,6 +116,8 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
     try:
         if not request.folder:
             raise FileNotFoundError("no folder was given")
+        if archive.reader == DOMAIN_FOLDER:
+            return DomainFolder(folder, **part)
         return getattr(datasets, archive.reader)(str(folder), **part, **without)
     except Exception as error:  # whatever a damaged archive makes its reader raise
         name = request.name.partition(":")[0]
@@ -122,7 +132,8 @@ def _names(part: Any) -> tuple[str, ...]:
     """Return the class names of the archive, or class numbers where it has no names."""
     if names := getattr(part, "classes", None):
         return tuple(names)
-    numbers = part.labels if hasattr(part, "labels") else [label for _, label in part._samples]  # SVHN and GTSRB
+    known = next((name for name in ("labels", "targets") if hasattr(part, name)), "")  # of SVHN and USPS
+    numbers = getattr(part, known) if known else [label for _, label in part._samples]  # of GTSRB
     return tuple(str(number) for number in range(int(max(numbers)) + 1))
 
 

@@ -100,8 +100,11 @@ SETS: Mapping[str, SetSource] = MappingProxyType(
         "mnist": SetSource("handwritten digits, 70 000 pictures on this machine", _open_archive),
         "fashion_mnist": SetSource("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
         "svhn": SetSource("house numbers, 99 000 pictures on this machine", _open_archive),
+        "stl10": SetSource("10 classes of things and animals, 13 000 pictures on this machine", _open_archive),
+        "usps": SetSource("handwritten digits from letters, 9 298 pictures on this machine", _open_archive),
         "gtsrb": SetSource("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
         "images": SetSource("any pictures on this machine, in one folder per class", _open_archive),
+        "domain": SetSource("one of several folders of the same classes, as DomainNet has them", _open_archive),
     }
 )
 

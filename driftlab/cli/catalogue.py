@@ -74,8 +74,11 @@ def show(
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
+    if entry.kind == "shifts" and not settings:
+        _draw_shift(entry.name, image, seed)
+        return
     if entry.kind != "workloads":
-        raise RequestError(f"--image draws workloads; {entry.kind}/{entry.name} has nothing to draw.")
+        raise RequestError(f"--image draws workloads and shifts; {entry.kind}/{entry.name} has nothing to draw.")
     from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.datasets.sheet import contact_sheet, save_png
     from driftlab.platform.request.overrides import apply_overrides
@@ -87,6 +90,23 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
     stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s, **params)
     times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
     save_png(contact_sheet(stream, times_s), image)
+    remark(f"Drawn to {image}")
+
+
+def _draw_shift(name: str, image: Path, seed: int) -> None:
+    """Draw a sign of 32 pixels and a street of 64 under each severity."""
+    from driftlab.datasets.catalogue import open_stream
+    from driftlab.datasets.domains.names import shift_of
+    from driftlab.datasets.domains.sheet import shift_sheet
+    from driftlab.datasets.sheet import save_png
+
+    if shift_of(name).picks:
+        raise RequestError(f"shifts/{name} chooses among pictures and draws none.")
+    shown = [
+        open_stream(workload, seed=seed, height=side, width=side, fps=1.0, duration_s=SHEET_S)
+        for workload, side in (("signs/town", 32), ("streets/driving_la", 64))
+    ]
+    save_png(shift_sheet([name], shown), image)
     remark(f"Drawn to {image}")
 
 

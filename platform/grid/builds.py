@@ -173,6 +173,7 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
         server=server,
         live=asked.workload.live,
         domains_told=asked.workload.domains == "told",
+        domains_detected=asked.workload.domains == "detected",
         learn_limit_s=experiment.limits.lesson_s,
         member_limit_s=experiment.limits.member_s,
         torch_device=experiment.compute.torch_device,

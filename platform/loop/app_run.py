@@ -54,6 +54,7 @@ class AppRun:
     way: int | None = 0  # the way that the scheduler chose; None: none
     view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
+    domain: int | None = None  # as the device detected it before its newest samples
     waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
     in_step: bool = True  # whether the device applied the last update; if not, it can apply none that builds on it
     account: Account = field(default_factory=Account)

@@ -114,6 +114,7 @@ class CellContext:
     apps: Mapping[str, AppContext]
     server: Site
     domains_told: bool = False  # whether devices know the domain of each frame
+    domains_detected: bool = False  # whether devices find out by themselves where domains begin
     learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
     live: bool = True  # whether applications run their networks, or only get shares

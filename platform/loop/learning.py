@@ -82,6 +82,7 @@ class Teaching:
         noticing = self.session.call(app.node("application"), "notice")
         yield from self.parts.ready(noticing)
         noticed: Noticed = self.session.result(noticing).facts
+        app.domain = noticed.domain if self.parts.context.domains_detected else None
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
     def _serve(self, message: Message, sampling: Sampling, packing: Job) -> Process:

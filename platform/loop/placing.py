@@ -35,6 +35,7 @@ def place_app(parts: Parts, app: AppRun) -> None:
         picture_times_s=_picture_times(parts, app),
         notices=parts.streaming.notices,
         domains_told=parts.context.domains_told,
+        detects=parts.context.domains_detected,
         learn_limit_s=parts.context.learn_limit_s,
         member_limit_s=parts.context.member_limit_s,
     )

@@ -152,7 +152,9 @@ class WeightRounds(Rounds):
         taught, storing = self.adaptation.labels == "teacher", []
         for upload in done.uploads:
             labels = self._label(app, upload) if taught else None
-            storing.append(self.session.call(app.node("learner"), "store", upload.frames, labels, upload.stamp_s))
+            detected = () if app.domain is None else (app.domain,)
+            given = (upload.frames, labels, upload.stamp_s, *detected)
+            storing.append(self.session.call(app.node("learner"), "store", *given))
         need = app.context.label(site, frames_of(done.uploads)) if taught else Need()
         yield from self._do(done, Step("labelling", need))
         stored = []

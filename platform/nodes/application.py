@@ -17,6 +17,7 @@ from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
+from driftlab.platform.nodes.detecting import DomainDetector
 from driftlab.platform.nodes.following import Following
 from driftlab.platform.nodes.noticing import Noticing
 from driftlab.platform.nodes.pace import Pace
@@ -55,6 +56,7 @@ class Application:
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
         self._following: Following | None = None  # if it learns on the stream
+        self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
         self._run(Budget(), 0)
 
@@ -123,7 +125,9 @@ class Application:
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
         assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
-        noticed: Noticed = self._noticing.summarise(self._model, domains_told=self._spec.domains_told)
+        told = self._noticing.scene if self._spec.domains_told else None
+        domain = told if self._detector is None else self._detector.domain
+        noticed: Noticed = self._noticing.summarise(self._model, domain)
         return Reply(noticed)
 
     def finish(self) -> Reply:
@@ -146,6 +150,8 @@ class Application:
         size = self._spec.student.height, self._spec.student.width
         self._cost = self._spec.cost if known else count_cost(self._model, *size)
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
+        if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
+            self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
             self._follow_on(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
@@ -160,13 +166,16 @@ class Application:
             source = self._scaling.select(student.family_of(self._spec.student, self._scaling, self._weights), budget)
             memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
+        self._following.detector = self._detector
         if before is not None:
             self._following.go_on(before)
 
     def _answer(self, sights: Sequence[Sight]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
-        chosen = [sight for sight in sights if self._begin(sight, self._alone_s)]
+        look_s = 0.0 if self._detector is None else self._detector.need.alone_s
+        chosen = [sight for sight in sights if self._begin(sight, self._alone_s + look_s)]
         self._sights.spend("answering", len(chosen) * self._alone_j)
+        self._detect(chosen)
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
         for place, sight in zip(places, sights, strict=True):
@@ -180,6 +189,12 @@ class Application:
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
         if self._noticing is not None:
             self._noticing.add(sights)
+
+    def _detect(self, chosen: Sequence[Sight]) -> None:
+        """Let the detector look at frames, and pay for it."""
+        if self._detector is not None:
+            for sight in chosen:
+                self._detector.look(sight, self._sights)
 
     def _track(self, sights: Sequence[Sight]) -> None:
         """Answer frame by frame, warping labels from the server; the flow takes time."""

@@ -28,6 +28,8 @@ from driftlab.platform.world.cost import need_of
 if TYPE_CHECKING:
     from torch import nn
 
+    from driftlab.platform.nodes.detecting import DomainDetector
+
 
 @dataclass(eq=False)
 class Answering:
@@ -69,6 +71,7 @@ class Following:
         self._lesson: Lesson | None = None
         self._lessons = self._version = 0
         self._domain: int | None = None
+        self.detector: DomainDetector | None = None
         self._given_up = False  # a lesson exceeded the limit on this machine's time
         self._left_out = False  # the member failed at answering; the network answers instead
 
@@ -108,6 +111,8 @@ class Following:
             sight.version = self._version
             if self._busy(sight.time_s, pace):
                 continue
+            if self.detector is not None:
+                self.detector.look(sight, output)
             self._pool.append(sight)
             if self._member.answers == "now":
                 self._answer([sight], sight.time_s, output)
@@ -135,7 +140,7 @@ class Following:
 
     def _enter(self, sight: Sight, output: Sights, pace: Pace) -> None:
         """Reset at an announced boundary between domains, where the member asks for it."""
-        domain = sight.scene if self._spec.domains_told else None
+        domain = self._known_domain(sight)
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
             self.break_off(sight.time_s, output, pace, "broken off: another domain has begun")
@@ -143,6 +148,12 @@ class Following:
                 pooled.open = pooled.processed and pooled.open
             self._pool = []
         self._domain = domain
+
+    def _known_domain(self, sight: Sight) -> int | None:
+        """Return the domain of a frame, as told or as detected in the frames before it."""
+        if self.detector is not None:
+            return self.detector.domain
+        return sight.scene if self._spec.domains_told else None
 
     def _settle(self, now_s: float, output: Sights, pace: Pace) -> None:
         """Settle answers that are ready, and end lessons whose time has come."""
@@ -190,7 +201,8 @@ class Following:
         for sight, answer in zip(sights, answers, strict=True):
             sight.answer, sight.open, sight.processed = answer, True, True
         output.spend("answering", need.joules)
-        self._answering = Answering(sights, now_s, need.alone_s)
+        looks_s = 0.0 if self.detector is None else len(sights) * self.detector.need.alone_s
+        self._answering = Answering(sights, now_s, need.alone_s + looks_s)
 
     def _full(self, now_s: float, output: Sights) -> None:
         """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
@@ -217,7 +229,8 @@ class Following:
                 self._begin(pool, done.answers, now_s, self._need(first), output)
                 work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
         self._lesson = self._limited(Lesson(len(pool), self._need(work), done, None if done.skipped else after))
-        output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes)
+        copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
+        output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes + copy_bytes)
 
     def _attempt(self, pool: Sequence[Sight]) -> Adapted:
         self._lessons += 1
@@ -270,7 +283,7 @@ class Following:
     def _batch(self, sights: Sequence[Sight], rng: np.random.Generator) -> Batch:
         images = np.stack([sight.image for sight in sights])
         times_s = np.array([sight.time_s for sight in sights])
-        return Batch(images, None, rng, self._task, times_s, sights[-1].scene if self._spec.domains_told else None)
+        return Batch(images, None, rng, self._task, times_s, self._known_domain(sights[-1]))
 
     def _need(self, work: Passes) -> Need:
         return need_of(self._cost, self._spec.hardware, work)

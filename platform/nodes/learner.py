@@ -78,10 +78,13 @@ class Learner:
         """Decode samples from the link."""
         return receive(payload, sampling, size, damage)
 
-    def store(self, frames: Frames, labels: Answers | None, stamp_s: float | None = None) -> Reply:
+    def store(
+        self, frames: Frames, labels: Answers | None, stamp_s: float | None = None, detected: int | None = None
+    ) -> Reply:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
-        Samples are stored under their capture times, or all under one `stamp_s`.
+        Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
+        device finds it out.
         """
         spec = self._spec
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
@@ -94,8 +97,10 @@ class Learner:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        if self._domains_told and frames.scenes[-1] != UNKNOWN_SCENE:
-            self._meet(int(frames.scenes[-1]))
+        told = self._domains_told and frames.scenes[-1] != UNKNOWN_SCENE
+        domain = int(frames.scenes[-1]) if told else detected
+        if domain is not None:
+            self._meet(domain)
         return Reply(
             Stored(
                 frames=len(frames),

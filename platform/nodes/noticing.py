@@ -41,11 +41,10 @@ class Noticing:
         """Use the next frames as the new reference: the network has just adapted to them."""
         self.anew = True
 
-    def summarise(self, model: nn.Module, *, domains_told: bool) -> Noticed:
+    def summarise(self, model: nn.Module, domain: int | None) -> Noticed:
         """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
-        domain = self.scene if domains_told else None
         if not images:
             return Noticed(frames, None, None, domain)
         import torch
@@ -56,16 +55,7 @@ class Noticing:
         with evaluating(model), torch.inference_mode():
             looked = features(model, to_input(np.stack(images)).to(device_of(model)))
         output, found = looked.outputs.cpu().numpy(), looked.features.cpu().numpy()
-        return Noticed(frames, self._entropy(output), self._distance(found), domain)
-
-    def _entropy(self, output: npt.NDArray[np.float32]) -> float | None:
-        """Return the mean entropy of the predictions, as a share of the maximum."""
-        classes = output.shape[1]
-        if classes < 2 or self.task is DETECTION:
-            return None
-        shifted = output.astype(np.float64) - output.max(axis=1, keepdims=True)
-        log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))
+        return Noticed(frames, entropy_share(output, self.task), self._distance(found), domain)
 
     def _distance(self, found: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
@@ -74,3 +64,13 @@ class Noticing:
             self.known, self.anew = (mean, spread), False
         then, unit = self.known
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
+
+
+def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
+    """Return the mean entropy of the predictions, as a share of the maximum; None where outputs are no distribution."""
+    classes = output.shape[1]
+    if classes < 2 or task is DETECTION:
+        return None
+    shifted = output.astype(np.float64) - output.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))

@@ -87,7 +87,7 @@ class WorkloadPart(_Part):
         tuple[AppPart, ...], Field(max_length=100, strict=False)
     ] = ()  # none: one, which does the student's task
     churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
-    domains: Literal["told", "hidden"] = "hidden"  # whether devices know which domain a frame is of
+    domains: Literal["told", "detected", "hidden"] = "hidden"  # whether devices know which domain a frame is of
     live: bool = True  # whether they run their networks; if not, they are only given shares
     alias: Name | None = None
 

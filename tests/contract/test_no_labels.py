@@ -1,0 +1,102 @@
+"""No label reaches a member that learns without: labels that raise, and truth that is scrambled, change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from adaptation_factory import NETWORKS, state_of
+from stream_factory import CLASSES, FIXED, FPS, HEIGHT, WIDTH, member, real, stream, watched, weights
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
+from driftlab.platform.core.catalogue import FAMILIES, member_class
+from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.predict import load
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.training.schooling import Data, Lessons
+
+LABEL_FREE = [name for name in sorted(FAMILIES["adaptation"]) if member_class("adaptation", name).labels == "none"]
+NETWORK = "tiny_classifier"
+SCORES = ("frames.score_window", "frames.score_frame", "frames.pixel_accuracy", "facts")
+
+
+class PoisonedBatch(Batch):
+    """A batch whose labels nobody may read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        assert name != "labels", "a member that learns without labels has read them"
+        return super().__getattribute__(name)
+
+
+class PoisonedFrames(Frames):
+    """Frames whose truth nobody may read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        assert name not in ("labels", "boxes", "classes"), "a learner without labels has read the truth"
+        return super().__getattribute__(name)
+
+
+def pack_of(name: str) -> Weights:
+    """Summarise a source that is not the stream."""
+    made = member(name).make()
+    if not made.packs:
+        return EMPTY_PACK
+    rng, model = np.random.default_rng(3), build(NETWORK, CLASSES, seed=1)
+    load(model, weights(NETWORK))
+    images, labels = rng.integers(0, 256, (64, HEIGHT, WIDTH, 3), dtype=np.uint8), np.arange(64) % CLASSES
+    parts = [Lessons(images, labels)] * 3
+    return made.pack(model, Data(CLASSIFICATION, CLASSES, *parts, 0))
+
+
+def scrambled(frames: Frames) -> Frames:
+    """Replace all truth by other truth."""
+    rng = np.random.default_rng(9)
+    return replace(
+        frames,
+        labels=rng.integers(0, CLASSES, frames.labels.shape, dtype=np.uint8),
+        boxes=tuple(np.array([[1, 0, 0, 5, 5]], np.float32) for _ in frames.boxes),
+        classes=(frames.classes + 1) % CLASSES,
+    )
+
+
+def test_there_are_label_free_members():
+    assert {"adabn", "onda", "tent", "shot", "frozen"} <= set(LABEL_FREE)
+
+
+@pytest.mark.parametrize("name", LABEL_FREE)
+class TestLabelFree:
+    def test_a_member_never_reads_the_labels_of_a_batch(self, name):
+        task, built = NETWORKS[NETWORK]
+        made, rng, model = member(name).make(), np.random.default_rng(0), built().eval()
+        images = rng.integers(0, 256, (8, HEIGHT, WIDTH, 3), dtype=np.uint8)
+        batch = PoisonedBatch(images, None, rng, task)
+        state = made.prepare(model, pack_of(name))
+        state = made.answer(model, state, batch).state
+        for phase in (Phase(iterations=2), Phase(on_stream=True)):
+            state = made.adapt(model, state, batch, phase).state
+        made.reset(model, state)
+        assert state_of(model)
+
+    def test_scrambled_truth_changes_nothing_but_scores(self, name):
+        seen, found = stream(12.0), []
+        for frames in (seen, scrambled(seen)):
+            params = {"stream_batch": 4} if member(name).make().stream_batch else {}
+            node = real(member(name, **params), network=NETWORK, pack=pack_of(name), detects=True)
+            found.append(watched(node, frames, np.arange(0, 13, 4.0)))
+        kept = [{key: value for key, value in one.items() if key not in SCORES} for one in found]
+        assert kept[0] == kept[1] and len(kept[0]["frames.processed"]) == 12 * FPS
+
+    def test_a_learner_never_reads_the_truth_of_its_samples(self, name):
+        seen = stream(8.0)
+        truth = (seen.labels, seen.boxes, seen.classes)
+        spec = StudentSpec(NETWORK, CLASSES, HEIGHT, WIDTH, member(name), FIXED, 0)
+        node = Learner(spec, weights(NETWORK), 600.0, True, pack_of(name))
+        node.store(PoisonedFrames(seen.times_s, seen.images, seen.scenes, *truth), None)
+        assert node.train(DownlinkPlan(None, Phase(2))).facts is not None

@@ -1,0 +1,110 @@
+"""Domains that a device finds out by itself: when, at what price, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_factory import FROZEN, columns, member, real, spent, stream, watched
+
+from driftlab.platform.nodes import detecting
+from driftlab.platform.nodes.detecting import FRAMES, DomainCounter, UsualRange
+
+FEATURES = 16
+
+
+def batches(count: int, shift: float, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(shift, 1.0, (FRAMES, FEATURES)).astype(np.float32) for _ in range(count)]
+
+
+def counted(parts: list[np.ndarray], entropies: list[float] | None = None) -> list[int]:
+    counter = DomainCounter()
+    return [counter.see(None if entropies is None else entropies[k], part) for k, part in enumerate(parts)]
+
+
+class TestCounting:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_shift_of_features_is_found_within_four_batches(self, seed):
+        found = counted([*batches(30, 0.0, seed), *batches(10, 2.0, seed + 10)])
+        assert set(found[:30]) == {0} and found[33:] == [1] * 7
+
+    def test_the_way_back_is_a_new_domain(self):
+        found = counted([*batches(20, 0.0), *batches(20, 2.0, 1), *batches(20, 0.0, 2)])
+        assert (found[19], found[39], found[59]) == (0, 1, 2)
+
+    def test_entropy_alone_tells_too(self):
+        entropies = [0.2] * 20 + [0.8] * 5
+        assert counted(batches(25, 0.0), entropies)[18:] == [0, 0, 0, 1, 1, 1, 1]
+
+    def test_one_unusual_batch_is_not_enough(self):
+        found = counted([*batches(20, 0.0), *batches(1, 1.0, 1), *batches(5, 0.0, 2)])
+        assert set(found) == {0}
+
+    def test_nothing_is_decided_before_enough_is_usual(self):
+        early = detecting.REFERENCE + detecting.LEAST - 1
+        assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
+
+    def test_the_limit_is_four_deviations_above_the_mean_of_twenty(self):
+        trace = UsualRange()
+        for value in range(30):
+            trace.average = float(value)
+            trace.keep()
+        usual = np.arange(10, 30)
+        limit = usual.mean() + 4 * usual.std()
+        for value, above in ((limit - 0.1, False), (limit + 0.1, True)):
+            trace.average = value
+            assert trace.unusual(value) == above
+
+
+def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:
+    node = real(adaptation, answer_s=0.1, **params)
+    return watched(node, stream(12.0), np.arange(0, 13, 4.0))
+
+
+class TestPaying:
+    @pytest.mark.parametrize("name", ["frozen", "tent"])
+    def test_each_answered_frame_pays_one_pass_more(self, name):
+        adaptation = member(name, stream_batch=4, answers="now", learns="beside") if name == "tent" else FROZEN
+        plain, detecting = seen_by(adaptation), seen_by(adaptation, detects=True)
+        frames = sum(detecting["frames.processed"])
+        assert detecting["frames.latency_ms"][0] == pytest.approx(2 * plain["frames.latency_ms"][0])
+        more_j = spent(detecting, "learning") - spent(plain, "learning")
+        passes_j = spent(plain, "answering") / sum(plain["frames.processed"]) * frames
+        assert more_j == pytest.approx(passes_j, rel=0.05)  # the last lesson is broken off at another point
+        assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
+
+    def test_frames_for_which_there_is_no_time_are_not_looked_at(self):
+        node = real(FROZEN, answer_s=0.4, detects=True)
+        found = watched(node, stream(12.0), np.arange(0, 13, 4.0))
+        assert sum(found["frames.processed"]) == 12  # every second frame of 24: 0.8 s a frame, 0.5 s between frames
+
+
+class TestConsequences:
+    @pytest.fixture
+    def turns(self, monkeypatch):
+        """Let the second batch begin another domain."""
+        numbers = iter([0, 1, *[1] * 100])
+
+        def see(self: DomainCounter, entropy: float | None, features: np.ndarray) -> int:
+            self.domain = next(numbers)
+            return self.domain
+
+        monkeypatch.setattr(DomainCounter, "see", see)
+
+    def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
+        steps = member("tent", stream_batch=6, answers="now", learns="beside", episodic=True)
+        told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects=True)
+        ends = [watched(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (told, detected)]
+        assert len(ends[0]["adaptations.version"]) == 4
+        assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
+
+    def test_what_it_notices_tells_the_detected_domain(self, turns):
+        node, frames = real(FROZEN, answer_s=0.05, notices=True, detects=True), stream(12.0)
+        notes = []
+        for start in (0.0, 4.0, 8.0):
+            part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]
+            columns([node.watch(part, None, start + 4, ((start, 1.0),)).rows])
+            notes.append(node.notice().facts.domain)
+        assert notes == [0, 1, 1]
