@@ -133,7 +133,7 @@ def finalise(model: nn.Module, links: Mapping[str, Link]) -> None:
 
 def largest_gap(model: nn.Module, links: Mapping[str, Link]) -> float:
     """Return the largest difference between a layer and its mixture."""
-    gaps = [float((_rows(model, name).double() - link.weights).abs().max()) for name, link in links.items()]
+    gaps = [float((_rows(model, name).detach().double() - link.weights).abs().max()) for name, link in links.items()]
     return max(gaps, default=0.0)
 
 

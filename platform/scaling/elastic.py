@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Passes, Weights
@@ -132,12 +133,13 @@ def _chosen_channels(site: GateSite, raw: Tensor, keep: int, filters: str) -> Te
 
 def uncertainties(outputs: Tensor, task: Task) -> Tensor:
     """Return each frame's mean entropy in nats; that of a detector sums over the classes, which are apart."""
-    logs = torch.log_softmax(outputs, dim=1)
     if task.name == "detection":
         scores = outputs[:, :-SIDES]
-        both = torch.stack([torch.nn.functional.logsigmoid(sign * scores) for sign in (1, -1)])
-        return -(both.exp() * both).sum(dim=(0, 2)).flatten(1).mean(dim=1)
-    return -(logs.exp() * logs).sum(dim=1).flatten(1).mean(dim=1)
+        logs = torch.cat([F.logsigmoid(scores), F.logsigmoid(-scores)], dim=1)
+    else:
+        logs = F.log_softmax(outputs, dim=1)
+    each = -(logs.exp() * logs).sum(dim=1)
+    return each.reshape(len(each), -1).mean(dim=1)
 
 
 def _work_of(master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: npt.NDArray[np.uint8]) -> Passes:
