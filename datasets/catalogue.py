@@ -11,32 +11,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from driftlab.datasets import checks, course
+from driftlab.datasets import checks
 from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
 from driftlab.datasets.course import SeverityCourse
+from driftlab.datasets.domains.parameters import DOMAIN_PARAMETERS
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
+from driftlab.datasets.parameters import AnyParameter, Given, StreamParameter, Value, parameter_faults, read_values
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
-VIDEO_PREFIX, SET_PREFIX, _FOLDER = "video:", "set:", "FOLDER"
+VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, _FOLDER = "video:", "set:", "domains:", "FOLDER"
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
 MAX_FPS = 240.0
-
-
-@dataclass(frozen=True)
-class StreamParameter:
-    """A numeric parameter of a workload besides size, rate, length and seed."""
-
-    default: float | None  # None: that of the kind of stream which the seed chooses
-    low: float
-    high: float
-    summary: str
-    whole: bool = False
-    neutral: float | None = None  # of a condition, which may also come and go over time: where it is absent
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class StreamRequest:
     width: int
     fps: float
     duration_s: float
-    params: Mapping[str, float | SeverityCourse]
+    params: Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class Workload:
     name: str
     summary: str
     opener: Callable[[StreamRequest], Stream] = field(repr=False)
-    parameters: Mapping[str, StreamParameter] = field(default_factory=lambda: MappingProxyType({}))
+    parameters: Mapping[str, AnyParameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means the length of the file
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
@@ -106,7 +96,9 @@ def _open_city(request: StreamRequest) -> Stream:
 def _open_any_city(request: StreamRequest) -> Stream:
     """Open the kind that the seed chooses, with the settings of that kind where the request has none."""
     name = f"city/{_any_kind(request.seed)}"
-    return _open_city(replace(request, name=name, params={**_values(WORKLOADS[name], {}), **request.params}))
+    return _open_city(
+        replace(request, name=name, params={**read_values(WORKLOADS[name].parameters, {}), **request.params})
+    )
 
 
 def _street_scenery(name: str, seed: int) -> Scenery:
@@ -154,6 +146,14 @@ def _open_slides(request: StreamRequest) -> Stream:
     return Slides(request.name, labelled, size, request.fps, request.duration_s, request.seed)
 
 
+def _open_domains(request: StreamRequest) -> Stream:
+    from driftlab.datasets.domains.workload import open_domains
+
+    base = find_workload(request.name.removeprefix(DOMAINS_PREFIX))
+    own = {key: value for key, value in request.params.items() if key in base.parameters}
+    return open_domains(request, partial(base.opener, replace(request, name=base.name, params=own)))
+
+
 def _named_sets() -> Iterator[tuple[str, SetSource]]:
     for key, source in SETS.items():
         yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
@@ -198,6 +198,13 @@ def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
     )
 
 
+_DOMAINS = Workload(
+    name=f"{DOMAINS_PREFIX}WORKLOAD",
+    summary="Any other workload shifted, domain after domain, such as domains:set:digits.",
+    opener=_open_domains,
+    parameters=DOMAIN_PARAMETERS,
+    classes=None,
+)
 _SET_BY_PRESETS = sorted({name for settings in SETTINGS.values() for name in settings})
 _VIDEO = Workload(
     name=f"{VIDEO_PREFIX}PATH",
@@ -250,6 +257,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             for name, source in _named_sets()
         },
         _VIDEO.name: _VIDEO,
+        _DOMAINS.name: _DOMAINS,
     }
 )
 
@@ -261,12 +269,24 @@ def find_workload(name: str) -> Workload:
     """
     if name.startswith(VIDEO_PREFIX):
         return _VIDEO
+    if name.startswith(DOMAINS_PREFIX) and name != _DOMAINS.name:
+        return _in_domains(name)
     kept = f"{':'.join(name.split(':')[:2])}:{_FOLDER}"
     if kept in WORKLOADS:
         return replace(WORKLOADS[kept], name=name, family=name)
     if name not in WORKLOADS:
         raise unknown_name("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def _in_domains(name: str) -> Workload:
+    """Describe the domains of a workload: they have its parameters and their own, and its networks."""
+    base = find_workload(name.removeprefix(DOMAINS_PREFIX))
+    if base.opener is _open_domains:
+        raise RequestError(f"Workload '{name}' shifts what is shifted already; give domains:WORKLOAD once.")
+    summary = f"{base.summary.rstrip('.')}, shifted domain after domain."
+    parameters = MappingProxyType({**DOMAIN_PARAMETERS, **base.parameters})
+    return replace(base, name=name, summary=summary, opener=_open_domains, parameters=parameters, scenery=None)
 
 
 def scenery_of(name: str, seed: int) -> Scenery | None:
@@ -282,6 +302,7 @@ def label_of(name: str) -> str:
 
 def folder_digest_of(name: str) -> str:
     """Return a digest of the folder of a labelled set; empty for every other workload."""
+    name = name.removeprefix(DOMAINS_PREFIX)
     return folder_digest(name.removeprefix(SET_PREFIX)) if name.startswith(SET_PREFIX) else ""
 
 
@@ -293,7 +314,7 @@ def open_stream(
     width: int,
     fps: float,
     duration_s: float | None,
-    **params: float | Mapping[str, object],
+    **params: Given,
 ) -> Stream:
     """Open a workload. The same arguments give the same frames in every process and in any order.
 
@@ -306,26 +327,12 @@ def open_stream(
         *checks.check_integer("width", width, MIN_SIDE_PX, MAX_SIDE_PX),
         *checks.check_number("fps", fps, 1e-3, MAX_FPS),
         *_check_length(workload, duration_s),
-        *_check_parameters(workload, params),
+        *parameter_faults(workload.parameters, params),
     ]
     if faults:
         raise RequestError(f"Workload '{name}' cannot be opened: {'; '.join(faults)}.")
-    values = _values(workload, params)
+    values = read_values(workload.parameters, params)
     return workload.opener(StreamRequest(name, seed, height, width, float(fps), float(duration_s or 0), values))
-
-
-def _values(
-    workload: Workload, params: Mapping[str, float | Mapping[str, object]]
-) -> dict[str, float | SeverityCourse]:
-    """Read what is given of a workload's parameters, and take the default of every other that has one."""
-    found: dict[str, float | SeverityCourse] = {}
-    for key, known in workload.parameters.items():
-        value = params.get(key, known.default)
-        if value is not None and known.neutral is not None:
-            found[key] = course.read(value, known.neutral)
-        elif value is not None:
-            found[key] = float(value)  # type: ignore[arg-type]
-    return found
 
 
 def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
@@ -333,19 +340,3 @@ def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
         return []
     faults = checks.check_number("duration_s", duration_s, 1e-3, 1e7)
     return [f"{fault}; only a file has a length of its own" for fault in faults] if duration_s is None else faults
-
-
-def _check_parameters(workload: Workload, params: Mapping[str, object]) -> list[str]:
-    faults: list[str] = []
-    for key, value in params.items():
-        if key in workload.parameters:
-            known = workload.parameters[key]
-            if known.neutral is not None:
-                faults += course.faults_in(key, value, known.low, known.high)
-                continue
-            faults += checks.check_number(key, value, known.low, known.high)
-            if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
-                faults.append(f"{key} is {value!r}, allowed are whole numbers")
-        else:
-            faults.append(str(unknown_name("parameter", key, workload.parameters)).rstrip("."))
-    return faults

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
 from driftlab.datasets.labelled import SIDES, Pictures, class_names, open_set
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,12 @@ class Slides:
         scenes = np.zeros(len(times), np.int32)
         if not len(times):  # a request for the shape alone must not open the pictures
             return Frames(times, np.empty((0, *self.size, 3), np.uint8), scenes, classes=numbers)
-        shown = numbers % len(self._pictures.images)
+        shown = self.rows(numbers)
         return Frames(times, self._pictures.images[shown], scenes, classes=self._pictures.classes[shown])
+
+    def rows(self, numbers: Rows) -> Rows:
+        """Return the picture that each frame shows."""
+        return numbers % len(self._pictures.images)
 
     @cached_property
     def _pictures(self) -> Pictures:

@@ -9,12 +9,17 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import unknown_name
 from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.parameters import Parameter, parameters_of
 
+if TYPE_CHECKING:
+    from driftlab.datasets.parameters import AnyParameter
+
+SIDES_PX = (32, 224)  # of pictures for which a shift's constants are shown
+FEW = 6  # values of a parameter, which are shown beside it
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -131,17 +136,20 @@ def _workload(name: str) -> Entry:
     from driftlab.datasets.catalogue import find_workload
 
     workload = find_workload(name)
-    facts = tuple(
-        {
-            "parameter": key,
-            "default": "the street's" if one.default is None else one.default,
-            "from": one.low,
-            "to": one.high,
-            "meaning": one.summary,
-        }
-        for key, one in workload.parameters.items()
-    )
+    facts = tuple({"parameter": key, **_limits(one)} for key, one in workload.parameters.items())
     return Entry("workloads", name, workload.summary, facts or _file_facts(name))
+
+
+def _limits(one: AnyParameter) -> dict[str, Any]:
+    """Say what a parameter of a workload is by default, and what it may be."""
+    from driftlab.datasets.parameters import ChoiceParameter
+
+    default: Any
+    if isinstance(one, ChoiceParameter):
+        listed = f": {', '.join(map(str, one.allowed))}" if len(one.allowed) <= FEW else ""
+        return {"default": ", ".join(map(str, one.default)), "from": "", "to": "", "meaning": f"{one.summary}{listed}"}
+    default = "the street's" if one.default is None else one.default
+    return {"default": default, "from": one.low, "to": one.high, "meaning": one.summary}
 
 
 def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
@@ -158,6 +166,29 @@ def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
         {"property": "has_truth", "value": stream.has_truth},
         {"property": "classes", "value": ", ".join(stream.classes)},
     )
+
+
+def _shifts() -> dict[str, str]:
+    from driftlab.datasets.domains.names import SHIFTS
+
+    return {name: f"{shift.group}: {shift.summary}" for name, shift in SHIFTS.items()}
+
+
+def _shift(name: str) -> Entry:
+    from driftlab.datasets.domains.constants import BACKGROUND, constants_of
+    from driftlab.datasets.domains.names import ANGLES, SEVERITIES, SHARES, SHIFTS
+
+    if name not in SHIFTS:
+        raise unknown_name("shift", name, SHIFTS)
+    own = {"rotation": ANGLES, "background": BACKGROUND, "subpopulation": SHARES}
+    shift, rows = SHIFTS[name], []
+    for severity in SEVERITIES if shift.graded else ():
+        values = (
+            [(own[name][severity - 1],)] * 2 if name in own else [constants_of(name, severity, n) for n in SIDES_PX]
+        )
+        small, large = (", ".join(f"{value:g}" for value in row) for row in values)
+        rows.append({"severity": severity, "at 32 pixels": small, "at 224 pixels": large})
+    return Entry("shifts", name, shift.summary, tuple(rows), page=_page(name))
 
 
 def _devices() -> dict[str, str]:
@@ -291,6 +322,7 @@ KINDS: Mapping[str, Kind] = {
     "systems": Kind(_systems, _system),
     **{family: _family(family) for family in FAMILIES},
     "workloads": Kind(_workloads, _workload),
+    "shifts": Kind(_shifts, _shift),
     "devices": Kind(_devices, _device),
     "links": Kind(_links, _link),
     "networks": Kind(_networks, _network),

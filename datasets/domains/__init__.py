@@ -1,0 +1,1 @@
+"""Domains: a workload whose pictures are shifted, domain after domain."""

@@ -1,0 +1,106 @@
+"""A stream through domains: the frames of another workload, shifted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.domains.names import SHIFTS
+from driftlab.datasets.domains.orders import Order
+from driftlab.datasets.domains.shifts import shifted, turn
+from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames, Stream, Times, frame_number
+
+Boxes = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DomainStream:
+    """Frames of a workload under the shifts of an order; the number of a scene is that of its domain.
+
+    Frames to adapt on, at the beginning of each stretch, carry no truth: they count in no score.
+    """
+
+    name: str
+    base: Stream
+    order: Order
+    adapt: int  # frames of each stretch to adapt on
+    seed: int
+
+    @property
+    def fps(self) -> float:
+        return self.base.fps
+
+    @property
+    def duration_s(self) -> float:
+        return self.base.duration_s
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.base.size
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.base.classes
+
+    @property
+    def has_truth(self) -> bool:
+        return self.base.has_truth
+
+    def changes_s(self) -> tuple[float, ...]:
+        """Return the times at which another domain begins; of a mixed order, none."""
+        frames = math.ceil(self.duration_s * self.fps - 1e-9)
+        return tuple(start / self.fps for start in self.order.changes(frames))
+
+    def at(self, times_s: Times | Sequence[float]) -> Frames:
+        """Return the shifted frames shown at these times."""
+        plain = self.base.at(times_s)
+        numbers = [frame_number(self, float(time_s)) for time_s in plain.times_s]
+        domains = [self.order.domain_at(number) for number in numbers]
+        images, labels = plain.images.copy(), None if plain.labels is None else plain.labels.copy()
+        boxes = None if plain.boxes is None else list(plain.boxes)
+        for row, (number, domain) in enumerate(zip(numbers, domains, strict=True)):
+            shown = self.order.domains[domain]
+            rng = np.random.Generator(np.random.SFC64([self.seed, 41, number]))
+            images[row] = shifted(images[row], shown, rng)
+            if SHIFTS[shown.shift].turns and labels is not None:
+                labels[row] = turned_labels(labels[row], shown.severity)
+            if SHIFTS[shown.shift].turns and boxes is not None:
+                boxes[row] = turned_boxes(boxes[row], self.size, shown.severity)
+        moved = None if boxes is None else tuple(boxes)
+        found = replace(plain, images=images, scenes=np.array(domains, np.int32), labels=labels, boxes=moved)
+        return self._without_truth(found, np.array([n % self.order.frames < self.adapt for n in numbers], bool))
+
+    def _without_truth(self, frames: Frames, unjudged: npt.NDArray[np.bool_]) -> Frames:
+        """Hide the truth of the frames to adapt on."""
+        if frames.classes is not None:
+            frames = replace(frames, classes=np.where(unjudged, NO_CLASS, frames.classes))
+        if frames.labels is not None:
+            hidden = unjudged[:, None, None]
+            frames = replace(frames, labels=np.where(hidden, np.uint8(IGNORE), frames.labels))
+        return frames
+
+
+def turned_labels(labels: npt.NDArray[np.uint8], severity: int) -> npt.NDArray[np.uint8]:
+    """Turn a label map; what was outside the picture is unknown."""
+    height, width = labels.shape
+    matrix = turn(height, width, severity)
+    turned = cv2.warpAffine(labels, matrix, (width, height), flags=cv2.INTER_NEAREST, borderValue=float(IGNORE))
+    return np.asarray(turned, np.uint8)
+
+
+def turned_boxes(boxes: Boxes, size: tuple[int, int], severity: int) -> Boxes:
+    """Turn boxes: each becomes the upright box around its turned corners, cut at the picture's borders."""
+    height, width = size
+    matrix = turn(height, width, severity)
+    corners = boxes[:, [1, 2, 3, 2, 3, 4, 1, 4]].reshape(len(boxes), 4, 2) - 0.5  # pixel centres are whole numbers
+    turned = corners @ matrix[:, :2].T + matrix[:, 2] + 0.5
+    low = np.clip(turned.min(axis=1), 0, (width, height))
+    high = np.clip(turned.max(axis=1), 0, (width, height))
+    moved: Boxes = np.concatenate([boxes[:, :1], low, high], axis=1).astype(np.float32)
+    kept: Boxes = moved[((high - low) > 0).all(axis=1)]
+    return kept

@@ -1,0 +1,96 @@
+"""Parameters of workloads: what each means, its limits, and how given values are checked and read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from driftlab.datasets import checks, course
+from driftlab.datasets.course import SeverityCourse
+from driftlab.errors import quoted, unknown_name
+
+Choice = str | int
+Value = float | SeverityCourse | tuple[Choice, ...]
+Given = float | str | Sequence[Choice] | Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class StreamParameter:
+    """A numeric parameter of a workload besides size, rate, length and seed."""
+
+    default: float | None  # None: that of the kind of stream which the seed chooses
+    low: float
+    high: float
+    summary: str
+    whole: bool = False
+    neutral: float | None = None  # of a condition, which may also come and go over time: where it is absent
+
+
+@dataclass(frozen=True)
+class ChoiceParameter:
+    """A parameter of a workload that is one of several values or, if `many`, a list of them without repetition."""
+
+    default: tuple[Choice, ...]
+    allowed: tuple[Choice, ...]
+    summary: str
+    many: bool = True
+
+
+AnyParameter = StreamParameter | ChoiceParameter
+
+
+def read_values(known: Mapping[str, AnyParameter], params: Mapping[str, Given]) -> dict[str, Value]:
+    """Read the given parameters, and take the default of every other that has one."""
+    found: dict[str, Value] = {}
+    for key, one in known.items():
+        value = params.get(key, one.default)
+        if isinstance(one, ChoiceParameter):
+            found[key] = _listed(value)
+        elif value is not None and one.neutral is not None:
+            found[key] = course.read(value, one.neutral)  # type: ignore[arg-type]
+        elif value is not None:
+            found[key] = float(value)  # type: ignore[arg-type]
+    return found
+
+
+def parameter_faults(known: Mapping[str, AnyParameter], params: Mapping[str, object]) -> list[str]:
+    """Check given parameters against those that a workload has."""
+    faults: list[str] = []
+    for key, value in params.items():
+        if key not in known:
+            faults.append(str(unknown_name("parameter", key, known)).rstrip("."))
+        elif isinstance(one := known[key], ChoiceParameter):
+            faults += _choice_faults(key, value, one)
+        else:
+            faults += _number_faults(key, value, one)
+    return faults
+
+
+def _number_faults(key: str, value: object, known: StreamParameter) -> list[str]:
+    if known.neutral is not None:
+        return course.faults_in(key, value, known.low, known.high)
+    faults = checks.check_number(key, value, known.low, known.high)
+    if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
+        return [f"{key} is {value!r}, allowed are whole numbers"]
+    return faults
+
+
+def _choice_faults(key: str, value: object, known: ChoiceParameter) -> list[str]:
+    listed = _listed(value)
+    if not listed or (len(listed) > 1 and not known.many):
+        return [f"{key} is {quoted(value)}, allowed {'is a list' if known.many else 'is one'} of {_names(known)}"]
+    faults = [f"{key} holds {quoted(one)} twice" for one in dict.fromkeys(listed) if listed.count(one) > 1]
+    unknown = [one for one in dict.fromkeys(map(repr, listed)) if one not in set(map(repr, known.allowed))]
+    return faults + [str(unknown_name(f"value of {key}", one.strip("'"), _texts(known))).rstrip(".") for one in unknown]
+
+
+def _listed(value: object) -> tuple[Choice, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[return-value]
+
+
+def _texts(known: ChoiceParameter) -> list[str]:
+    return [str(one) for one in known.allowed]
+
+
+def _names(known: ChoiceParameter) -> str:
+    return ", ".join(_texts(known))

@@ -1,0 +1,164 @@
+"""The common corruptions against their published definitions, written here a second time, and our own shifts."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import cv2
+import numpy as np
+import pytest
+from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
+from PIL import Image
+from scipy import ndimage
+
+from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.domains.canvas import enlarge, plasma, streak
+from driftlab.datasets.domains.constants import constants_of
+from driftlab.datasets.domains.names import SHIFTS
+from driftlab.datasets.domains.orders import Domain
+from driftlab.datasets.domains.shifts import CORRUPTIONS, shifted
+
+EVERY = [shift for shift in SHIFTS.values() if shift.name != "clean" and not shift.picks]
+
+
+def picture(side: int = 32) -> np.ndarray:
+    stream = open_stream("streets/driving_la", seed=1, height=side, width=side, fps=1, duration_s=60)
+    return stream.at([20.0]).images[0]
+
+
+PICTURES = {side: picture(side) for side in (32, 64)}
+
+
+def drawn(name: str, severity: int, side: int = 32, seed: int = 7) -> np.ndarray:
+    return shifted(PICTURES[side], Domain(name, severity), np.random.default_rng(seed)).astype(int)
+
+
+def agrees(name: str, severity: int, wanted: np.ndarray, side: int = 32) -> bool:
+    """Compare within one grey value, which published pictures lose by truncation."""
+    return np.abs(drawn(name, severity, side) - np.clip(wanted, 0, 1) * 255).max() <= 1.0
+
+
+@pytest.mark.parametrize("shift", EVERY, ids=lambda shift: shift.name)
+def test_every_shift_depends_on_the_generator_alone_and_changes_the_picture(shift):
+    for side in PICTURES:
+        first, same, strong = drawn(shift.name, 3, side), drawn(shift.name, 3, side), drawn(shift.name, 5, side)
+        assert np.array_equal(first, same) and not np.array_equal(first, PICTURES[side])
+        assert np.array_equal(first, strong) != shift.graded and first.shape == (side, side, 3)
+
+
+@pytest.mark.parametrize("shift", EVERY, ids=lambda shift: shift.name)
+def test_shifts_hold_for_pictures_that_are_not_square_and_for_black_ones(shift):
+    for odd in (np.zeros((24, 40, 3), np.uint8), np.full((50, 36, 3), 255, np.uint8)):
+        found = shifted(odd, Domain(shift.name, 5), np.random.default_rng(0))
+        assert found.shape == odd.shape and found.dtype == np.uint8
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+@pytest.mark.parametrize("side", [32, 64])
+class TestDefinitions:
+    def test_brightness_and_saturation_are_those_of_the_cone(self, severity, side):
+        hsv = rgb_to_hsv(PICTURES[side] / 255)
+        bright, (factor, addend) = hsv.copy(), constants_of("saturate", severity, side)
+        bright[..., 2] = np.clip(bright[..., 2] + constants_of("brightness", severity, side)[0], 0, 1)
+        assert agrees("brightness", severity, hsv_to_rgb(bright), side)
+        hsv[..., 1] = np.clip(hsv[..., 1] * factor + addend, 0, 1)
+        assert agrees("saturate", severity, hsv_to_rgb(hsv), side)
+
+    def test_contrast(self, severity, side):
+        plain, (factor,) = PICTURES[side] / 255, constants_of("contrast", severity, side)
+        mean = plain.mean(axis=(0, 1), keepdims=True)
+        assert agrees("contrast", severity, (plain - mean) * factor + mean, side)
+
+    def test_zoom_is_the_mean_of_enlarged_centres(self, severity, side):
+        plain = PICTURES[side] / 255
+        factors = np.arange(1, *constants_of("zoom_blur", severity, side))
+        for factor in factors[1:]:
+            cut = math.ceil(side / factor)
+            start = (side - cut) // 2
+            large = ndimage.zoom(plain[start : start + cut, start : start + cut], (factor, factor, 1), order=1)
+            trim = (len(large) - side) // 2
+            wanted = large[trim : trim + side, trim : trim + side]
+            assert np.abs(enlarge(plain, factor)[: len(wanted), : len(wanted)] - wanted).max() < 1e-9
+        mean = (plain + sum(enlarge(plain, factor) for factor in factors)) / (len(factors) + 1)
+        assert agrees("zoom_blur", severity, mean, side)
+
+    def test_pixels_and_jpeg(self, severity, side):
+        image, few = Image.fromarray(PICTURES[side]), int(side * constants_of("pixelate", severity, side)[0])
+        coarse = image.resize((few, few), Image.Resampling.BOX).resize((side, side), Image.Resampling.BOX)
+        assert agrees("pixelate", severity, np.asarray(coarse) / 255, side)
+        packed = io.BytesIO()
+        image.save(packed, "JPEG", quality=int(constants_of("jpeg_compression", severity, side)[0]))
+        assert agrees("jpeg_compression", severity, np.asarray(Image.open(packed)) / 255, side)
+
+    def test_noise_is_as_strong_as_its_constant(self, severity, side):
+        grey, rng = np.full((200, 200, 3), 0.5), np.random.default_rng(1)
+        gaussian, shot, speckle, impulse = (
+            CORRUPTIONS[name](grey, constants_of(name, severity, side), rng)
+            for name in ("gaussian_noise", "shot_noise", "speckle_noise", "impulse_noise")
+        )
+        (deviation,), (photons,) = (constants_of(name, severity, side) for name in ("gaussian_noise", "shot_noise"))
+        assert (gaussian - 0.5).std() == pytest.approx(deviation, rel=0.02)
+        assert shot.std() == pytest.approx(math.sqrt(0.5 / photons), rel=0.02)
+        assert speckle.std() == pytest.approx(0.5 * constants_of("speckle_noise", severity, side)[0], rel=0.02)
+        share = constants_of("impulse_noise", severity, side)[0]
+        assert (impulse != 0.5).mean() == pytest.approx(share, rel=0.1) and set(np.unique(impulse)) == {0, 0.5, 1}
+
+    def test_blurs_spread_a_point_as_far_as_they_say(self, severity, side):
+        point, rng = np.zeros((101, 101, 3)), np.random.default_rng(0)
+        point[50, 50] = 1
+        spread = np.hypot(*np.mgrid[-50:51, -50:51])
+        soft = CORRUPTIONS["gaussian_blur"](point, (3.0,), rng)[..., 0]
+        assert math.sqrt((soft * spread**2).sum() / 2) == pytest.approx(3.0, rel=0.02)
+        radius = constants_of("defocus_blur", severity, 224)[0]
+        disc = CORRUPTIONS["defocus_blur"](point, (radius, 0.1), rng)[..., 0]
+        assert disc.sum() == pytest.approx(1) and (disc[spread > radius + 2] < 1e-6).all()
+        assert disc[50, 50] == pytest.approx(1 / (spread <= radius).sum(), rel=1e-3)
+
+
+def test_constants_of_large_pictures_shrink_with_them():
+    assert constants_of("gaussian_blur", 5, 224) == (6,) and constants_of("gaussian_blur", 5, 112) == (3,)
+    assert constants_of("glass_blur", 4, 112) == (0.55, 1.5, 2) and constants_of("fog", 5, 64) == (3, 1.4)
+    assert constants_of("gaussian_blur", 5, 32) == (1,) and constants_of("elastic_transform", 2, 32)[1] == 6.4
+
+
+def test_a_streak_runs_to_one_side_with_half_a_gaussian():
+    point = np.zeros((21, 21))
+    point[10, 10] = 1
+    weights = np.exp(-(np.arange(7) ** 2) / (2 * 2.0**2))
+    flat, steep = streak(point, 3, 2.0, 0), streak(point, 3, 2.0, 90)
+    for found, along in ((flat, flat[10, 4:11]), (steep, steep[4:11, 10])):
+        assert np.abs(along[::-1] - weights / weights.sum()).max() < 1e-12 and found.sum() == pytest.approx(1)
+
+
+def test_clouds_are_rougher_where_they_decay_slower():
+    rough = [np.abs(np.diff(plasma(64, 48, decay, np.random.default_rng(3)), axis=0)).mean() for decay in (3, 2, 1.4)]
+    assert rough[0] < rough[1] < rough[2] and plasma(64, 48, 2, np.random.default_rng(3)).shape == (64, 48)
+    cloud = plasma(64, 64, 2, np.random.default_rng(3))
+    assert (cloud.min(), cloud.max()) == (0, 1)
+
+
+def test_fog_keeps_the_brightest_value_and_snow_whitens():
+    assert all(drawn("fog", severity).max() <= PICTURES[32].max() for severity in (1, 5))
+    light = [drawn("snow", severity).mean() for severity in (1, 2, 5)]
+    assert PICTURES[32].mean() < light[0] < light[1] < light[2]
+
+
+def test_glass_moves_pixels_and_keeps_the_border():
+    plain, rng = PICTURES[32] / 255, np.random.default_rng(0)
+    found = CORRUPTIONS["glass_blur"](plain, (0.0, 1, 1), rng)
+    assert np.array_equal(np.rint(found[:2] * 255), PICTURES[32][:2]) and not np.array_equal(found, plain)
+    values = {tuple(pixel) for pixel in np.rint(found * 255).astype(int).reshape(-1, 3)}
+    assert values <= {tuple(pixel) for pixel in PICTURES[32].astype(int).reshape(-1, 3)}
+
+
+def test_an_elastic_picture_is_the_picture_where_nothing_moves():
+    plain = PICTURES[32] / 255
+    assert np.allclose(CORRUPTIONS["elastic_transform"](plain, (0.0, 1.0, 0.0), np.random.default_rng(0)), plain)
+
+
+def test_inversion_and_background_are_differences():
+    assert np.array_equal(drawn("inversion", 1), 255 - PICTURES[32].astype(int))
+    black = shifted(np.zeros((32, 32, 3), np.uint8), Domain("background", 5), np.random.default_rng(0))
+    assert black.max() == pytest.approx(0.8 * 255, abs=1)
+    assert cv2.cvtColor(black, cv2.COLOR_RGB2HSV)[..., 1].mean() > 50
