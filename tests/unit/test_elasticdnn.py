@@ -49,7 +49,9 @@ class TestScores:
         """The fixture's input goes straight into the batch norm, which here stands behind no layer."""
         model = Nt()
         wiring = filters.Wiring({"layer": "norm"}, "head")
-        scores = filters.score_filters(model, wiring, layout_of(model), lambda: stream.entropies(outputs_of(model)).mean())
+        scores = filters.score_filters(
+            model, wiring, layout_of(model), lambda: stream.entropies(outputs_of(model)).mean()
+        )
         near(scores["layer"], (0.786623, 0.326237, 0.290178))
 
     def test_every_layer_but_the_head_has_its_batch_norm(self):
@@ -202,7 +204,9 @@ class TestPhases:
     def test_detections_have_no_distribution_but_a_teacher_has(self):
         model = build("tiny_detector", 4, seed=0).eval()
         member = ElasticDnn(iterations=2)
-        assert "no distribution" in member.adapt(model, member.prepare(model), frames(4, task=DETECTION), Phase()).skipped
+        assert (
+            "no distribution" in member.adapt(model, member.prepare(model), frames(4, task=DETECTION), Phase()).skipped
+        )
         assert ElasticTaught().unfit(replace(frames(4), labels=np.zeros(4, dtype=np.uint8))) == ""
 
     def test_a_fifth_of_the_filters_costs_less_on_the_device(self):
@@ -210,7 +214,11 @@ class TestPhases:
         needs = []
         for how, share in (("topfrac", 0.2), ("all", 1.0)):
             member, twin = ElasticDnn(select=how, share=share, iterations=10), copy.deepcopy(model)
-            needs.append(need_of(cost, HARDWARE["raspberry-pi-4"], member.adapt(twin, member.prepare(twin), frames(20), Phase()).work))
+            needs.append(
+                need_of(
+                    cost, HARDWARE["raspberry-pi-4"], member.adapt(twin, member.prepare(twin), frames(20), Phase()).work
+                )
+            )
         assert needs[0].alone_s < 0.95 * needs[1].alone_s
         assert needs[0].joules < needs[1].joules and needs[0].memory_bytes < needs[1].memory_bytes
 

@@ -87,7 +87,8 @@ class TestGates:
         assert top_channels(torch.zeros(6), 3).tolist() == [0, 1, 2]  # dead gates keep their number of channels
 
     @pytest.mark.parametrize(
-        ("size", "ratio", "keep"), [(100, 0.29, 29), (5, 0.4, 2), (5, 0.6, 3), (16, 0.01, 2), (1, 0.3, 1), (32, 1.0, 32)]
+        ("size", "ratio", "keep"),
+        [(100, 0.29, 29), (5, 0.4, 2), (5, 0.6, 3), (16, 0.01, 2), (1, 0.3, 1), (32, 1.0, 32)],
     )
     def test_a_ratio_keeps_as_many_as_it_says(self, size, ratio, keep):
         assert gating.keep_count(size, ratio, 2) == keep

@@ -19,7 +19,6 @@ from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.scaling.surrogate import Surrogate
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
-from driftlab.platform.training.schooling import grade
 
 SMALL, LARGE = Budget(variant=0), Budget(variant=1)
 
@@ -98,7 +97,7 @@ class TestDrafts:
 
     def test_a_draft_of_another_ratio_or_network_is_refused(self):
         found, draft = drafted()
-        with pytest.raises(RequestError, match="keeps 4 channels of 'first.0', not 8"):
+        with pytest.raises(RequestError, match=r"keeps 4 channels of 'first\.0', not 8"):
             member().redraft(found, LARGE, draft)
         with pytest.raises(RequestError, match="of other groups"):
             member().redraft(found, SMALL, Draft({"first.0": draft.kept["first.0"]}))
@@ -134,7 +133,9 @@ class TestStatistics:
             seen = []
             for one in (found, swapped):
                 gated = one.at_ratio(which)
-                hook = gated.network.deep[1].inner[1].register_forward_hook(lambda *call, seen=seen: seen.append(call[2]))
+                hook = (
+                    gated.network.deep[1].inner[1].register_forward_hook(lambda *call, seen=seen: seen.append(call[2]))
+                )
                 with torch.no_grad():
                     gated(frames)
                 hook.remove()
@@ -202,8 +203,10 @@ class TestFeedback:
             surrogate.get_parameter("deep.0.inner.0.weight")[3].add_(1.0)
         after = state_of(member().absorb(found, surrogate).network)
         before = state_of(found.network)
-        rows = {name: np.flatnonzero((after[name] != before[name]).reshape(len(after[name]), -1).any(1)) for name in
-                ("deep.0.inner.0.weight", "deep.1.inner.0.weight")}
+        rows = {
+            name: np.flatnonzero((after[name] != before[name]).reshape(len(after[name]), -1).any(1))
+            for name in ("deep.0.inner.0.weight", "deep.1.inner.0.weight")
+        }
         assert rows["deep.0.inner.0.weight"].tolist() == [draft.kept["deep.0.inner.0"][3]]
         assert rows["deep.1.inner.0.weight"].size == 0
 
