@@ -2,7 +2,7 @@
 
 The bare loop makes the same forward and backward passes over batches of the same sizes, with a plain step of gradient
 descent and nothing else. `fifth_of_filters` is the time of ElasticDNN's steps with a fifth of each layer's filters
-over that with all of them.
+over that with all of them. Times are of the processor, on one thread: what else runs on the machine counts little.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def adapt_seconds(member: Adaptation, model: nn.Module, size: int) -> tuple[floa
     """Time one phase of a member on a copy of a network."""
     twin, batch = copy.deepcopy(model), batch_of(size)
     state = member.prepare(twin)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     done = member.adapt(twin, state, batch, Phase(STEPS))
     assert done.work is not None
-    return time.perf_counter() - start_s, done.work
+    return time.process_time() - start_s, done.work
 
 
 def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
@@ -56,7 +56,7 @@ def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
     learning = [parameter for parameter in twin.parameters() if parameter.requires_grad]
     twin.train()
     backward = list(passes.backward)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     for frames in reversed(passes.forward):
         inputs = to_input(images[np.arange(frames) % SAMPLES])
         if backward and backward[-1] == frames:
@@ -70,7 +70,7 @@ def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
         else:
             with torch.no_grad():
                 twin(inputs)
-    return time.perf_counter() - start_s
+    return time.process_time() - start_s
 
 
 def medians(first: Callable[[], float], second: Callable[[], float], repeats: int) -> tuple[float, float]:
