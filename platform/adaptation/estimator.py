@@ -133,11 +133,12 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         layers = [nn.Linear(a, b) for a, b in itertools.pairwise((rows.shape[1], *HIDDEN, 2))]
-    network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.Sigmoid()).double()
-    data, goal, out = (torch.from_numpy(given) for given in (rows, wanted, apart))
+    network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.Sigmoid())
+    data, goal = (torch.from_numpy(given.astype(np.float32)) for given in (rows, wanted))
+    out = torch.from_numpy(apart)
     best, kept = float("inf"), read(network)
     with bind_vector(network) as flat:
-        still = np.zeros(flat.layout.size)
+        still = np.zeros(flat.layout.size, dtype=np.float32)
         walk = Descent(Adam(RATE), flat.weights, (still, still.copy()), 0)
         for _ in range(epochs):
             made: Tensor = network(data)
@@ -148,9 +149,8 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
             torch.autograd.backward(F.mse_loss(made[~out], goal[~out]))
             walk.step(flat.gradients.add_(flat.weights, alpha=DECAY))
         layout = flat.layout
-    return tuple(
-        kept[layout.spans[name]].reshape(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
-    )
+    named = zip(layout.names, layout.shapes, strict=True)
+    return tuple(kept[layout.spans[name]].reshape(shape).astype(np.float64) for name, shape in named)
 
 
 @dataclass(frozen=True)
