@@ -45,12 +45,16 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "onda": "driftlab.platform.adaptation.onda:Onda",
         "tent": "driftlab.platform.adaptation.tent:Tent",
         "shot": "driftlab.platform.adaptation.shot:Shot",
+        "elasticdnn": "driftlab.platform.adaptation.elasticdnn:ElasticDnn",
+        "elasticdnn_cua": "driftlab.platform.adaptation.elasticdnn_cua:ElasticCua",
+        "elasticdnn_taught": "driftlab.platform.adaptation.elasticdnn_taught:ElasticTaught",
     },
     "scaling": {
         "fixed": "driftlab.platform.scaling.fixed:Fixed",
         "nested": "driftlab.platform.scaling.nested:Nested",
         "independent": "driftlab.platform.scaling.independent:Independent",
         "usnet": "driftlab.platform.scaling.usnet:UsNet",
+        "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",

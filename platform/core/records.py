@@ -64,9 +64,12 @@ class Passes:
     backward: tuple[int, ...] = ()  # frames of each batch whose gradients came back
     trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
     kept_bytes: int = 0  # held beside the network and its activations: optimiser state, copies, samples
+    shares: tuple[float, ...] | None = None  # of each trained module's weights that were trained; None: all
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
+        if self.shares is not None and len(self.shares) != len(self.trained or ()):
+            raise ValueError(f"there is a share for each trained module, not {self.shares} for {self.trained}")
         if any(frames < 1 for frames in (*self.forward, *self.backward)) or self.kept_bytes < 0:
             raise ValueError(f"passes take batches of at least one frame and keep at least 0 bytes, not {self}")
 

@@ -125,4 +125,9 @@ class UpdateDelivery(Delivery):
         self.app.account.updates += applied.accepted
         if applied.accepted:
             self.app.in_step, self.app.device_state = True, self.done.state
-        return {"done": self.done, "reason": applied.reason, "applied": applied, "arrive_s": message.arrive_s}
+        return {
+            "done": self.done,
+            "reason": applied.reason or self.done.idle,
+            "applied": applied,
+            "arrive_s": message.arrive_s,
+        }

@@ -42,6 +42,7 @@ class Teaching:
         self._running: dict[str, str] = {}  # by application on a device: the purpose of its last step
         kinds = {"weights": WeightRounds, "labels": LabelRounds}
         self.rounds = kinds[parts.streaming.returns](parts.session, parts.streaming, parts.adaptation, parts.scheduling)
+        self.rounds.drafts = parts.scaling.drafts
 
     # Sending from the device --------------------------------------------------------------------------------------
 

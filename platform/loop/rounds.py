@@ -68,6 +68,8 @@ Steps = Generator["Step | Offer | Await", float, Any]
 class Rounds(ABC):
     """The processing of an application's waiting uploads."""
 
+    drafts = False  # whether each phase begins by cutting the network anew, which is part of its work
+
     def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
         self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
         self.open: dict[str, TrainingRound] = {}  # by application: unfinished ones
@@ -131,7 +133,7 @@ class WeightRounds(Rounds):
         del self.open[app.name]
         learned = plan.state if done.trained is None else self.streaming.learn(plan.state, done.trained)
         done.state = app.server_state = learned
-        if training is None or done.idle:
+        if training is None or done.trained is None or not done.trained.bytes:
             return [PlanDelivery(app, self.session, done)]
         return [UpdateDelivery(app, self.session, done, training)]
 
@@ -190,7 +192,7 @@ class WeightRounds(Rounds):
         assert wanted.phase is not None
         done.train_start_s = done.now_s
         training = self.session.call(learner, "train", wanted)
-        work = self.adaptation.work_of(wanted.phase, kept)
+        work = None if self.drafts else self.adaptation.work_of(wanted.phase, kept)
         if work is None:
             known: Trained = yield from self._facts(training)
             work = known.work

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from driftlab.datasets.frames import Frames
-from driftlab.errors import WireError
+from driftlab.errors import RequestError, WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
@@ -25,9 +26,9 @@ from driftlab.platform.nodes.scorer import Scorer
 from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
-from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.tasks.tasks import Answers
-from driftlab.platform.wire import delta
+from driftlab.platform.wire import delta, draft
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.damage import Damage, damaged
 from driftlab.platform.world.machine import Course
@@ -79,12 +80,19 @@ class Application:
     def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Apply an update to the shadow copy; frames from its arrival on use it."""
         newest = self._versions[-1]
-        held, data = newest.state, damaged(update, damage)
         try:
+            kept, data = draft.split(damaged(update, damage))
+            family = self._family if kept is None else self._redrafted(Draft(kept))
+            held = newest.state if kept is None else state.read(self._scaling.select(family, self._budget))
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
             return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
-        self._versions.append(Version(changed.version, arrive_s, State(changed.vector, changed.buffers)))
+        now = State(changed.vector, changed.buffers)
+        self._versions.append(Version(changed.version, arrive_s, now))
+        if kept is not None:
+            network = self._scaling.select(family, self._budget)
+            state.write(network, now)
+            self._family = self._scaling.absorb(family, network)
         if self._noticing is not None:
             self._noticing.learned()
         return Reply(Receipt(changed.version, accepted=True))
@@ -141,8 +149,16 @@ class Application:
         memory = None if self._following is None else self._following.memory
         return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
+    def _redrafted(self, given: Draft) -> Any:
+        """Return the family with its network cut by a draft; refuse a draft for another family."""
+        try:
+            return self._scaling.redraft(self._family, self._budget, given)
+        except RequestError as error:
+            raise WireError(f"foreign: {error}") from error
+
     def _run(self, budget: Budget, number: int) -> None:
         """Switch to a network of the family; its weights get this version number."""
+        self._budget = budget
         self._model = self._scaling.select(self._family, budget)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)

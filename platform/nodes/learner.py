@@ -21,10 +21,10 @@ from driftlab.platform.nodes import student
 from driftlab.platform.nodes.lesson import attempt
 from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
-from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.tasks.tasks import Answers
-from driftlab.platform.wire import delta
+from driftlab.platform.wire import delta, draft
 from driftlab.platform.world.damage import Damage
 
 Mask = npt.NDArray[np.bool_]
@@ -51,6 +51,8 @@ class Learner:
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
         self._alone = False  # whether the next update must stand alone
+        self._drafted: Draft | None = None  # that the application has not got yet
+        self._follows = True  # whether the application's family learned all that this one learned
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
@@ -71,7 +73,7 @@ class Learner:
         source = self._scaling.select(student.family_of(self._spec, self._scaling, self._weights), budget)
         self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
-        self._alone = True
+        self._alone, self._follows = True, False
         return Reply()
 
     def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
@@ -151,14 +153,16 @@ class Learner:
         started = time.perf_counter()
         self._drop_before(answer.oldest_s)
         assert answer.phase is not None
-        rng = rng_for(self._spec.seed, "train", self._phases)
-        adapted = self._attempt(self._samples(rng), answer.phase)
+        samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
+        chosen = self._draft(samples)
+        adapted = self._attempt(samples, answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
-        update = None if adapted.skipped else self._pack(answer, adapted.changed)
+        update = None if adapted.skipped and chosen is None else self._pack(answer, adapted.changed)
+        message = self._message(update)
         facts = Trained(
             frames=len(self._times_s),
             iterations=adapted.iterations,
-            bytes=len(update.data) if update else 0,
+            bytes=len(message) if message else 0,
             values=update.values if update else 0,
             clamped=update.clamped if update else 0,
             loss_first=adapted.losses[0] if adapted.losses else None,
@@ -166,13 +170,14 @@ class Learner:
             score=adapted.score,
             skipped=adapted.skipped,
             host_seconds=time.perf_counter() - started,
-            work=adapted.work or Passes(),
+            work=_work_of(chosen, adapted),
         )
-        return Reply(facts, payload=update.data if update else None)
+        return Reply(facts, payload=message)
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
         started = time.perf_counter()
+        self._follows = False
         update = self._pack(DownlinkPlan(None, None, dense=True), None)
         facts = Trained(
             frames=len(self._times_s),
@@ -190,9 +195,34 @@ class Learner:
 
     def _run(self, budget: Budget) -> None:
         """Switch to a network of the family."""
+        self._budget = budget
         self._model = self._scaling.select(self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
         self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
+
+    def _draft(self, samples: Batch) -> Draft | None:
+        """Cut the network anew for the samples, where networks depend on them."""
+        chosen: Draft | None = None
+        if len(samples.images):
+            chosen = self._scaling.draft(self._family, self._budget, samples.images, self._task)
+        if chosen is None:
+            return None
+        received = self._scaling.redraft(self._family, self._budget, Draft(chosen.kept))
+        self._family = self._scaling.redraft(self._family, self._budget, chosen)
+        self._model = self._scaling.select(self._family, self._budget)
+        self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
+        self._follow_weights()
+        self._buffers = state.read_buffers(self._scaling.select(received, self._budget))
+        self._alone, self._drafted = self._alone or not self._follows, chosen
+        return chosen
+
+    def _message(self, update: delta.Encoded | None) -> bytes | None:
+        """Put the draft that the update is for in front of it, and let the family learn what the device has."""
+        if update is None or self._drafted is None:
+            return update.data if update else None
+        self._family = self._scaling.absorb(self._family, self._model)
+        kept, self._drafted = self._drafted.kept, None
+        return draft.encode(kept, update.data)
 
     def _follow_weights(self) -> None:
         """Start to track the device's weights; the previous network's are dropped."""
@@ -257,3 +287,17 @@ class Learner:
         self._buffers = update.buffers
         self._alone = False
         return update
+
+
+def _work_of(chosen: Draft | None, adapted: Adapted) -> Passes:
+    """Return the work of a phase with that of choosing the network for it."""
+    work = adapted.work or Passes()
+    return (
+        work
+        if chosen is None
+        else replace(
+            work,
+            forward=(*chosen.work.forward, *work.forward),
+            kept_bytes=chosen.work.kept_bytes + work.kept_bytes,
+        )
+    )

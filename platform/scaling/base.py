@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import ModelCost, Variant, Weights
+from driftlab.platform.core.records import ModelCost, Passes, Variant, Weights
+from driftlab.platform.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
 
@@ -43,6 +47,15 @@ class Profile:
     test_accuracy: float | None = None  # test accuracy, a fraction
 
 
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """The channels that a network cut for samples keeps, and what multiplies them."""
+
+    kept: Mapping[str, npt.NDArray[np.int64]]  # by group of channels, ascending
+    gates: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # by group; a group without one: 1
+    work: Passes = field(default_factory=Passes)  # of choosing them, in frames through the network that they make
+
+
 class Scaling(ABC):
     """Base of the family; a member is a frozen dataclass that imports torch inside its methods.
 
@@ -53,6 +66,9 @@ class Scaling(ABC):
     version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
     nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
+    drafts: ClassVar[bool] = (
+        False  # True: its networks depend on samples, and each phase of learning begins with a new one
+    )
 
     @abstractmethod
     def build(self, model: nn.Module, data: Data | None) -> Any:
@@ -81,6 +97,14 @@ class Scaling(ABC):
     @abstractmethod
     def absorb(self, family: Any, variant: nn.Module) -> Any:
         """Return the family after one of its networks was trained."""
+
+    def draft(self, family: Any, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> Draft | None:
+        """Choose the channels to keep for samples; None where networks do not depend on samples."""
+        return None
+
+    def redraft(self, family: Any, budget: Budget, draft: Draft) -> Any:
+        """Return the family with the network of this budget cut anew by a draft; without gates, all are 1."""
+        raise RequestError(f"{type(self).__name__} has no networks that are cut for samples")
 
     @abstractmethod
     def profile(self, family: Any, size: Size) -> tuple[Profile, ...]:

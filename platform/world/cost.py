@@ -7,6 +7,7 @@ costs that part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from driftlab.errors import RunError
@@ -26,7 +27,8 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
 
 def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
     """Return time, energy, and memory beyond that of the running network, for counted passes."""
-    back = list(_gone_back(cost, passes.trained))
+    back = list(_gone_back(cost, passes.trained, passes.shares))
+    steps: list[tuple[LayerCost, float, int]]
     steps = [(layer, 1, frames) for frames in passes.forward for layer in _layers(cost)]
     steps += [(layer, times, frames) for frames in passes.backward for layer, times in back]
     seconds = sum(times * _layer_s(layer, hardware, frames) for layer, times, frames in steps)
@@ -73,22 +75,25 @@ def memory_bytes(cost: ModelCost) -> int:
     return 2 * cost.weight_bytes + cost.activation_bytes
 
 
-def _gone_back(cost: ModelCost, trained: Sequence[str] | None) -> Iterator[tuple[LayerCost, int]]:
-    """List the layers of the backward pass, with the number of gradients of each."""
+def _gone_back(
+    cost: ModelCost, trained: Sequence[str] | None, shares: Sequence[float] | None
+) -> Iterator[tuple[LayerCost, float]]:
+    """List the layers of the backward pass, with the number of gradients of each; a part of the weights is a part."""
     layers = list(_layers(cost))
     learning = {layer.name for layer in layers if layer.parameters} if trained is None else set(trained)
     if unknown := learning - {layer.name for layer in layers}:
         raise RunError(f"Passes name {', '.join(sorted(unknown))}, which the network has not counted as a layer.")
+    part = dict(zip(trained or (), shares or (), strict=False))
     first = next((which for which, layer in enumerate(layers) if layer.name in learning), len(layers))
-    return ((layer, 1 + (layer.name in learning)) for layer in layers[first:])
+    return ((layer, 1 + part.get(layer.name, float(layer.name in learning))) for layer in layers[first:])
 
 
-def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost, int]]) -> int:
+def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost, float]]) -> int:
     """Count what the largest backward pass stores: inputs of trained or non-linear layers, a gradient per weight."""
     if not passes.backward:
         return passes.kept_bytes
     activations = sum(layer.input_bytes for layer, times in back if times > 1 or not layer.kind.startswith(LINEAR))
-    gradients = sum(layer.weight_bytes for layer, times in back if times > 1)
+    gradients = sum(math.ceil((times - 1) * layer.weight_bytes) for layer, times in back)
     return max(passes.backward) * activations + gradients + passes.kept_bytes
 
 

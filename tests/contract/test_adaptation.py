@@ -42,6 +42,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("tent", {"variant": "run"}),
     ("tent", {"answers": "now", "optimiser": "sgd"}),
     ("shot", {"relabel": 1, "batch": 3}),
+    ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
 ]
 
 

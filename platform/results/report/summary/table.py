@@ -40,7 +40,8 @@ def unsent(view: View) -> list[str]:
     if runs.empty:
         return []
     sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
-    would = set(runs[~runs["streaming"].isin(OFFLINE) & runs["streaming"].notna()]["system"])
+    names = runs["streaming"].str.split("(").str[0]  # without parameters
+    would = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
     mute = [name for name in view.looks if name in would and sent.get(name) == 0]
     if not sent.any():
         cause = "" if mute else " No system of this run uses a link."

@@ -1,0 +1,123 @@
+"""ElasticDNN with CUA: align features with those of stored source samples, and replay samples of earlier domains.
+
+Differs from the variant in the paper's evaluation: features of the source come from the network as it was cut for
+this domain, and blocks of the kernel are averaged, so that batches may differ in size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from driftlab.platform.adaptation import stream
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
+from driftlab.platform.adaptation.elasticdnn import Elastic, ElasticMemory, Lesson
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.training.schooling import Data
+
+KERNELS = 5
+MAX_SOURCE = 512
+
+
+@dataclass(frozen=True)
+class ElasticCua(Elastic):
+    """Train filters by the distance of features to those of the source, and by replayed samples."""
+
+    replayed: Annotated[
+        int, Ge(1), Le(MAX_SOURCE), Means("samples kept of the source, and of each domain", "frames")
+    ] = 20
+    replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
+
+    packs = True
+
+    def pack(self, model: nn.Module, data: Data) -> Weights:
+        """Keep the first samples of the source, with their classes."""
+        if data.task.name != "classification":
+            return EMPTY_PACK
+        lessons = data.train.first(self.replayed)
+        return {"images": lessons.images, "labels": np.asarray(lessons.labels, dtype=np.uint8)}
+
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
+        state = super().prepare(model, pack, go_on=go_on)
+        if go_on is not None or "images" not in pack:
+            return state
+        return replace(state, images=np.array(pack["images"]), labels=np.array(pack["labels"]))
+
+    def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
+        """Return to the network as it was cut; of the replayed samples only those of the source stay."""
+        kept = super().reset(model, state)
+        count = self.replayed if len(state.images) else 0
+        return replace(kept, images=state.images[:count], labels=state.labels[:count])
+
+    def unfit(self, batch: Batch) -> str:
+        if batch.task.name != "classification":
+            return f"CUA replays samples by their class, the task is {batch.task.name}"
+        return super().unfit(batch)
+
+    def begin(self, lesson: Lesson) -> None:
+        """Compute the features of the stored source samples by the network as it is."""
+        import torch
+
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.predict import device_of, to_input
+
+        source = lesson.state.images[: self.replayed]
+        if len(source):
+            with torch.no_grad():
+                found = features(lesson.model, to_input(source).to(device_of(lesson.model)))
+            lesson.aside = found.features.clone()
+            lesson.done.forward.append(len(source))
+
+    def loss(self, lesson: Lesson, rows: stream.Rows) -> torch.Tensor | None:
+        import torch
+        from torch.nn import functional as F
+
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.predict import device_of, to_input
+
+        if lesson.aside is None:
+            return None
+        seen = features(lesson.model, stream.device_inputs(lesson.model, lesson.batch, rows))
+        loss = mmd(lesson.aside, seen.features)
+        if self.replay_weight:
+            drawn = lesson.batch.rng.permutation(len(lesson.state.images))[: self.batch]
+            images = to_input(lesson.state.images[drawn]).to(device_of(lesson.model))
+            labels = torch.from_numpy(lesson.state.labels[drawn]).long().to(images.device)
+            lesson.done.forward.append(len(drawn))
+            lesson.done.backward.append(len(drawn))
+            loss = loss + self.replay_weight * F.cross_entropy(lesson.model(images), labels)
+        return loss
+
+    def learned(self, lesson: Lesson) -> ElasticMemory:
+        """Keep samples of this domain with the classes that the network now gives them."""
+        from driftlab.platform.networks.predict import device_of, predict
+
+        batch, state = lesson.batch, lesson.state
+        images = batch.images[: self.replayed]
+        labels = predict(lesson.model, images, task=batch.task, device=device_of(lesson.model)).astype(np.uint8)
+        lesson.done.forward.append(len(images))
+        kept = [state.images, images] if len(state.images) else [images]
+        return replace(state, images=np.concatenate(kept), labels=np.concatenate([state.labels, labels]))
+
+
+def mmd(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the squared maximum mean discrepancy by a sum of Gaussian kernels of doubling widths."""
+    import torch
+
+    both = torch.cat([source, target])
+    distances = ((both[:, None] - both[None]) ** 2).sum(dim=2)
+    count = len(both)
+    width = distances.detach().sum() / (count**2 - count) / 2 ** (KERNELS // 2)
+    kernel = torch.stack([torch.exp(-distances / (width * 2**power)) for power in range(KERNELS)]).sum(dim=0)
+    first = len(source)
+    within = kernel[:first, :first].mean() + kernel[first:, first:].mean()
+    return within - 2 * kernel[:first, first:].mean()

@@ -1,0 +1,141 @@
+"""The domain knowledge of a master network: each layer's weights as a mixture of knowledge entries.
+
+A layer's weights, one row per filter, are `mixing @ entries`. What a cut network learned goes into the entries,
+weighed by the mixing, and the layer is then mixed anew: every filter receives its part. The two steps change the
+weights by `mixing @ mixing.T @ change`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+LinkMode = Literal["identity", "mix_fixed", "reparam", "penalty"]
+AMPLIFIES = 1.5  # a larger eigenvalue of mixing @ mixing.T scales the change down
+CONTRACT = 1e-5  # largest difference between a layer's weights and its mixture
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """The knowledge of one layer, in double precision; without a mixing, the entries are the rows of the layer."""
+
+    mixing: Tensor | None  # [filters, filters]
+    entries: Tensor  # [filters, inputs · kernel]
+
+    @property
+    def weights(self) -> Tensor:
+        return self.entries if self.mixing is None else self.mixing @ self.entries
+
+    def learn(self, change: Tensor, rate: float) -> Link:
+        """Return the link after a change of the layer's weights, which has zeros where nothing was learned."""
+        change = change.to(self.entries)
+        if self.mixing is None:
+            return Link(None, self.entries + rate * change)
+        largest = float(torch.linalg.matrix_norm(self.mixing, 2)) ** 2
+        rate = rate / largest if largest > AMPLIFIES else rate
+        return Link(self.mixing, self.entries + rate * (self.mixing.T @ change))
+
+
+class Mixture(nn.Module):
+    """A parametrisation: the layer computes with a learned mixture of its entries, the identity at first."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(filters, filters))
+
+    def forward(self, entries: Tensor) -> Tensor:
+        return entries + (self.offset @ entries.flatten(1)).view_as(entries)
+
+
+def known_layers(model: nn.Module, head: str) -> list[str]:
+    """Name the layers with knowledge: every convolution and linear layer but the head."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and name != head]
+
+
+def parametrise(model: nn.Module, layers: Iterable[str]) -> None:
+    """Let layers compute with mixtures of entries from now on."""
+    for name in layers:
+        module = model.get_submodule(name)
+        parametrize.register_parametrization(module, "weight", Mixture(len(module.get_parameter("weight"))))
+
+
+def fix_mixtures(model: nn.Module, layers: Iterable[str]) -> dict[str, Link]:
+    """Return the links of parametrised layers, and make their weights plain parameters again."""
+    links = {}
+    for name in layers:
+        module = model.get_submodule(name)
+        entries = module.get_parameter("parametrizations.weight.original").detach().double().flatten(1)
+        offset = module.get_parameter("parametrizations.weight.0.offset").detach().double()
+        links[name] = Link(torch.eye(len(offset), dtype=torch.float64).to(offset) + offset, entries)
+        parametrize.remove_parametrizations(module, "weight")
+    return links
+
+
+class LinkPenalty(nn.Module):
+    """The soft form: mixings, zero at first, that learn to make the layers from fixed entries."""
+
+    def __init__(self, model: nn.Module, layers: Iterable[str]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.entries = [_rows(model, name).detach().clone() for name in self.layers]
+        self.mixings = nn.ParameterList(torch.zeros(len(rows), len(rows)) for rows in self.entries)
+
+    def loss(self, model: nn.Module) -> Tensor:
+        """Return the sum of the squared differences between layers and mixtures."""
+        terms = [
+            ((_rows(model, name) - mixing.to(rows) @ rows) ** 2).sum()
+            for name, mixing, rows in zip(self.layers, self.mixings, self.entries, strict=True)
+        ]
+        return torch.stack(terms).sum()
+
+    def links(self) -> dict[str, Link]:
+        pairs = zip(self.layers, self.mixings, self.entries, strict=True)
+        return {name: Link(mixing.detach().double().to(rows.device), rows.double()) for name, mixing, rows in pairs}
+
+
+def fixed_links(model: nn.Module, layers: Iterable[str], *, orthogonal: bool) -> dict[str, Link]:
+    """Choose mixings at random, and solve for the entries that make the layers as they are."""
+    links = {}
+    for name in layers:
+        rows = _rows(model, name).detach().double()
+        mixing = random_mixing(len(rows), orthogonal=orthogonal).to(rows)
+        links[name] = Link(mixing, torch.linalg.solve(mixing, rows))
+    return links
+
+
+def random_mixing(filters: int, *, orthogonal: bool) -> Tensor:
+    """Return an orthogonal matrix, or rows of shares that are largest on the diagonal."""
+    noise = torch.randn(filters, filters, dtype=torch.float64)
+    if orthogonal:
+        rotation: Tensor = torch.linalg.qr(noise).Q
+        return rotation
+    return (3 * torch.eye(filters, dtype=torch.float64) + 0.3 * noise).softmax(dim=1)
+
+
+def identity_links(model: nn.Module, layers: Iterable[str]) -> dict[str, Link]:
+    """Return links whose entries are the layers' own rows."""
+    return {name: Link(None, _rows(model, name).detach().double().clone()) for name in layers}
+
+
+def finalise(model: nn.Module, links: Mapping[str, Link]) -> None:
+    """Set each layer to its mixture; afterwards the two differ by rounding alone."""
+    with torch.no_grad():
+        for name, link in links.items():
+            weight = model.get_submodule(name).get_parameter("weight")
+            weight.copy_(link.weights.view(weight.shape))
+
+
+def largest_gap(model: nn.Module, links: Mapping[str, Link]) -> float:
+    """Return the largest difference between a layer and its mixture."""
+    gaps = [float((_rows(model, name).detach().double() - link.weights).abs().max()) for name, link in links.items()]
+    return max(gaps, default=0.0)
+
+
+def _rows(model: nn.Module, layer: str) -> Tensor:
+    return model.get_submodule(layer).get_parameter("weight").flatten(1)

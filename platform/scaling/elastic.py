@@ -1,0 +1,293 @@
+"""A gated master with its current surrogates: cut one for samples, run it, and feed back what it learned."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.features import head_of
+from driftlab.platform.networks.parts import batch_norms, restore_entries
+from driftlab.platform.networks.predict import device_of, state_of, to_input
+from driftlab.platform.pruning import gating
+from driftlab.platform.pruning.gating import GatedNetwork, GateSite
+from driftlab.platform.pruning.knowledge import Link, finalise, known_layers
+from driftlab.platform.pruning.surgery import Groups, cut, groups, lift
+from driftlab.platform.scaling.base import Draft
+from driftlab.platform.scaling.growing import PruningContext
+from driftlab.platform.scaling.mastering import Trainee, measure_statistics, statistics_of
+from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.tasks.tasks import Task
+from driftlab.platform.training.schooling import Data, grade
+
+LOOKED_AT = 64  # frames that pass the master at once
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A surrogate as it is now: its channels, and its tensors."""
+
+    kept: Mapping[str, npt.NDArray[np.int64]]
+    state: Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Master:
+    """A gated network, its knowledge, and for each keep ratio statistics of batch norms and a surrogate."""
+
+    gated: GatedNetwork  # never changed: a change makes a copy
+    groups: Groups
+    links: Mapping[str, Link]
+    ratios: tuple[float, ...]  # from the smallest on
+    statistics: tuple[Weights, ...]
+    cuts: tuple[Cut, ...] = ()
+    val_accuracies: tuple[float, ...] = ()
+    test_accuracies: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ratios)
+
+    @property
+    def network(self) -> nn.Module:
+        return self.gated.network
+
+    def memory_bytes(self, which: int) -> int:
+        return sum(array.nbytes for array in self.cuts[which].state.values())
+
+    def at_ratio(self, which: int) -> GatedNetwork:
+        """Return the gated network at a keep ratio, with the statistics of that ratio."""
+        gated = copy.deepcopy(self.gated).eval()
+        gated.ratio = self.ratios[which]
+        restore_entries(gated.network, self.statistics[which])
+        return gated
+
+
+def refuse_ungated(model: nn.Module, sites: Sequence[GateSite], others: Mapping[str, str]) -> None:
+    """Refuse a network without a single group of channels that can be gated."""
+    if not sites:
+        reasons = "; ".join(f"{name} {why}" for name, why in others.items())
+        raise RequestError(
+            f"Nothing of {type(model).__name__} can be gated ({reasons}). Take another network, or scaling 'fixed'."
+        )
+
+
+def first_master(trainee: Trainee, context: PruningContext, keep: Sequence[float]) -> Master:
+    """Return a trained master with measured statistics; ratios that keep equal numbers of channels are one."""
+    gated = trainee.gated
+    sizes = {
+        tuple(gating.keep_count(site.size, ratio, gated.min_keep) for site in gated.sites): ratio for ratio in keep
+    }
+    ratios = tuple(sorted(sizes.values()))
+    statistics = tuple(measure_statistics(gated, context.data.train.images, ratio) for ratio in ratios)
+    return Master(gated.eval(), context.groups, trainee.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
+
+
+def measure_accuracies(master: Master, data: Data) -> Master:
+    """Measure the validation and the test accuracy of each surrogate."""
+    networks = [surrogate_of(master, which) for which in range(len(master))]
+    val_accuracies, test_accuracies = (
+        tuple(grade(network, data, lessons) for network in networks) for lessons in (data.val, data.test)
+    )
+    return replace(master, val_accuracies=val_accuracies, test_accuracies=test_accuracies)
+
+
+# Surrogates -----------------------------------------------------------------------------------------------------------
+
+
+def draft_for(master: Master, which: int, images: npt.NDArray[np.uint8], task: Task, choice: tuple[str, str]) -> Draft:
+    """Choose the channels of a keep ratio for samples, by one pass of all of them through the master."""
+    gated, (sample, filters) = master.at_ratio(which), choice
+    parts, device = [], device_of(gated)
+    with torch.no_grad():
+        for start in range(0, len(images), LOOKED_AT):
+            parts.append(gated.run(to_input(images[start : start + LOOKED_AT]).to(device)))
+    outputs = torch.cat([made for made, _ in parts])
+    row = int(uncertainties(outputs, task).argmax()) if sample == "hardest" else 0
+    kept, gates = {}, {}
+    for site in gated.sites:
+        raw = torch.cat([found[site.group] for _, found in parts])
+        mine = raw.mean(dim=0) if sample == "mean" else raw[row]
+        stays = _chosen_channels(site, mine, gating.keep_count(site.size, gated.ratio, gated.min_keep), filters)
+        kept[site.group] = stays.cpu().numpy()
+        gates[site.group] = mine[gating.kept_places(site, stays).to(device)].cpu().numpy()
+    return Draft(kept, gates, _work_of(master, kept, images))
+
+
+def _chosen_channels(site: GateSite, raw: Tensor, keep: int, filters: str) -> Tensor:
+    if filters == "relevant":
+        return gating.top_channels(site.per_unit(raw), keep)
+    drawn = rng_for(keep, "surrogate", site.group).choice(site.size, size=keep, replace=False)
+    return torch.from_numpy(np.sort(drawn))
+
+
+def uncertainties(outputs: Tensor, task: Task) -> Tensor:
+    """Return each frame's mean entropy in nats; that of a detector sums over the classes, which are apart."""
+    if task.name == "detection":
+        scores = outputs[:, :-SIDES]
+        logs = torch.cat([F.logsigmoid(scores), F.logsigmoid(-scores)], dim=1)
+    else:
+        logs = F.log_softmax(outputs, dim=1)
+    each = -(logs.exp() * logs).sum(dim=1)
+    return each.reshape(len(each), -1).mean(dim=1)
+
+
+def _work_of(master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: npt.NDArray[np.uint8]) -> Passes:
+    """Return the pass through the master as the number of frames that cost as much in the surrogate."""
+    size = images.shape[1], images.shape[2]
+    whole, small = (
+        count_cost(network, *size) for network in (master.network, cut(master.network, master.groups, kept))
+    )
+    frames = math.ceil(len(images) * whole.macs / small.macs)
+    return Passes(forward=(frames,) if frames else (), kept_bytes=whole.weight_bytes)
+
+
+def cut_by(master: Master, which: int, draft: Draft) -> Master:
+    """Return the master with the surrogate of a keep ratio cut anew."""
+    if draft.kept.keys() != {site.group for site in master.gated.sites}:
+        raise RequestError(f"the draft is of other groups than {', '.join(site.group for site in master.gated.sites)}")
+    for site in master.gated.sites:
+        keep = gating.keep_count(site.size, master.ratios[which], master.gated.min_keep)
+        if len(draft.kept[site.group]) != keep:
+            raise RequestError(f"the draft keeps {len(draft.kept[site.group])} channels of '{site.group}', not {keep}")
+    network, gates = master.at_ratio(which).network, {}
+    for site in master.gated.sites:
+        places = gating.kept_places(site, torch.from_numpy(np.array(draft.kept[site.group])))
+        found = draft.gates.get(site.group)
+        gates[site.group] = torch.ones(int(places.sum())) if found is None else torch.from_numpy(np.array(found))
+    model = gating.cut_gated(network, master.groups, master.gated.sites, dict(draft.kept), gates)
+    return _with_cut(master, which, Cut(dict(draft.kept), state_of(model)))
+
+
+def surrogate_of(master: Master, which: int) -> nn.Module:
+    """Build the current surrogate of a keep ratio."""
+    now = master.cuts[which]
+    ones = {
+        site.group: torch.ones(int(gating.kept_places(site, torch.from_numpy(now.kept[site.group])).sum()))
+        for site in master.gated.sites
+    }
+    model = gating.cut_gated(master.network, master.groups, master.gated.sites, dict(now.kept), ones)
+    restore_entries(model, now.state)
+    return model
+
+
+def _with_cut(master: Master, which: int, now: Cut) -> Master:
+    return replace(master, cuts=tuple(now if k == which else one for k, one in enumerate(master.cuts)))
+
+
+# Knowledge fed back ---------------------------------------------------------------------------------------------------
+
+
+def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
+    """Return the master after a surrogate was trained: its changes since it was cut or last fed back flow into it.
+
+    Filters go through the knowledge of their layer, biases and batch norms move by their share, statistics only those
+    of the surrogate's keep ratio. The head and the gates stay.
+    """
+    which, now = _recognised(master, surrogate), state_of(surrogate)
+    before = master.cuts[which]
+    change = {
+        name: torch.from_numpy(now[name].astype(np.float64) - old)
+        for name, old in before.state.items()
+        if old.dtype.kind == "f" and not name.endswith(".gate")
+    }
+    lifted = lift(change, master.groups, before.kept)
+    gated = copy.deepcopy(master.gated)
+    links = {name: link.learn(lifted[f"{name}.weight"].flatten(1), absorb_alpha) for name, link in master.links.items()}
+    finalise(gated.network, links)
+    statistics = set(statistics_of(gated.network))
+    norms = {f"{name}." for name in batch_norms(gated.network)}
+    with torch.no_grad():
+        for name, value in gated.network.named_parameters():
+            layer = name.rpartition(".")[0]
+            if layer in links and name.endswith(".bias"):
+                value.add_((absorb_alpha * lifted[name]).to(value))
+            elif f"{layer}." in norms:
+                value.add_((bn_alpha * lifted[name]).to(value))
+    measured = {
+        name: (old + bn_alpha * lifted[name].numpy()).astype(old.dtype)
+        if name in lifted and name in statistics
+        else old
+        for name, old in master.statistics[which].items()
+    }
+    all_measured = tuple(measured if k == which else old for k, old in enumerate(master.statistics))
+    return _with_cut(replace(master, gated=gated, links=links, statistics=all_measured), which, Cut(before.kept, now))
+
+
+def _recognised(master: Master, network: nn.Module) -> int:
+    """Find the keep ratio of a surrogate by its shapes."""
+    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    for which, now in enumerate(master.cuts):
+        if {name: value.shape for name, value in now.state.items()} == shapes:
+            return which
+    raise RequestError(f"This {type(network).__name__} is none of the master's {len(master)} surrogates.")
+
+
+# Storage --------------------------------------------------------------------------------------------------------------
+
+
+def store(master: Master) -> Weights:
+    """Return a master as plain arrays by name."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "ratios": np.array(master.ratios),
+        "accuracies": np.array(master.val_accuracies),
+        "judged": np.array(master.test_accuracies),
+        **{f"master/{name}": array for name, array in state_of(master.gated).items()},
+    }
+    for name, link in master.links.items():
+        if link.mixing is not None:
+            arrays[f"mixing/{name}"] = np.array(link.mixing.cpu().numpy())
+            arrays[f"entries/{name}"] = np.array(link.entries.cpu().numpy())
+    for which, (statistics, now) in enumerate(zip(master.statistics, master.cuts, strict=True)):
+        arrays |= {f"statistics/{which}/{name}": array for name, array in statistics.items()}
+        arrays |= {f"kept/{which}/{name}": array for name, array in now.kept.items()}
+        arrays |= {f"surrogate/{which}/{name}": array for name, array in now.state.items()}
+    return arrays
+
+
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck: int, min_keep: int) -> Master:
+    """Restore a stored master of this model, for frames of this size."""
+    example = torch.zeros(1, 3, *size, device=device_of(model))
+    found = groups(model, example)
+    sites, _ = gating.find_sites(model, found, example)
+    with torch.random.fork_rng(devices=()):
+        gated = GatedNetwork(copy.deepcopy(model), sites, bottleneck, min_keep).to(device_of(model)).eval()
+    restore_entries(gated, _part(arrays, "master/"))
+    links = {
+        name: _link(gated.network, name, arrays)
+        for name in known_layers(gated.network, head_of(gated.network, example))
+    }
+    ratios = tuple(arrays["ratios"].tolist())
+    statistics = tuple(_part(arrays, f"statistics/{which}/") for which in range(len(ratios)))
+    cuts = tuple(
+        Cut(_kept(_part(arrays, f"kept/{which}/")), _part(arrays, f"surrogate/{which}/"))
+        for which in range(len(ratios))
+    )
+    accuracies = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
+    return Master(gated, found, links, ratios, statistics, cuts, *accuracies)
+
+
+def _link(network: nn.Module, name: str, arrays: Weights) -> Link:
+    if f"mixing/{name}" not in arrays:
+        return Link(None, network.get_submodule(name).get_parameter("weight").detach().double().flatten(1).clone())
+    device = device_of(network)
+    mixing, entries = (torch.from_numpy(np.array(arrays[f"{what}/{name}"])) for what in ("mixing", "entries"))
+    return Link(mixing.to(device), entries.to(device))
+
+
+def _kept(found: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.int64]]:
+    return {name: channels.astype(np.int64) for name, channels in found.items()}
+
+
+def _part(arrays: Weights, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
+    return {name.removeprefix(prefix): np.array(value) for name, value in arrays.items() if name.startswith(prefix)}

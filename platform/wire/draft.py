@@ -1,0 +1,72 @@
+"""The wire format of a draft: the channels that a network keeps, in front of the update for it.
+
+All numbers are little-endian. A message without this magic is an update alone.
+
+    offset  bytes  field
+    0       4      magic "DRFT"
+    4       1      format version: 1
+    5       2      n, the number of groups of channels
+    7       4      length of the groups
+    11      ...    n times: length of the name (2), name in UTF-8, length of the marks (4), one bit per channel
+    ...     4      CRC-32 of everything before it
+    ...     ...    the update (delta.py), with a checksum of its own
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.errors import WireError
+from driftlab.platform.core.wire import CHECKSUM, seal, unseal
+
+Kept = Mapping[str, npt.NDArray[np.int64]]  # by group: channels, ascending
+MAGIC, VERSION = b"DRFT", 1
+HEADER, NAME, MARKS = struct.Struct("<4sBHI"), struct.Struct("<H"), struct.Struct("<I")
+
+
+def encode(kept: Kept, update: bytes) -> bytes:
+    """Put a draft in front of an update."""
+    parts = []
+    for name, channels in kept.items():
+        marks = np.zeros(int(channels.max()) + 1, dtype=bool)
+        marks[channels] = True
+        packed, spelled = np.packbits(marks, bitorder="little").tobytes(), name.encode()
+        parts.append(NAME.pack(len(spelled)) + spelled + MARKS.pack(len(packed)) + packed)
+    body = b"".join(parts)
+    return seal(HEADER.pack(MAGIC, VERSION, len(parts), len(body)) + body) + update
+
+
+def split(message: bytes) -> tuple[dict[str, npt.NDArray[np.int64]] | None, bytes]:
+    """Split a message into its draft, None if there is none, and its update; refuse a damaged draft."""
+    if message[: len(MAGIC)] != MAGIC:
+        return None, message
+    if len(message) < HEADER.size:
+        raise WireError(f"torn: {len(message)} bytes are less than the header of a draft")
+    _, version, count, length = HEADER.unpack_from(message)
+    end = HEADER.size + length + CHECKSUM.size
+    body = unseal(message[:end])
+    if version != VERSION:
+        raise WireError(f"foreign: a draft of format {version}, known is {VERSION}")
+    kept, rest = dict[str, npt.NDArray[np.int64]](), body[HEADER.size :]
+    for _ in range(count):
+        spelled, rest = _field(rest, NAME)
+        packed, rest = _field(rest, MARKS)
+        marks = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
+        kept[spelled.decode(errors="replace")] = np.flatnonzero(marks)
+    if rest:
+        raise WireError(f"torn: a draft of {count} groups is followed by {len(rest)} bytes")
+    return kept, message[end:]
+
+
+def _field(data: bytes, length: struct.Struct) -> tuple[bytes, bytes]:
+    """Split a field of stated length off."""
+    if len(data) < length.size:
+        raise WireError("torn: a draft ends before its last group")
+    end = length.size + int(length.unpack_from(data)[0])
+    if len(data) < end:
+        raise WireError("torn: a draft ends within a group")
+    return data[length.size : end], data[end:]

@@ -1,0 +1,132 @@
+"""Drafts: on the wire, and from a learner to an application that cuts its own master by them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from state_factory import CLASSES, HEIGHT, WIDTH, frames
+
+from driftlab.errors import WireError
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Reply
+from driftlab.platform.networks.predict import state_of
+from driftlab.platform.nodes.application import Application
+from driftlab.platform.nodes.builder import Builder
+from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.wire import draft
+from driftlab.platform.world import hardware
+
+KEPT = {"first": np.array([0, 3, 8]), "größe": np.array([1])}
+SURROGATE = Member("scaling", "surrogate", (("keep", [0.6, 0.3]), ("stages", [0.3]), ("epochs", 1)))
+RECIPE = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=2), SURROGATE)
+
+
+class TestWire:
+    def test_a_draft_comes_back_with_its_update(self):
+        kept, update = draft.split(draft.encode(KEPT, b"DLTA..."))
+        assert kept is not None and list(kept) == list(KEPT)
+        assert all(np.array_equal(kept[name], KEPT[name]) for name in KEPT)
+        assert update == b"DLTA..."
+        assert len(draft.encode(KEPT, b"")) == 11 + (2 + 5 + 4 + 2) + (2 + 7 + 4 + 1) + 4
+
+    def test_an_update_alone_has_none(self):
+        assert draft.split(b"DLTA...") == (None, b"DLTA...")
+
+    def test_damage_is_refused(self):
+        message = draft.encode(KEPT, b"DLTA...")
+        head = len(message) - 7
+        for place in range(4, head):
+            torn = bytearray(message)
+            torn[place] ^= 4
+            with pytest.raises(WireError):
+                draft.split(bytes(torn))
+            with pytest.raises(WireError):
+                draft.split(message[:place])
+
+
+@cache
+def built() -> Reply:
+    return Builder().build(RECIPE)
+
+
+def student(adaptation: str, **params: object) -> StudentSpec:
+    member = Member("adaptation", adaptation, tuple(params.items()))
+    return StudentSpec("half", CLASSES, HEIGHT, WIDTH, member, SURROGATE, seed=0)
+
+
+def nodes() -> tuple[Application, Learner]:
+    machine = hardware.find("laptop")
+    cost = built().facts.profile[0].cost
+    application = Application(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    learner = Learner(student("elasticdnn_taught", iterations=2, share=0.2, select="topfrac"), built().payload)
+    for node in (application, learner):
+        node.switch(0)
+        node._follows = True
+    return application, learner
+
+
+def update_of(learner: Learner, start_s: float, iterations: int = 2) -> Reply:
+    seen = frames(start_s)
+    learner.store(seen, seen.labels)
+    return learner.train(DownlinkPlan(None, Phase(iterations)))
+
+
+def masters(application: Application, learner: Learner) -> list[dict[str, np.ndarray]]:
+    return [state_of(node._family.gated) for node in (application, learner)]
+
+
+class TestDelivery:
+    def test_the_device_cuts_its_own_master_and_learns_what_the_learner_learned(self):
+        application, learner = nodes()
+        learner._alone = False
+        before, sizes = application._versions[-1].state.vector.copy(), []
+        for number in range(3):
+            reply = update_of(learner, 10.0 * number)
+            kept, _ = draft.split(reply.payload)
+            assert kept is not None
+            receipt = application.apply(reply.payload, 10.0 * number).facts
+            assert receipt.accepted, receipt.reason
+            held = application._versions[-1].state
+            assert held.vector.tobytes() == learner._vector.tobytes()
+            assert [a.tobytes() for a in held.buffers.arrays] == [a.tobytes() for a in learner._buffers.arrays]
+            ours, theirs = masters(application, learner)
+            assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+            sizes.append((reply.facts.values, reply.facts.bytes))
+        assert held.vector.shape == before.shape
+        assert all(0 < values < 0.5 * len(before) for values, _ in sizes)  # the chosen filters, not the network
+
+    def test_a_lost_update_is_made_good_by_whole_ones(self):
+        application, learner = nodes()
+        learner._alone = False
+        update_of(learner, 0.0)
+        late = update_of(learner, 10.0)
+        assert "out of order" in application.apply(late.payload, 10.0).facts.reason
+        assert application.apply(learner.resend().payload, 11.0).facts.accepted
+        last = update_of(learner, 20.0)
+        assert last.facts.values == len(learner._vector)
+        assert application.apply(last.payload, 20.0).facts.accepted
+        assert application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
+
+    def test_a_phase_that_learned_nothing_still_sends_its_network(self):
+        application, learner = nodes()
+        learner._alone = False
+        reply = update_of(learner, 0.0, iterations=0)
+        assert reply.facts.skipped == "no steps were asked for"
+        assert reply.facts.values == 0
+        assert reply.facts.work.forward
+        assert application.apply(reply.payload, 0.0).facts.accepted
+
+    def test_a_draft_for_another_network_of_the_family_is_refused(self):
+        application, learner = nodes()
+        learner._alone = False
+        reply = update_of(learner, 0.0)
+        application.switch(1)
+        receipt = application.apply(reply.payload, 0.0).facts
+        assert not receipt.accepted
+        assert "the draft keeps" in receipt.reason

@@ -1,0 +1,243 @@
+"""The master of scaling surrogate: its first surrogates, drafts for samples, and what flows back."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scaling_factory import CLASSES, SIZE, problem
+
+from driftlab.errors import RequestError
+from driftlab.platform.networks.parts import copy_entries
+from driftlab.platform.networks.predict import predict, state_of, to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.pruning.knowledge import CONTRACT, largest_gap
+from driftlab.platform.scaling import elastic
+from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.scaling.surrogate import Surrogate
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
+
+SMALL, LARGE = Budget(variant=0), Budget(variant=1)
+
+
+def member(**params) -> Surrogate:
+    return Surrogate(keep=(0.6, 0.3), stages=(0.3,), epochs=1, **params)
+
+
+@cache
+def master(knowledge: str = "identity") -> elastic.Master:
+    data = problem()
+    model = build("tiny_residual", CLASSES, seed=0).eval()
+    return member(knowledge=knowledge).build(model, data)
+
+
+def images(count: int = 12, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *SIZE, 3), dtype=np.uint8)
+
+
+def drafted(seed: int = 0, knowledge: str = "identity") -> tuple[elastic.Master, Draft]:
+    one, found = member(), master(knowledge)
+    draft = one.draft(found, SMALL, images(seed=seed), CLASSIFICATION)
+    assert draft is not None
+    return one.redraft(found, SMALL, draft), draft
+
+
+def moved(surrogate: torch.nn.Module, seed: int, by: float = 0.01) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in surrogate.parameters():
+            value.add_(by * torch.randn(value.shape, generator=generator))
+    return surrogate
+
+
+class TestDrafts:
+    def test_a_surrogate_is_the_gated_master_on_the_least_certain_frame(self):
+        found, draft = drafted()
+        gated, frames = found.at_ratio(0), to_input(images())
+        with torch.no_grad():
+            expected = gated(frames)
+            made = member().select(found, SMALL)(frames)
+        row = int(elastic.uncertainties(expected, CLASSIFICATION).argmax())
+        assert torch.allclose(made[row], expected[row], atol=1e-5)
+        assert not torch.allclose(made, expected, atol=1e-3)
+        assert [len(kept) for kept in draft.kept.values()] == [4, 8, 8]
+
+    def test_other_samples_keep_other_channels_and_cost_the_same(self):
+        one, (first, _), (second, _) = member(), drafted(0), drafted(5)
+        networks = [one.select(found, SMALL) for found in (first, second)]
+        assert not np.array_equal(predict_logits(networks[0]), predict_logits(networks[1]))
+        assert one.profile(first, SIZE) == one.profile(second, SIZE) == one.profile(master(), SIZE)
+        assert one.profile(first, SIZE)[0].cost.macs < one.profile(first, SIZE)[1].cost.macs / 2
+
+    def test_choosing_is_paid_as_a_pass_through_the_master(self):
+        found, draft = drafted()
+        small = member().profile(found, SIZE)[0].cost
+        whole = elastic.count_cost(found.network, *SIZE)
+        assert draft.work.forward == (int(np.ceil(12 * whole.macs / small.macs)),)
+        assert draft.work.kept_bytes == whole.weight_bytes
+
+    @pytest.mark.parametrize("how", [{"sample": "first"}, {"sample": "mean"}, {"filters": "random"}])
+    def test_ablations_choose_other_channels(self, how):
+        one, (_, usual) = member(**how), drafted()
+        draft = one.draft(master(), SMALL, images(), CLASSIFICATION)
+        assert {name: len(kept) for name, kept in draft.kept.items()} == {
+            name: len(kept) for name, kept in usual.kept.items()
+        }
+        assert any(not np.array_equal(draft.gates[name], usual.gates[name]) for name in usual.gates)
+
+    def test_a_draft_without_gates_has_ones(self):
+        found, draft = drafted()
+        bare = member().redraft(found, SMALL, Draft(draft.kept))
+        gates = {name: value for name, value in bare.cuts[0].state.items() if name.endswith(".gate")}
+        assert len(gates) == 3
+        assert all((value == 1).all() for value in gates.values())
+
+    def test_a_draft_of_another_ratio_or_network_is_refused(self):
+        found, draft = drafted()
+        with pytest.raises(RequestError, match=r"keeps 4 channels of 'first\.0', not 8"):
+            member().redraft(found, LARGE, draft)
+        with pytest.raises(RequestError, match="of other groups"):
+            member().redraft(found, SMALL, Draft({"first.0": draft.kept["first.0"]}))
+
+    def test_the_least_certain_detection_has_undecided_classes(self):
+        outputs = torch.full((3, CLASSES + 4, 2, 2), -9.0)
+        outputs[1, :CLASSES] = 0.0
+        outputs[2, CLASSES:] = 5.0
+        found = elastic.uncertainties(outputs, DETECTION)
+        assert float(found[1]) == pytest.approx(CLASSES * np.log(2))
+        assert float(found[0]) == float(found[2]) < 0.1
+
+    def test_one_frame_and_equal_frames_give_a_network(self):
+        for count in (1, 3):
+            same = np.zeros((count, *SIZE, 3), dtype=np.uint8)
+            draft = member().draft(master(), SMALL, same, CLASSIFICATION)
+            network = member().select(member().redraft(master(), SMALL, draft), SMALL)
+            assert len(predict(network, same, task=CLASSIFICATION)) == count
+
+
+def predict_logits(network: torch.nn.Module) -> np.ndarray:
+    with torch.no_grad():
+        return network(to_input(images())).numpy()
+
+
+class TestStatistics:
+    def test_every_keep_ratio_has_statistics_of_its_own_and_needs_them(self):
+        found, frames = master(), to_input(problem().train.images)
+        small, large = found.statistics
+        assert any(not np.array_equal(small[name], large[name]) for name in small)
+        swapped = copy_with(found, statistics=(large, small))
+        for which in (0, 1):
+            seen = []
+            for one in (found, swapped):
+                gated = one.at_ratio(which)
+                hook = (
+                    gated.network.deep[1].inner[1].register_forward_hook(lambda *call, seen=seen: seen.append(call[2]))
+                )
+                with torch.no_grad():
+                    gated(frames)
+                hook.remove()
+            norm = found.network.deep[1].inner[1]
+            shift = norm.bias.detach()[:, None, None]
+            own, other = (float((one - shift).mean(dim=(0, 2, 3)).abs().mean()) for one in seen)
+            assert 2 * own < other  # by statistics of its own, what a batch norm gives has mean 0
+
+    def test_a_surrogate_starts_with_those_of_its_ratio(self):
+        found, draft = drafted()
+        bare = copy_with(found, statistics=tuple({k: v * 0 + 2 for k, v in s.items()} for s in found.statistics))
+        cut = member().redraft(bare, SMALL, draft).cuts[0].state
+        assert all((cut[name] == 2).all() for name in cut if name.endswith(("running_mean", "running_var")))
+
+
+def copy_with(found: elastic.Master, **changes) -> elastic.Master:
+    return elastic.replace(found, **changes)
+
+
+class TestFeedback:
+    @pytest.mark.parametrize("knowledge", ["identity", "mix_fixed", "reparam", "penalty"])
+    def test_layers_equal_the_mixtures_of_their_knowledge_and_no_change_is_none(self, knowledge):
+        found, _ = drafted(knowledge=knowledge)
+        assert largest_gap(found.network, found.links) < CONTRACT
+        again = member().absorb(found, member().select(found, SMALL))
+        before, after = state_of(found.gated), state_of(again.gated)
+        assert max(np.abs(after[name] - before[name]).max() for name in before) < 1e-6
+
+    def test_what_was_not_kept_stays(self):
+        found, draft = drafted()
+        surrogate = moved(member().select(found, SMALL), 1)
+        learned = member().absorb(found, surrogate)
+        before, after = state_of(found.network), state_of(learned.network)
+        kept = draft.kept["deep.1.inner.0"]
+        rest = np.setdiff1d(np.arange(28), kept)
+        rows, columns = "deep.1.inner.0.weight", "deep.1.outer.0.weight"
+        assert np.array_equal(before[rows][rest], after[rows][rest])
+        assert np.array_equal(before[columns][:, rest], after[columns][:, rest])
+        assert np.allclose(after[rows][kept], surrogate.state_dict()[rows], atol=1e-6)
+        assert np.allclose(after[columns][:, kept], surrogate.state_dict()[columns], atol=1e-6)  # its inputs were cut
+        scale = "deep.1.inner.1.weight"
+        assert np.array_equal(before[scale][rest], after[scale][rest])
+        expected = before[scale][kept] + 0.2 * (surrogate.state_dict()[scale].numpy() - before[scale][kept])
+        assert np.allclose(after[scale][kept], expected, atol=1e-6)
+        for still in [name for name in before if name.startswith("head")]:
+            assert np.array_equal(before[still], after[still])
+        gates = {name: value for name, value in state_of(found.gated).items() if name.startswith("gates")}
+        assert all(np.array_equal(value, state_of(learned.gated)[name]) for name, value in gates.items())
+
+    def test_statistics_flow_back_into_those_of_their_ratio_alone(self):
+        found, draft = drafted()
+        surrogate = member().select(found, SMALL)
+        name, kept = "first.1.running_mean", draft.kept["first.0"]
+        surrogate.get_buffer(name).add_(1.0)
+        learned = member().absorb(found, surrogate)
+        change = learned.statistics[0][name] - found.statistics[0][name]
+        assert np.allclose(change[kept], 0.2, atol=1e-6)
+        assert np.count_nonzero(change) == len(kept)
+        assert learned.statistics[1] is found.statistics[1]
+
+    def test_one_filter_changes_one_filter(self):
+        found, draft = drafted()
+        surrogate = member().select(found, SMALL)
+        with torch.no_grad():
+            surrogate.get_parameter("deep.0.inner.0.weight")[3].add_(1.0)
+        after = state_of(member().absorb(found, surrogate).network)
+        before = state_of(found.network)
+        rows = {
+            name: np.flatnonzero((after[name] != before[name]).reshape(len(after[name]), -1).any(1))
+            for name in ("deep.0.inner.0.weight", "deep.1.inner.0.weight")
+        }
+        assert rows["deep.0.inner.0.weight"].tolist() == [draft.kept["deep.0.inner.0"][3]]
+        assert rows["deep.1.inner.0.weight"].size == 0
+
+    def test_the_same_network_flows_back_once(self):
+        found, _ = drafted()
+        surrogate = moved(member().select(found, SMALL), 1)
+        once = member().absorb(found, surrogate)
+        twice = member().absorb(once, surrogate)
+        assert all(np.array_equal(one, state_of(twice.gated)[name]) for name, one in state_of(once.gated).items())
+
+    def test_thirty_feedbacks_stay_bounded(self):
+        one, found = member(), master("mix_fixed")
+        name, total = "deep.1.inner.0.weight", 0.0
+        first = float(np.linalg.norm(state_of(found.network)[name]))
+        for number in range(30):
+            draft = one.draft(found, SMALL, images(4, seed=number), CLASSIFICATION)
+            found = one.redraft(found, SMALL, draft)
+            surrogate = one.select(found, SMALL)
+            before = copy_entries(surrogate, [name])[name]
+            found = one.absorb(found, moved(surrogate, number, 0.05))
+            total += float(np.linalg.norm(copy_entries(surrogate, [name])[name] - before))
+        after = float(np.linalg.norm(state_of(found.network)[name]))
+        assert after <= first + total + 1e-4
+        assert np.isfinite(predict_logits(one.select(found, SMALL))).all()
+
+    def test_a_network_of_another_family_is_refused(self):
+        with pytest.raises(RequestError, match="none of the master's 2 surrogates"):
+            member().absorb(master(), build("tiny_residual", CLASSES, seed=0))
+
+    def test_nothing_of_the_family_itself_changes(self):
+        found, _ = drafted()
+        before = copy.deepcopy(state_of(found.gated))
+        member().absorb(found, moved(member().select(found, SMALL), 1))
+        assert all(np.array_equal(value, state_of(found.gated)[name]) for name, value in before.items())
