@@ -17,6 +17,7 @@ from adaptation_factory import (
     WIDTH,
     content,
     labels_of,
+    prepared,
     settings_of,
     state_of,
 )
@@ -42,6 +43,15 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("tent", {"variant": "run"}),
     ("tent", {"answers": "now", "optimiser": "sgd"}),
     ("shot", {"relabel": 1, "batch": 3}),
+    ("eata", {"threshold": 1.0, "likeness": 1.0}),
+    ("sar", {"threshold": 1.0, "recover_below": 1.0}),
+    ("cotta", {"variant": "edgebench", "views": "mirrored"}),
+    ("rotta", {"capacity": 4, "every": 3}),
+    ("note", {"capacity": 4, "every": 3}),
+    ("note", {"capacity": 4, "every": 3, "variant": "lite"}),
+    ("t3a", {"answers": "now", "keep": 2}),
+    ("neo", {"answers": "now", "decay": 0.5}),
+    ("lame", {"affinity": "rbf"}),
 ]
 
 
@@ -92,7 +102,7 @@ class TestEveryAdaptation:
 
     def phases(self, member, model, batch, count: int = 3) -> list[Adapted]:
         """Learn alternately in phases and, where the member can, from the stream."""
-        state, done = member.prepare(model), []
+        state, done = prepared(member, model), []
         for number in range(count):
             phase = STREAM if member.stream_batch and number % 2 else SHORT
             done.append(member.adapt(model, state, batch(number), phase))
@@ -124,7 +134,7 @@ class TestEveryAdaptation:
         assert pickle.dumps(state) == kept
 
     def test_a_state_owns_its_numbers(self, member, model, batch):
-        for state in (member.prepare(model), self.phases(member, model, batch)[-1].state):
+        for state in (prepared(member, model), self.phases(member, model, batch)[-1].state):
             kept = pickle.dumps(state)
             with torch.no_grad():
                 for value in model.state_dict().values():
@@ -136,7 +146,7 @@ class TestEveryAdaptation:
         given.images.flags.writeable = False
         if given.labels is not None:
             given.labels.flags.writeable = False
-        state = member.prepare(model)
+        state = prepared(member, model)
         member.answer(model, state, given)
         member.adapt(model, state, given, call)
 
@@ -148,7 +158,7 @@ class TestEveryAdaptation:
 
     def test_what_it_turns_it_turns_back(self, member, model, batch, call):
         before = settings_of(model)
-        state = member.prepare(model)
+        state = prepared(member, model)
         assert settings_of(model) == before
         state = member.adapt(model, state, batch(), SHORT).state
         assert settings_of(model) == before
@@ -160,7 +170,7 @@ class TestEveryAdaptation:
         assert settings_of(model) == before
 
     def test_changed_says_what_changed(self, member, model, batch):
-        state = member.prepare(model)
+        state = prepared(member, model)
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
         for number in range(4):
             before = vector.read(model)
@@ -186,7 +196,7 @@ class TestEveryAdaptation:
         assert before[1] == np.random.get_state()[1].tobytes()
 
     def test_reset_returns_to_what_was_prepared(self, member, model, batch):
-        fresh = pickle.dumps(member.prepare(model))
+        fresh = pickle.dumps(prepared(member, model))
         source = state_of(model)
         first = self.phases(member, model, batch)
         adapted = state_of(model)
@@ -200,7 +210,7 @@ class TestEveryAdaptation:
         source = NETWORKS[network][1]().eval()
         expected = state_of(source)
         old = self.phases(member, model, batch)[-1].state
-        state = member.prepare(source, go_on=old)
+        state = prepared(member, source, go_on=old)
         assert state_of(source) == expected
         state = member.adapt(source, state, batch(7), SHORT).state
         member.reset(source, state)
@@ -226,7 +236,7 @@ class TestEveryAdaptation:
         cost, spent = count_cost(model, HEIGHT, WIDTH), []
         for count in (0, 1, 2, 5):
             twin = copy.deepcopy(model)
-            done = member.adapt(twin, member.prepare(twin), batch(frames=9), Phase(count))
+            done = member.adapt(twin, prepared(member, twin), batch(frames=9), Phase(count))
             if count == 0:
                 assert done.work is not None
                 assert done.work.forward == done.work.backward == ()
@@ -239,20 +249,20 @@ class TestEveryAdaptation:
     def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
             said = member.work_of(phase, 7)
-            done = member.adapt(model, member.prepare(model), batch(frames=7), phase)
+            done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
             if said is not None and (not done.skipped or done.work.forward):
                 assert (said.forward, said.backward) == (done.work.forward, done.work.backward)
 
     def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
         if not member.stream_batch:
             pytest.skip("learns in phases alone")
-        done = member.adapt(model, member.prepare(model), batch(frames=7), STREAM)
-        assert done.iterations <= 1
+        done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
+        assert done.iterations <= 7 // getattr(member, "every", 7)
         if not done.skipped:
-            assert done.work.forward[-1] == 7
+            assert 7 in done.work.forward
 
     def test_answers_before_the_update_are_its_answers(self, member, model, batch):
-        state = member.prepare(model)
+        state = prepared(member, model)
         expected = member.answer(copy.deepcopy(model), state, batch())
         done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
         if done.answers is not None:
@@ -278,7 +288,7 @@ class TestEveryAdaptation:
         assert state_of(model) == before
 
     def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
         if member.labels == "teacher" and batch().task is not DETECTION:
             blank = batch()
@@ -293,7 +303,7 @@ class TestEveryAdaptation:
             assert done.skipped or member.__class__.__name__ == "Frozen"
 
     def test_frames_that_are_no_numbers_change_nothing(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         good = batch()
         images = good.images.astype(np.float32)
         images[1, 3] = np.nan
@@ -306,7 +316,7 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.state) == pickle.dumps(state)
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         one, many = batch(frames=1), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
         for given in (one, same):
@@ -317,11 +327,11 @@ class TestEveryAdaptation:
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
     def test_without_batch_norms_those_who_need_them_do_nothing(self, member, model, batch, network, name):
-        if network != "without_norms" or name not in ("adabn", "onda", "tent"):
+        if network != "without_norms" or name not in ("adabn", "onda", "tent", "eata", "sar", "rotta", "note"):
             pytest.skip("has batch norms or needs none")
         before = state_of(model)
         for phase in (STREAM, SHORT):
-            done = member.adapt(model, member.prepare(model), batch(), phase)
+            done = member.adapt(model, prepared(member, model), batch(), phase)
             assert done.skipped == "the network has no batch norm"
             assert done.work == Passes()
         assert len(member.answer(model, done.state, batch()).answers) == 4
