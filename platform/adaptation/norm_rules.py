@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,57 @@ class InstanceNorm:
         mean = mean + _shrunk(own_mean - mean, self.width * ((variance + norm.eps) / places).sqrt())
         change = _shrunk(own_variance - variance, widest * math.sqrt(2 / (places - 1)))
         return mean, (variance + change).relu()
+
+
+@dataclass
+class MemoryNorm:
+    """Statistics of a memory, corrected where those of the batch differ by more than `width` standard errors."""
+
+    width: float
+    stored: Mapping[str, torch.Tensor]  # by batch norm: mean and variance, [2, channels]
+    frames: int  # in the memory
+
+    def __call__(self, name: str, norm: _BatchNorm, given: torch.Tensor) -> torch.Tensor | None:
+        if name not in self.stored or given.numel() == given.shape[1]:
+            return None
+        mean, variance = self.stored[name].to(given)
+        seen = _by_channel(given)
+        count = self.frames * given[0, 0].numel()
+        mean, variance = mix_statistics((mean, variance), (seen.mean(dim=1), seen.var(dim=1)), count, self.width)
+        return _normalised(norm, given, (_lift(mean, given), _lift(variance, given)))
+
+
+@contextmanager
+def record_statistics(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Record mean and variance of the input of each batch norm, [2, channels], in the last pass within this context."""
+    import torch
+
+    from driftlab.platform.networks.parts import batch_norms
+
+    found: dict[str, torch.Tensor] = {}
+
+    def hook_of(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
+            if given[0].numel() > given[0].shape[1]:
+                seen = _by_channel(given[0].detach())
+                found[name] = torch.stack([seen.mean(dim=1), seen.var(dim=1)])
+
+        return hook
+
+    hooks = [norm.register_forward_pre_hook(hook_of(name)) for name, norm in batch_norms(model).items()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def mix_statistics(stored: Moments, seen: Moments, count: int, width: float) -> Moments:
+    """Move the statistics of `count` values towards others by what exceeds `width` standard errors."""
+    mean, variance = stored
+    away = (variance / count).sqrt() * width
+    wide = variance * math.sqrt(2 / max(count - 1, 1)) * width
+    return mean + _shrunk(seen[0] - mean, away), (variance + _shrunk(seen[1] - variance, wide)).relu()
 
 
 def _by_channel(given: torch.Tensor) -> torch.Tensor:

@@ -53,6 +53,10 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "t3a": "driftlab.platform.adaptation.t3a:T3a",
         "neo": "driftlab.platform.adaptation.neo:Neo",
         "note": "driftlab.platform.adaptation.note:Note",
+        "rdumb": "driftlab.platform.adaptation.rdumb:RDumb",
+        "asr": "driftlab.platform.adaptation.asr:Asr",
+        "sparing": "driftlab.platform.adaptation.sparing:Sparing",
+        "snap": "driftlab.platform.adaptation.snap:Snap",
         "bufr": "driftlab.platform.adaptation.bufr:Bufr",
     },
     "scaling": {

@@ -99,6 +99,11 @@ _ROWS = (
         adaptation="bufr",
     ),
     _row(
+        "rdumb",
+        "EATA without its pull on the device, back at the source after every thousand steps.",
+        adaptation=Member("adaptation", "rdumb", (("settings", ("beta=0",)),)),
+    ),
+    _row(
         "on_device",
         "A teacher and a learner on the device, which labels and trains beside answering.",
         streaming="on_device",
