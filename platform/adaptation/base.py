@@ -54,6 +54,7 @@ class Adapted:
     score: float | None = None  # of the batch at the end, where the phase has a stop_score
     work: Passes | None = None  # None is a fault wherever something was learned
     answers: Answers | None = None  # to the batch before the update, from the same forward pass
+    accepted: float | None = None  # share of the samples that were learned from, where the member chooses among them
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,8 @@ class Adaptation(ABC):
 
     version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
+    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which its idea works
+    only_on_stream: ClassVar[bool] = False  # whether it works through its answers, which phases do not change
     packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
 
     # Learning from the stream of the application; with 0 frames the member learns in phases only.

@@ -204,6 +204,12 @@ def part_learning(
         yield flat, passed
 
 
+def owners_of(parameters: Iterable[str], ran: Iterable[str]) -> list[str]:
+    """Name the modules that ran and own some of these parameters, in running order."""
+    owners = {name.rpartition(".")[0] for name in parameters}
+    return [name for name in ran if name in owners]
+
+
 def descend(
     lessons: Iterable[Rows], loss_of: Callable[[Rows], torch.Tensor], step: Callable[[], None], done: WorkLog
 ) -> None:

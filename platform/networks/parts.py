@@ -86,6 +86,24 @@ def train_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
 
 
 @contextmanager
+def record_layers(model: nn.Module) -> Iterator[dict[str, None]]:
+    """Record the modules with parameters of their own that run within this context, in running order."""
+    ran: dict[str, None] = {}
+
+    def hook_of(name: str) -> Callable[..., None]:
+        return lambda *_: ran.setdefault(name)
+
+    first = {name: next(module.parameters(recurse=False), None) for name, module in model.named_modules()}
+    owners = [name for name, parameter in first.items() if parameter is not None]
+    hooks = [model.get_submodule(name).register_forward_pre_hook(hook_of(name)) for name in owners]
+    try:
+        yield ran
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
 def normalise_by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) -> Iterator[NormRecord]:
     """Make batch norms normalise by the batch; `keeps` updates their statistics, by momentum or (None) as an average.
 

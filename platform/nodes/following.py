@@ -276,6 +276,7 @@ class Following:
                 "memory_bytes": [lesson.need.memory_bytes],
                 "iterations": [lesson.done.iterations],
                 "loss": [lesson.done.losses[-1] if lesson.done.losses else None],
+                "accepted": [lesson.done.accepted],
                 "skipped": [why or lesson.done.skipped or None],
             }
         )

@@ -157,6 +157,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         )
     if student not in zoo.ZOO:
         return
+    _check_adaptations(experiment, student)
     whose = f"'{seen.name}' has truth" if stream.has_truth else f"'{seen.name}' has no truth, networks have lessons"
     shown = (stream if stream.has_truth else _lesson(seen)).at([])
     if zoo.task_of(student).truth(shown) is None:
@@ -166,6 +167,23 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"{whose} for {' and '.join(known)}, and student.network={student} is for "
             f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
         )
+
+
+def _check_adaptations(experiment: Experiment, student: str) -> None:
+    """Refuse adaptations whose idea does not work for the network's task."""
+    task = zoo.task_of(student).name
+    for part in experiment.systems:
+        with suppress(RequestError):  # a system with faults of its own is refused by itself
+            system = system_of(part)
+            fitting = system.adaptation.make().tasks
+            if task not in fitting:
+                break
+    else:
+        return
+    raise RequestError(
+        f"system '{system.name}': adaptation '{system.adaptation}' works for {' and '.join(fitting)}, and "
+        f"student.network={student} is for {task}; take another network or adaptation"
+    )
 
 
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:

@@ -43,6 +43,11 @@ class System:
                     f"{whose}: streaming '{self.streaming.name}' takes samples for a learner, and adaptation 'frozen' "
                     "learns nothing; choose an adaptation that learns, such as distill"
                 ]
+            if adaptation.only_on_stream:
+                return [
+                    f"{whose}: adaptation '{self.adaptation.name}' works through answers on the stream, and streaming "
+                    f"'{self.streaming.name}' trains in phases; choose streaming 'local'"
+                ]
             if streaming.needs_labels and adaptation.labels == "none":
                 return [
                     f"{whose}: streaming '{self.streaming.name}' compares the student with a teacher's labels, and "

@@ -81,6 +81,57 @@ _ROWS = (
         scaling="surrogate",
     ),
     _row(
+        "cotta",
+        "A student on the device that learns from the average of its own past, with weights that return at random.",
+        adaptation="cotta",
+    ),
+    _row(
+        "eata",
+        "Tent on frames that are sure and new, with weights held near the source by their importance.",
+        adaptation="eata",
+    ),
+    _row(
+        "sar",
+        "Tent on sure frames, along gradients that hold in a neighbourhood of the weights.",
+        adaptation="sar",
+    ),
+    _row(
+        "rotta",
+        "A slow teacher, statistics that follow the stream, and lessons from a balanced memory of frames.",
+        adaptation="rotta",
+    ),
+    _row(
+        "lame",
+        "Predictions of a batch that agree where frames look alike, with a network that never changes.",
+        adaptation="lame",
+    ),
+    _row(
+        "t3a",
+        "A head whose weights become the means of the surest features of each class.",
+        adaptation="t3a",
+    ),
+    _row(
+        "neo",
+        "Features that are centred before the head by the mean of all seen so far.",
+        adaptation="neo",
+    ),
+    _row(
+        "note",
+        "Batch norms that look at each frame by itself, and lessons from a memory balanced over classes.",
+        adaptation="note",
+    ),
+    _row(
+        "bufr",
+        "Blocks that train from the bottom up until features are spread as on the source, in phases on the device.",
+        streaming="on_device",
+        adaptation="bufr",
+    ),
+    _row(
+        "rdumb",
+        "EATA without its pull on the device, back at the source after every thousand steps.",
+        adaptation=Member("adaptation", "rdumb", (("settings", ("beta=0",)),)),
+    ),
+    _row(
         "on_device",
         "A teacher and a learner on the device, which labels and trains beside answering.",
         streaming="on_device",

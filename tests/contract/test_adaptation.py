@@ -17,6 +17,7 @@ from adaptation_factory import (
     WIDTH,
     content,
     labels_of,
+    prepared,
     settings_of,
     state_of,
 )
@@ -43,6 +44,19 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("tent", {"answers": "now", "optimiser": "sgd"}),
     ("shot", {"relabel": 1, "batch": 3}),
     ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
+    ("eata", {"threshold": 1.0, "likeness": 1.0}),
+    ("sar", {"threshold": 1.0, "recover_below": 1.0}),
+    ("cotta", {"variant": "edgebench", "views": "mirrored"}),
+    ("rotta", {"capacity": 4, "every": 3}),
+    ("note", {"capacity": 4, "every": 3}),
+    ("note", {"capacity": 4, "every": 3, "variant": "lite"}),
+    ("t3a", {"answers": "now", "keep": 2}),
+    ("neo", {"answers": "now", "decay": 0.5}),
+    ("lame", {"affinity": "rbf"}),
+    ("rdumb", {"member": "tent", "settings": (), "every": 1}),
+    ("asr", {"member": "tent", "start": 1.0}),
+    ("snap", {"member": "tent", "every": 2, "confidence": 0.0, "capacity": 5}),
+    ("sparing", {"member": "adabn", "every": 2, "budget": 2}),
 ]
 
 
@@ -93,7 +107,7 @@ class TestEveryAdaptation:
 
     def phases(self, member, model, batch, count: int = 3) -> list[Adapted]:
         """Learn alternately in phases and, where the member can, from the stream."""
-        state, done = member.prepare(model), []
+        state, done = prepared(member, model), []
         for number in range(count):
             phase = STREAM if member.stream_batch and number % 2 else SHORT
             done.append(member.adapt(model, state, batch(number), phase))
@@ -125,7 +139,7 @@ class TestEveryAdaptation:
         assert pickle.dumps(state) == kept
 
     def test_a_state_owns_its_numbers(self, member, model, batch):
-        for state in (member.prepare(model), self.phases(member, model, batch)[-1].state):
+        for state in (prepared(member, model), self.phases(member, model, batch)[-1].state):
             kept = pickle.dumps(state)
             with torch.no_grad():
                 for value in model.state_dict().values():
@@ -137,7 +151,7 @@ class TestEveryAdaptation:
         given.images.flags.writeable = False
         if given.labels is not None:
             given.labels.flags.writeable = False
-        state = member.prepare(model)
+        state = prepared(member, model)
         member.answer(model, state, given)
         member.adapt(model, state, given, call)
 
@@ -149,7 +163,7 @@ class TestEveryAdaptation:
 
     def test_what_it_turns_it_turns_back(self, member, model, batch, call):
         before = settings_of(model)
-        state = member.prepare(model)
+        state = prepared(member, model)
         assert settings_of(model) == before
         state = member.adapt(model, state, batch(), SHORT).state
         assert settings_of(model) == before
@@ -161,7 +175,7 @@ class TestEveryAdaptation:
         assert settings_of(model) == before
 
     def test_changed_says_what_changed(self, member, model, batch):
-        state = member.prepare(model)
+        state = prepared(member, model)
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
         for number in range(4):
             before = vector.read(model)
@@ -187,7 +201,7 @@ class TestEveryAdaptation:
         assert before[1] == np.random.get_state()[1].tobytes()
 
     def test_reset_returns_to_what_was_prepared(self, member, model, batch):
-        fresh = pickle.dumps(member.prepare(model))
+        fresh = pickle.dumps(prepared(member, model))
         source = state_of(model)
         first = self.phases(member, model, batch)
         adapted = state_of(model)
@@ -201,7 +215,7 @@ class TestEveryAdaptation:
         source = NETWORKS[network][1]().eval()
         expected = state_of(source)
         old = self.phases(member, model, batch)[-1].state
-        state = member.prepare(source, go_on=old)
+        state = prepared(member, source, go_on=old)
         assert state_of(source) == expected
         state = member.adapt(source, state, batch(7), SHORT).state
         member.reset(source, state)
@@ -210,7 +224,8 @@ class TestEveryAdaptation:
     def test_its_work_is_stated_and_can_be_priced(self, member, model, batch, call):
         cost = count_cost(model, HEIGHT, WIDTH)
         before = state_of(model)
-        for done in self.phases(member, model, batch):
+        calls = self.phases(member, model, batch)
+        for done in calls:
             assert (done.work is not None) or done.skipped
             if done.work is not None:
                 need = need_of(cost, HARDWARE["jetson-nx"], done.work)
@@ -221,13 +236,13 @@ class TestEveryAdaptation:
                 assert done.work is not None
                 assert done.work.forward
         learned = state_of(model) != before
-        assert not learned or done.work.forward
+        assert not learned or any(done.work.forward for done in calls)
 
     def test_more_steps_never_cost_less(self, member, model, batch):
         cost, spent = count_cost(model, HEIGHT, WIDTH), []
         for count in (0, 1, 2, 5):
             twin = copy.deepcopy(model)
-            done = member.adapt(twin, member.prepare(twin), batch(frames=9), Phase(count))
+            done = member.adapt(twin, prepared(member, twin), batch(frames=9), Phase(count))
             if count == 0:
                 assert done.work is not None
                 assert done.work.forward == done.work.backward == ()
@@ -240,20 +255,20 @@ class TestEveryAdaptation:
     def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
             said = member.work_of(phase, 7)
-            done = member.adapt(model, member.prepare(model), batch(frames=7), phase)
+            done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
             if said is not None and (not done.skipped or done.work.forward):
                 assert (said.forward, said.backward) == (done.work.forward, done.work.backward)
 
     def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
         if not member.stream_batch:
             pytest.skip("learns in phases alone")
-        done = member.adapt(model, member.prepare(model), batch(frames=7), STREAM)
-        assert done.iterations <= 1
+        done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
+        assert done.iterations <= 7 // getattr(member, "every", 7)
         if not done.skipped:
-            assert done.work.forward[-1] == 7
+            assert 7 in done.work.forward
 
     def test_answers_before_the_update_are_its_answers(self, member, model, batch):
-        state = member.prepare(model)
+        state = prepared(member, model)
         expected = member.answer(copy.deepcopy(model), state, batch())
         done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
         if done.answers is not None:
@@ -279,7 +294,7 @@ class TestEveryAdaptation:
         assert state_of(model) == before
 
     def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
         if member.labels == "teacher" and batch().task is not DETECTION:
             blank = batch()
@@ -294,7 +309,7 @@ class TestEveryAdaptation:
             assert done.skipped or member.__class__.__name__ == "Frozen"
 
     def test_frames_that_are_no_numbers_change_nothing(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         good = batch()
         images = good.images.astype(np.float32)
         images[1, 3] = np.nan
@@ -307,7 +322,7 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.state) == pickle.dumps(state)
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
-        state = member.prepare(model)
+        state = prepared(member, model)
         one, many = batch(frames=1), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
         for given in (one, same):
@@ -318,11 +333,21 @@ class TestEveryAdaptation:
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
     def test_without_batch_norms_those_who_need_them_do_nothing(self, member, model, batch, network, name):
-        if network != "without_norms" or name not in ("adabn", "onda", "tent"):
+        if network != "without_norms" or name not in (
+            "adabn",
+            "onda",
+            "tent",
+            "eata",
+            "sar",
+            "rotta",
+            "note",
+            "rdumb",
+            "asr",
+        ):
             pytest.skip("has batch norms or needs none")
         before = state_of(model)
         for phase in (STREAM, SHORT):
-            done = member.adapt(model, member.prepare(model), batch(), phase)
+            done = member.adapt(model, prepared(member, model), batch(), phase)
             assert done.skipped == "the network has no batch norm"
             assert done.work == Passes()
         assert len(member.answer(model, done.state, batch()).answers) == 4

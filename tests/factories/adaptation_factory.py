@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from driftlab.platform.networks.parts import batch_norms
+from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks import boxes
 from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
+from driftlab.platform.training.schooling import Data, Lessons
 
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
 
@@ -90,3 +92,20 @@ def settings_of(model: nn.Module) -> list[Any]:
     modes = [module.training for module in model.modules()]
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
     return [norms, learning, modes, hooks]
+
+
+def prepared(member: Any, model: nn.Module, *, go_on: Any = None) -> Any:
+    """Prepare a member with its summary of a small source, where it makes one."""
+    return member.prepare(model, pack_of(member, model), go_on=go_on)
+
+
+def pack_of(member: Any, model: nn.Module) -> Any:
+    if not member.packs:
+        return {}
+    rng = np.random.default_rng(9)
+    images = rng.integers(0, 256, (12, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    with torch.no_grad():
+        outputs = model(to_input(images[:1]))
+    task = CLASSIFICATION if outputs.dim() == 2 else SEGMENTATION if outputs.shape[1] == CLASSES else DETECTION
+    lessons = Lessons(images, labels_of(task, 12, rng))
+    return member.pack(model, Data(task, CLASSES, lessons, lessons, lessons))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.platform.core.catalogue import Member, parameter_faults
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS
 
@@ -70,8 +70,17 @@ def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(stream
 
 def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
-    elastic = {"elasticdnn", "elasticdnn+tent", "elasticdnn+cua"}
-    assert alone == elastic | {"no_custom", "adabn", "onda", "tent", "shot", "nestdnn", "status_quo", "usnet", "mcdnn"}
+    label_free = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "none"}
+    elastic = {"elasticdnn+tent", "elasticdnn+cua"}
+    assert alone == elastic | (label_free & SYSTEMS.keys()) | {"no_custom", "nestdnn", "status_quo", "usnet", "mcdnn"}
+
+
+@pytest.mark.parametrize("adaptation", ["lame", "neo", "note"])
+def test_what_works_through_answers_is_refused_where_phases_train(adaptation):
+    on_device = System("mine", "", Member("streaming", "on_device"), Member("adaptation", adaptation))
+    (fault,) = on_device.faults()
+    assert "'local'" in fault
+    assert System("mine", "", adaptation=Member("adaptation", adaptation)).faults() == []
 
 
 def test_unknown_parameters_of_a_row_would_be_found():

@@ -53,6 +53,7 @@ ADAPTATIONS = table_of(
     column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
     column("iterations", COUNT, "optimiser steps", "steps"),
     column("loss", REAL, "loss of the last step", null="there was none"),
+    column("accepted", REAL, "share of its samples that were fit to learn from", null="the member takes all"),
     column("skipped", TEXT, "why nothing was learned", null="something was"),
     since="4.1",
 )

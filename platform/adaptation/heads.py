@@ -1,0 +1,26 @@
+"""The head of a network as the members see it that work on its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
+    """Name the last layer if it is linear, or with `per_place` a convolution of one pixel; empty if it is neither."""
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear | _ConvNd)]
+    if not layers:
+        return ""
+    name, head = layers[-1]
+    of_place = isinstance(head, _ConvNd) and {*head.kernel_size, *head.stride, head.groups} == {1}
+    return name if isinstance(head, nn.Linear) or (per_place and of_place) else ""
+
+
+def entries_of(model: nn.Module, layer: str) -> list[str]:
+    """Name the entries of the state dict that belong to a layer."""
+    return [f"{layer}.{own}" for own in model.get_submodule(layer).state_dict()] if layer else []

@@ -1,0 +1,75 @@
+"""NOTE: batch norms that look at each frame by itself, and lessons from a memory that is balanced over classes.
+
+Differs from the paper: its networks are trained with such batch norms from the beginning, here those of any network are
+taken for them (`lite` leaves them as they are); the released code drops an incomplete last group of frames.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from driftlab.platform.adaptation.banks import ReservoirBank
+from driftlab.platform.adaptation.base import Answered, Batch
+from driftlab.platform.adaptation.norm_rules import InstanceNorm, normalise_with
+from driftlab.platform.adaptation.of_bank import OfBank, Visit
+from driftlab.platform.adaptation.stream import answer_by
+from driftlab.platform.core.parameters import Means
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Note(OfBank):
+    """Correct batch norms frame by frame, and minimise entropy over a balanced memory."""
+
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of adam")] = 1e-4
+    variant: Annotated[
+        Literal["original", "lite"], Means("whether batch norms look at each frame by itself, or stay as they are")
+    ] = "original"
+    width: Annotated[float, Gt(0), Means("standard errors by which a frame may differ before it is corrected")] = 4.0
+    bn_momentum: Annotated[
+        float, Gt(0), Le(1), Means("weight of the memory in the statistics of batch norms, at each lesson")
+    ] = 0.01
+
+    only_on_stream = True
+
+    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+        """Predict each frame with statistics of its own where they are far from the stored ones."""
+        return answer_by(self._norms(model, learns=False), model, state, batch, alone=False)
+
+    def bank(self, classes: int, rng: np.random.Generator) -> ReservoirBank:
+        return ReservoirBank(self.capacity, rng=rng)
+
+    def look(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        with self._norms(model, learns=False):
+            outputs: torch.Tensor = model(inputs)
+        return outputs
+
+    def learn(self, visit: Visit) -> None:
+        """Make one step along the entropy of the memory, averaged over frames and classes."""
+        from driftlab.platform.networks.parts import train_only
+        from driftlab.platform.networks.vector import bind_vector
+
+        items = visit.bank.by_class()
+        with (
+            train_only(visit.model, visit.learning),
+            bind_vector(visit.model) as flat,
+            self._norms(visit.model, learns=True),
+        ):
+            shares = visit.model(visit.inputs(items)).softmax(dim=1)
+            visit.done.forward.append(len(items))
+            visit.descend(flat, -(shares * (shares + 1e-6).log()).mean(), len(items))
+
+    def _norms(self, model: nn.Module, *, learns: bool) -> AbstractContextManager[Any]:
+        from driftlab.platform.networks.parts import normalise_by_batch
+
+        if self.variant == "original":
+            return normalise_with(model, InstanceNorm(self.width, self.bn_momentum if learns else None))
+        return normalise_by_batch(model, keeps=True, momentum=self.bn_momentum) if learns else nullcontext()

@@ -1,0 +1,162 @@
+"""SNAP: a member learns from every k-th batch, on a memory of sure frames near the middle of the domain.
+
+Between lessons batch norms use the memory's statistics, corrected where those of a batch are far away.
+
+Differs from the paper: the threshold of confidence, which its text leaves open, is 0.5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Le
+
+from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
+from driftlab.platform.adaptation.modifier import Modifier, PolicyMemory
+from driftlab.platform.adaptation.norm_rules import MemoryNorm, normalise_with, record_statistics
+from driftlab.platform.adaptation.of_bank import whole_frames
+from driftlab.platform.adaptation.stream import NO_STEPS, Rows, device_inputs, split_groups, unfit_reason
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Passes, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Snap(Modifier):
+    """Learn seldom, from the right frames."""
+
+    every: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
+    capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32
+    confidence: Annotated[float, Ge(0), Le(1), Means("probability of its class that a frame must exceed")] = 0.5
+    follow: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the middle of the domain")] = 0.9
+    width: Annotated[
+        float, Gt(0), Means("standard errors by which a batch may differ before statistics are corrected")
+    ] = 4.0
+
+    def __post_init__(self) -> None:
+        """Name whole frames, as the memory does."""
+        super().__post_init__()
+        object.__setattr__(self, "tasks", ("classification",))
+        object.__setattr__(self, "only_on_stream", True)
+
+    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+        """Predict with the memory's statistics."""
+        from driftlab.platform.networks.predict import device_of, predict
+
+        frames, now = len(batch.images), self.answers == "now"
+        with normalise_with(model, self._norms(state)):
+            answers = predict(
+                model, batch.images, task=batch.task, batch=1 if now else max(frames, 1), device=device_of(model)
+            )
+        return Answered(answers, state, Passes((1,) * frames if now else (frames,) * (frames > 0)))
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        why = unfit_reason(model, batch) or whole_frames("Snap", batch)
+        if why or not split_groups(len(batch.images), phase, self.stream_batch):
+            return Adapted(state, skipped=why or NO_STEPS, work=Passes())
+        model.eval()
+        outputs, places = self._look(model, state, batch)
+        first = Passes((len(batch.images),))
+        if not bool(outputs.isfinite().all()):
+            return Adapted(state, skipped="its predictions are not finite", work=first)
+        at_once = phase.on_stream and self.answers == "batch"
+        answers = batch.task.answers(outputs, *batch.images.shape[1:3]) if at_once else None
+        after, share = self._remember(state, batch, outputs.softmax(dim=1).cpu().numpy(), places)
+        done = self._lesson(model, after, batch)
+        work = done.work or Passes()
+        paid = replace(work, forward=(*first.forward, *work.forward), kept_bytes=work.kept_bytes + after.kept_bytes)
+        return replace(done, work=paid, answers=answers, accepted=share)
+
+    def _lesson(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> Adapted:
+        """Let the wrapped member learn from the memory where it is due, and take the memory's statistics."""
+        waited, images = int(state.held["waited"]) + 1, state.held.get("image")
+        later = replace(state, held={**state.held, "waited": np.array(waited)})
+        if waited < self.every or images is None or len(images) < 2:
+            return Adapted(later, skipped=f"it learns from every {self.every} batches", work=Passes())
+        memory = replace(batch, images=images, times_s=None)
+        done = self.inner.adapt(model, state.inner, memory, Phase(on_stream=True))
+        if not done.iterations:
+            return replace(done, state=later, answers=None)
+        work, rows = done.work or Passes(), np.arange(len(images))
+        found = self._statistics(model, memory, rows)
+        kept = {name: value for name, value in state.held.items() if not name.startswith("norm/")}
+        held = {**kept, "waited": np.array(0), **under("norm", found)}
+        return replace(
+            done,
+            state=PolicyMemory(done.state, held),
+            work=replace(work, forward=(*work.forward, len(rows))),
+            answers=None,
+        )
+
+    def begin(self, model: nn.Module) -> Weights:
+        return {"waited": np.array(0)}
+
+    def _look(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> tuple[torch.Tensor, Array]:
+        """Predict a batch; return mean and deviation of each frame before the first batch norm as well."""
+        import torch
+
+        from driftlab.platform.networks.parts import batch_norms
+
+        found: list[torch.Tensor] = []
+
+        def hook(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            if not found:
+                seen = given[0].flatten(2) if given[0].dim() > 2 else given[0][..., None]
+                found.append(torch.cat([seen.mean(dim=2), seen.std(dim=2, unbiased=False)], dim=1))
+
+        handles = [norm.register_forward_pre_hook(hook) for norm in batch_norms(model).values()]
+        try:
+            with torch.no_grad(), normalise_with(model, self._norms(state)):
+                outputs = model(device_inputs(model, batch, np.arange(len(batch.images))))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return outputs, found[0].cpu().numpy()
+
+    def _remember(self, state: PolicyMemory, batch: Batch, shares: Array, places: Array) -> tuple[PolicyMemory, float]:
+        """Let sure frames enter the memory; of the most frequent class the frame farthest from the middle leaves."""
+        middle, held = places.mean(axis=0), dict(state.held)
+        if "middle" in held:
+            middle = (1 - self.follow) * held["middle"] + self.follow * middle
+        fit = np.flatnonzero(shares.max(axis=1) > self.confidence)
+        kept = [(held["image"][n], held["label"][n], held["place"][n]) for n in range(len(held.get("label", ())))]
+        for row, label in zip(fit, shares[fit].argmax(axis=1), strict=True):
+            if len(kept) >= self.capacity:
+                kept.pop(_farthest(kept, int(label), middle))
+            kept.append((batch.images[row], label, places[row]))
+        if kept:
+            names = ("image", "label", "place")
+            held |= {name: np.stack(column) for name, column in zip(names, zip(*kept, strict=True), strict=True)}
+        return replace(state, held={**held, "middle": middle}), len(fit) / len(shares)
+
+    def _norms(self, state: PolicyMemory) -> MemoryNorm:
+        return MemoryNorm(self.width, as_tensors(below("norm", state.held)), len(state.held.get("label", ())))
+
+    def _statistics(self, model: nn.Module, memory: Batch, rows: Rows) -> Weights:
+        """Run the memory by its own statistics and record those of each batch norm."""
+        import torch
+
+        from driftlab.platform.networks.parts import normalise_by_batch
+
+        with torch.no_grad(), normalise_by_batch(model, keeps=False), record_statistics(model) as found:
+            model(device_inputs(model, memory, rows))
+        return own_arrays(found)
+
+
+def _farthest(kept: list[tuple[Any, Any, Array]], label: int, middle: Array) -> int:
+    """Return the place of the frame that leaves for one of a class."""
+    counts = Counter(int(one[1]) for one in kept)
+    most = [each for each, count in sorted(counts.items()) if count == max(counts.values())]
+    leaving = label if label in most else most[0]
+    away = [float(np.linalg.norm(one[2] - middle)) if one[1] == leaving else -1.0 for one in kept]
+    return int(np.argmax(away))

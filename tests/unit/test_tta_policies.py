@@ -1,0 +1,149 @@
+"""Policies that wrap a member: when it learns, and when it returns to the source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from adaptation_factory import NETWORKS
+from tta_factory import STREAM, Nt, frames, near, outputs, state_of
+
+from driftlab.errors import RequestError
+from driftlab.platform.adaptation.asr import Asr
+from driftlab.platform.adaptation.norm_rules import mix_statistics
+from driftlab.platform.adaptation.rdumb import RDumb
+from driftlab.platform.adaptation.snap import Snap
+from driftlab.platform.adaptation.sparing import Sparing
+from driftlab.platform.adaptation.stream import entropies
+from driftlab.platform.adaptation.tent import Tent
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Passes
+from driftlab.platform.networks.parts import normalise_by_batch
+from driftlab.platform.systems.table import SYSTEMS
+
+
+def network():
+    return NETWORKS["tiny_classifier"][1]().eval()
+
+
+def run(member, jobs: int, first: int = 0):
+    """Let a member learn from numbered batches; return the network after each, and the results."""
+    model, after, done = network(), [], []
+    state = member.prepare(model)
+    for number in range(first, first + jobs):
+        done.append(member.adapt(model, state, frames(8, number), STREAM))
+        state = done[-1].state
+        after.append(state_of(model))
+    return after, done
+
+
+class TestRDumb:
+    def test_without_an_end_it_is_the_member(self):
+        ours, theirs = run(RDumb(member="tent", settings=()), 5), run(Tent(), 5)
+        assert ours[0] == theirs[0]
+        assert [done.answers.tolist() for done in ours[1]] == [done.answers.tolist() for done in theirs[1]]
+
+    def test_a_job_is_that_of_a_run_begun_at_the_last_return(self):
+        after, done = run(RDumb(member="tent", settings=("learning_rate=0.1",), every=3), 7)
+        fresh, begun = run(Tent(learning_rate=0.1), 2, first=3)
+        source = state_of(network())
+        assert after[2] == after[5] == source
+        assert after[3:5] == fresh
+        assert [one.answers.tolist() for one in done[3:5]] == [one.answers.tolist() for one in begun]
+        assert done[2].changed.any()
+        assert not done[2].skipped
+
+    def test_the_system_is_eata_without_its_pull(self):
+        assert SYSTEMS["rdumb"].adaptation.make().inner == replace(Member("adaptation", "eata").make(), beta=0)
+
+
+class TestSparing:
+    def test_it_learns_from_every_second_batch_until_the_budget_is_used(self):
+        after, done = run(Sparing(member="tent", every=2, budget=2), 6)
+        assert [one.iterations for one in done] == [1, 0, 1, 0, 0, 0]
+        assert after[0] == after[1] != after[2] == after[5]
+        assert [one.work for one in done if not one.iterations] == [Passes()] * 4
+        assert "2 batches" in done[1].skipped
+        assert "2 steps" in done[5].skipped
+
+    def test_every_batch_without_an_end_is_the_member(self):
+        assert run(Sparing(member="tent", every=1), 4)[0] == run(Tent(), 4)[0]
+
+
+class TestAsr:
+    def test_how_much_stays(self):
+        shares = [Asr().share(depth) for depth in (0, 0.01, 0.02, 0.025)]
+        assert shares == pytest.approx([0.5, 0.3, 0.1, 0])
+
+    def test_the_spread_of_a_batch(self):
+        model = Nt()
+        with normalise_by_batch(model, keeps=False):
+            near(entropies(outputs(model).mean(dim=0)[None]), [1.098161], 1e-6)
+
+    def test_a_policy_that_always_triggers_returns_with_every_job(self):
+        member = Asr(member="tent", settings=("learning_rate=0.1",), start=1.0, keep=0.0)
+        after, done = run(member, 3)
+        assert after == [state_of(network())] * 3
+        assert [one.iterations for one in done] == [1, 1, 1]
+        assert done[0].state.inner.steps == 0
+
+    def test_a_slight_collapse_leaves_the_first_tensors(self):
+        member = Asr(member="tent", settings=("learning_rate=0.1",), start=1.0, keep=0.5, slope=0.0)
+        after, source = run(member, 1)[0][0], state_of(network())
+        assert after["first.1.weight"] != source["first.1.weight"]
+        assert after["deep.2.1.weight"] == source["deep.2.1.weight"]
+
+    def test_without_a_collapse_the_threshold_follows_and_the_source_is_paid(self):
+        done = run(Asr(member="tent", start=0.3), 2)[1]
+        assert done[0].work.forward == (8, 8)
+        first = np.log(4 * 0.3)
+        assert float(done[0].state.held["threshold"]) > first
+        assert done[0].state.inner.steps == 1
+
+
+class TestSnap:
+    def test_statistics_are_corrected_where_they_are_far_away(self):
+        stored, seen = ((torch.tensor([a]), torch.tensor([b])) for a, b in ((0.0, 1.0), (0.5, 1.6)))
+        near(mix_statistics(stored, seen, 64, 4.0), [[0], [1]], 1e-6)
+        near(mix_statistics(stored, seen, 64, 1.0), [[0.375], [1.421826]], 1e-6)
+
+    def test_it_learns_from_the_memory_of_sure_frames(self):
+        after, done = run(Snap(member="tent", every=2, capacity=10, confidence=0.0), 4)
+        assert [one.iterations for one in done] == [0, 1, 0, 1]
+        assert done[0].work == Passes((8,), kept_bytes=done[0].work.kept_bytes)
+        assert done[1].work.forward == (8, 10, 10)  # the batch, the lesson, the statistics
+        assert done[1].work.backward == (10,)
+        assert len(done[3].state.held["label"]) == 10
+        assert after[0] == state_of(network()) != after[1]
+
+    def test_unsure_frames_stay_outside(self):
+        done = run(Snap(member="tent", every=1, confidence=1.0), 2)[1]
+        assert [one.accepted for one in done] == [0, 0]
+        assert all(one.iterations == 0 for one in done)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"member": "tnet"}, "tnet"),
+        ({"member": "distill"}, "without labels"),
+        ({"member": "frozen"}, "on the stream"),
+        ({"settings": ("threshold",)}, "name=value"),
+        ({"settings": ("threshold=2",)}, "threshold"),
+        ({"settings": ("speed=2",)}, "speed"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparing"])
+def test_what_cannot_be_wrapped_is_refused(name, params, said):
+    with pytest.raises(RequestError, match=said):
+        Member("adaptation", name, tuple(params.items())).make()
+
+
+def test_a_policy_learns_on_the_stream_as_its_member_does():
+    member = Member(
+        "adaptation", "asr", (("member", "rotta"), ("settings", ("stream_batch=7", "learns=beside")))
+    ).make()
+    assert (member.stream_batch, member.learns, member.answers, member.packs) == (7, "beside", "now", False)
+    assert member.tasks == ("classification",)

@@ -1,0 +1,187 @@
+"""Members against a second implementation of the published methods: the same outputs over twenty batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import tta_reference as reference
+from torch import nn
+from tta_factory import STREAM
+
+from driftlab.platform.adaptation.base import Batch
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.networks.architectures import Classifier
+from driftlab.platform.networks.predict import to_input
+from driftlab.platform.tasks.tasks import CLASSIFICATION, Classification
+from driftlab.platform.training.schooling import Data, Lessons
+
+BATCHES, FRAMES, CLASSES = 20, 12, 4
+SEEDS = range(100, 100 + BATCHES)
+
+
+class Watched(nn.Module):
+    """A classifier in double precision that keeps its outputs."""
+
+    def __init__(self, seed: int = 3) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(seed)
+            self.net = Classifier(CLASSES, 4).double()
+        with torch.no_grad():
+            self.net.head.weight.mul_(12)
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.net(frames.double())
+        self.seen.append(outputs.detach().clone())
+        return outputs
+
+
+class Watching(Classification):
+    """Classification that keeps the outputs that it decodes."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def answers(self, output, height, width):
+        self.seen.append(output.detach().clone())
+        return super().answers(output, height, width)
+
+
+def pictures(seed: int, count: int = FRAMES) -> np.ndarray:
+    """Flat colours with noise, so that classes differ, in a light that falls."""
+    rng = np.random.default_rng(seed)
+    colours = rng.integers(40, 216, (count, 1, 1, 3))
+    noise = rng.normal(0, 30, (count, 8, 8, 3))
+    return np.clip(colours * (1 - 0.02 * (seed - 100)) + noise, 0, 255).astype(np.uint8)
+
+
+IMAGES = [pictures(seed) for seed in SEEDS]
+INPUTS = [to_input(images) for images in IMAGES]
+SOURCE = pictures(1, 24)
+
+
+def source_data() -> Data:
+    lessons = Lessons(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
+    return Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+
+
+def stream(name: str, **params):
+    """Let a member learn from all batches; return what it answered by, the first outputs of each call, its results."""
+    member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
+    state = member.prepare(model, member.pack(model, source_data()) if member.packs else {})
+    answered, first, results = [], [], []
+    for images, seed in zip(IMAGES, SEEDS, strict=True):
+        task = Watching()
+        before = len(model.seen)
+        done = member.adapt(model, state, Batch(images, None, np.random.default_rng(seed), task), STREAM)
+        state = done.state
+        first.append(model.seen[before])
+        answered += task.seen
+        results.append(done)
+    return answered, first, results
+
+
+def after_each(name: str, **params):
+    """Return the outputs for each batch after the step on it, by stored statistics."""
+    member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
+    state, found = member.prepare(model, member.pack(model, source_data()) if member.packs else {}), []
+    for images, seed in zip(IMAGES, SEEDS, strict=True):
+        state = member.adapt(
+            model, state, Batch(images, None, np.random.default_rng(seed), CLASSIFICATION), STREAM
+        ).state
+        with torch.no_grad():
+            found.append(model(to_input(images)))
+    return found
+
+
+def agree(found, expected, tolerance: float = 1e-5) -> None:
+    """Compare outputs batch by batch."""
+    expected = [outputs.detach() for outputs in expected]
+    assert len(found) == len(expected) == BATCHES
+    gaps = [float((ours - theirs).abs().max()) for ours, theirs in zip(found, expected, strict=True)]
+    assert max(gaps) < tolerance, gaps
+
+
+def features(model, x):
+    kept = []
+    handle = model.net.head.register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+    outputs = model(x)
+    handle.remove()
+    return kept[0], outputs
+
+
+def test_tent():
+    agree(stream("tent")[0], reference.tent(Watched(), INPUTS))
+
+
+def test_eata():
+    fisher = reference.fisher_of(Watched(), to_input(SOURCE), 12)
+    found, _, results = stream("eata", threshold=0.8, likeness=0.9, beta=50.0, fisher_batch=12)
+    agree(found, reference.eata(Watched(), INPUTS, fisher))
+    shares = [done.accepted for done in results]
+    assert 0 < min(shares) < max(shares) <= 1
+
+
+def test_sar():
+    found, _, results = stream("sar", threshold=0.8, learning_rate=1e-2, recover_below=0.0)
+    agree(found, reference.sar(Watched(), INPUTS, spared=["net.deep.2.1"]))
+    assert all(done.iterations == 1 for done in results)
+
+
+def dimmed(inputs, *_):
+    """A view that both sides know; without any, student and teacher agree and only rounding is learned."""
+    return 0.7 * inputs - 0.3
+
+
+def test_cotta(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
+    found, _, results = stream("cotta", memory=0.9, restore=0.1, confidence=1.0, count=1)
+    agree(found, reference.cotta(Watched(), INPUTS, SEEDS, dimmed))
+    assert results[0].work.forward == (FRAMES,) * 4  # teacher, source, one view, student
+
+
+def test_rotta(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.adaptation.rotta.augment", dimmed)
+    _, first, results = stream("rotta", capacity=10, every=16, speed=0.2)
+    agree(first, reference.rotta(Watched(), INPUTS, dimmed, size=10, every=16))
+    assert sum(done.iterations for done in results) == BATCHES * FRAMES // 16
+    assert min(done.accepted for done in results) < 1
+
+
+def test_note():
+    _, first, results = stream("note", capacity=10, every=16, learning_rate=1e-3)
+    agree(first, reference.note(Watched(), INPUTS, SEEDS, size=10, every=16))
+    assert min(done.accepted for done in results) < 1
+
+
+def test_lame():
+    found, model = stream("lame", neighbours=3)[0], Watched().eval()
+    with torch.no_grad():
+        agree(found, [reference.lame(*features(model, x), nearest=3) for x in INPUTS])
+        assert any((ours.argmax(1) != model(x).argmax(1)).any() for ours, x in zip(found, INPUTS, strict=True))
+
+
+def test_t3a():
+    found, model = stream("t3a", keep=3)[0], Watched().eval()
+    with torch.no_grad():
+        seen = [features(model, x)[0] for x in INPUTS]
+        agree(found, reference.t3a(model.net.head.weight, model.net.head.bias, seen, keep=3))
+
+
+def test_shot():
+    agree(after_each("shot", learning_rate=1e-2), reference.shot(Watched(), INPUTS))
+
+
+def test_bufr():
+    found = after_each("bufr", faithful=True, learning_rate=1e-5, temperature=1.0)
+    agree(found, reference.bufr(Watched().eval(), to_input(SOURCE), INPUTS, features, softness=1.0, rate=1e-5))
+
+
+@pytest.mark.parametrize("name", ["tent", "eata", "sar", "rotta", "note", "shot", "bufr"])
+def test_the_comparison_would_see_another_rate(name):
+    """The network moves by far more than the tolerance."""
+    params = {"every": 16} if name in ("rotta", "note") else {"threshold": 0.8} if name in ("eata", "sar") else {}
+    moved, still = (after_each(name, **params, learning_rate=rate)[-1] for rate in (3e-2, 1e-9))
+    assert float((moved - still).abs().max()) > 1e-3

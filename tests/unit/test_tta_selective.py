@@ -1,0 +1,372 @@
+"""Members that choose samples, keep memories or move heads, number by number on networks computed by hand."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from adaptation_factory import NETWORKS, prepared
+from torch import nn
+from tta_factory import STREAM, Nt, four, frames, near, state_of
+
+from driftlab.platform.adaptation.augment import augment
+from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.adaptation.bufr import Bufr
+from driftlab.platform.adaptation.cotta import CoTta
+from driftlab.platform.adaptation.eata import Eata
+from driftlab.platform.adaptation.histograms import divergence, instability, soft_counts
+from driftlab.platform.adaptation.lame import Lame
+from driftlab.platform.adaptation.neo import Neo
+from driftlab.platform.adaptation.norm_rules import FollowingNorm, InstanceNorm, normalise_with
+from driftlab.platform.adaptation.note import Note
+from driftlab.platform.adaptation.rotta import RoTta, _timeliness
+from driftlab.platform.adaptation.sar import Sar
+from driftlab.platform.adaptation.t3a import T3a
+from driftlab.platform.core.catalogue import FAMILIES, member_class
+from driftlab.platform.core.records import Passes
+from driftlab.platform.tasks.tasks import SEGMENTATION
+
+HAND = {"momentum": 0.0, "learning_rate": 0.1, "threshold": 0.9}
+
+
+class TestEata:
+    MEMBER = Eata(optimiser="sgd", likeness=0.05, **HAND)
+
+    def test_one_step_and_nothing_new_in_the_same_batch(self):
+        model, member = Nt(), self.MEMBER
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        near(model.norm.weight.detach(), [1.071319, 1.031629, 0.983810])
+        near(model.norm.bias.detach(), [0.071415, 0.029657, -0.023049])
+        near(done.state.held["mean"], [0.499686, 0.161860, 0.338454])
+        assert done.accepted == 0.75
+        before = state_of(model)
+        again = member.adapt(model, done.state, four(), STREAM)
+        assert again.accepted == again.iterations == 0
+        assert again.skipped
+        assert again.work == replace(done.work, backward=())
+        assert again.state.held["mean"].tobytes() == done.state.held["mean"].tobytes()
+        assert state_of(model) == before
+
+    def test_importance_holds_the_weights(self):
+        moved = []
+        for importance in (0.0, 1e6):
+            model, member = Nt(), Eata(learning_rate=1e-3, threshold=0.9, likeness=1.0)
+            pack = {name: np.full(3, importance) for name in ("norm.weight", "norm.bias")}
+            state = member.prepare(model, pack)
+            for _ in range(20):
+                state = member.adapt(model, state, four(), STREAM).state
+            moved.append(float((model.norm.weight.detach() - 1).abs().max()))
+        assert moved[1] < 0.2 * moved[0]
+
+    def test_pixels_are_chosen_one_by_one(self):
+        model, member = NETWORKS["tiny"][1]().eval(), Eata(threshold=1.0, likeness=1.0)
+        with torch.no_grad():
+            model.head.weight.mul_(40)
+        done = replace(member, threshold=0.7).adapt(model, member.prepare(model), frames(2, task=SEGMENTATION), STREAM)
+        assert 0 < done.accepted < 1
+        assert done.accepted * 2 * 16 * 24 == pytest.approx(round(done.accepted * 2 * 16 * 24))
+
+    def test_the_summary_is_what_the_network_was_built_on(self):
+        model = NETWORKS["tiny_classifier"][1]().eval()
+        pack = prepared(Eata(), model).pack
+        assert set(pack) == {
+            f"{norm}.{own}" for norm in ("first.1", "deep.0.1", "deep.1.1", "deep.2.1") for own in ("weight", "bias")
+        }
+        assert all(np.all(value >= 0) for value in pack.values())
+        assert sum(float(value.sum()) for value in pack.values()) > 0
+
+
+class TestSar:
+    def test_one_step(self):
+        model, member = Nt(), Sar(spared=0.0, **HAND)
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        near(model.norm.weight.detach(), [1.053983, 1.021998, 0.981503])
+        near(model.norm.bias.detach(), [0.054950, 0.017922, -0.023606])
+        near(done.state.held["average"], 0.638674)
+        assert done.work.forward == done.work.backward == (4, 4)
+
+    def test_nothing_sure_teaches_nothing(self):
+        model, member = Nt(), Sar(threshold=1e-9)
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        assert done.accepted == 0
+        assert "average" not in done.state.held
+        assert done.work == replace(done.work, forward=(4,), backward=())
+
+    def test_a_collapse_returns_to_the_source(self):
+        model, member = Nt(), Sar(recover_below=2.0, **HAND)
+        before = state_of(model)
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        assert done.iterations == 1
+        assert state_of(model) == before
+        assert "average" not in done.state.held
+        assert done.state.steps == 0
+        kept = replace(member, recovery="released").adapt(model, member.prepare(model), four(), STREAM)
+        near(kept.state.held["average"], 0.638674, 0.05)
+
+    def test_the_last_quarter_of_the_norms_stays(self):
+        model = NETWORKS["tiny_classifier"][1]().eval()
+        names = Sar().trains(model)
+        assert len(names) == 6
+        assert not any(name.startswith("deep.2") for name in names)
+
+
+class TestCoTta:
+    def test_without_views_and_returns_the_first_gradient_is_nothing(self):
+        model, member = Nt(), CoTta(restore=0.0, views="none")
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        near(done.losses, [0.721258])
+        assert all(np.abs(value).max() < 1e-14 for value in done.state.moments[0].values())
+        assert done.work.forward == (4, 4, 4)
+        assert done.answers.tolist() == [0, 0, 0, 2]
+
+    def test_with_certainty_every_weight_of_the_student_returns(self):
+        model = NETWORKS["tiny_classifier"][1]().eval()
+        member = CoTta(restore=1.0, memory=0.5, learning_rate=0.1)
+        state = member.prepare(model)
+        start = state.held["other"].tobytes()
+        done = member.adapt(model, state, frames(6), STREAM)
+        assert done.state.held["other"].tobytes() == start
+        assert state_of(model)["head.weight"] != state.source["head.weight"].tobytes()  # the teacher keeps half a step
+
+    def test_views_are_paid_where_they_are_used(self):
+        model = NETWORKS["tiny_classifier"][1]().eval()
+        for confidence, forward in ((1.0, (6,) * 6), (0.0, (6,) * 3)):
+            member = CoTta(confidence=confidence, count=3)
+            done = member.adapt(model, member.prepare(model), frames(6), STREAM)
+            assert done.work.forward == forward
+            assert done.work.backward == (6,)
+
+
+class TestViews:
+    @pytest.mark.parametrize("views", ["colour", "all", "mirrored"])
+    def test_a_view_is_a_picture_and_the_same_numbers_give_the_same_view(self, views):
+        inputs = torch.linspace(-2, 2, 2 * 3 * 9 * 7).view(2, 3, 9, 7)
+        first, second = (augment(inputs, np.random.default_rng(4), views) for _ in range(2))
+        assert torch.equal(first, second)
+        assert first.shape == inputs.shape
+        assert first.min() >= -2
+        assert first.max() <= 2
+        assert not torch.equal(first, augment(inputs, np.random.default_rng(5), views))
+
+    def test_a_grey_picture_stays_grey_and_where_it_is(self):
+        inputs = torch.full((3, 3, 8, 8), 0.4)
+        seen = augment(inputs, np.random.default_rng(0), "all")
+        assert float(seen.flatten(1).std(dim=1).max()) < 0.05
+
+    def test_half_of_the_views_are_mirrored(self):
+        inputs = torch.linspace(-1, 1, 16).expand(1000, 3, 4, 16)
+        seen = augment(inputs, np.random.default_rng(0), "mirrored").mean(dim=(1, 2))
+        falls = (seen[:, :4].mean(dim=1) > seen[:, -4:].mean(dim=1)).float().mean()
+        assert 0.45 < float(falls) < 0.55
+
+
+class TestMemories:
+    def test_a_timely_memory_frame_by_frame(self):
+        bank, content = TimelyBank(4, classes=2), []
+        for number, (label, doubt) in enumerate(
+            [(0, 0.1), (0, 0.6), (0, 0.2), (1, 0.5), (0, 0.05), (1, 0.1), (1, 0.3)]
+        ):
+            bank.add(Item(np.array(number), label, doubt))
+            content.append([int(item.image) for item in bank.by_class()])
+        assert content == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 4, 3], [0, 4, 3, 5], [0, 4, 5, 6]]
+        assert [item.age / 4 for item in bank.by_class()] == [1.75, 0.75, 0.5, 0.25]
+        near(_timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
+
+    def test_a_class_that_never_came_finds_room(self):
+        bank = TimelyBank(4, classes=100)
+        for number in range(8):
+            bank.add(Item(np.array(number), 7, 0.1))
+        assert bank.counts() == {7: 1}
+        assert bank.add(Item(np.array(9), 8, 0.1))
+
+    def test_a_reservoir_stays_balanced(self):
+        bank = ReservoirBank(10, rng=np.random.default_rng(0))
+        for number in range(300):
+            bank.add(Item(np.array(number), 0 if number % 50 else 1, 0.1))
+        assert bank.counts()[1] == 5
+        assert bank.seen == {0: 294, 1: 6}
+
+    @pytest.mark.parametrize("make", [lambda: TimelyBank(3, classes=3), lambda: ReservoirBank(3)])
+    def test_a_memory_comes_back_from_its_arrays(self, make):
+        bank, other = make(), make()
+        for number in range(5):
+            bank.add(Item(np.full((2, 2, 3), number, dtype=np.uint8), number % 3, 0.1 * number))
+        other.restore(bank.arrays())
+        assert [(i.label, i.doubt, i.age, i.image.tobytes()) for i in other.items] == [
+            (i.label, i.doubt, i.age, i.image.tobytes()) for i in bank.items
+        ]
+
+
+class TestNorms:
+    def setup_method(self):
+        self.norm = nn.BatchNorm2d(2).double().eval()
+        self.norm.running_mean.copy_(torch.tensor([0.0, 1.0]))
+        self.norm.running_var.copy_(torch.tensor([1.0, 4.0]))
+        self.model = nn.Sequential(self.norm)
+        self.values = torch.arange(16.0).double().view(2, 2, 2, 2) / 4
+
+    def output(self, rule, values=None):
+        with normalise_with(self.model, rule), torch.no_grad():
+            return self.model(self.values if values is None else values)
+
+    def test_statistics_follow_and_normalise(self):
+        found = self.output(FollowingNorm(0.05))
+        near(found[0, 0].flatten(), [-0.068616, 0.180896, 0.430408, 0.679920])
+        near(self.norm.running_mean, [0.06875, 1.06875])
+        near(self.norm.running_var, [1.003906, 3.853906])
+
+    def test_an_instance_is_corrected_where_it_is_far_away(self):
+        found = self.output(InstanceNorm(1.0))
+        near(found[0, 0].flatten(), [0, 0.260547, 0.521093, 0.781640])
+        near(found[1, 1].flatten(), [0.340451, 0.476631, 0.612812, 0.748992])
+
+    def test_maps_of_one_place_are_normalised_as_ever(self):
+        values = self.values[:, :, :1, :1]
+        near(self.output(InstanceNorm(0.001), values), self.model(values).detach(), 1e-12)
+
+    def test_one_value_per_channel_has_no_variance(self):
+        rule = FollowingNorm(0.5)
+        self.output(rule, self.values[:1, :, :1, :1])
+        assert list(rule.starved) == ["0"]
+
+
+class TestHeads:
+    def test_neo_centres_the_features(self):
+        model, member = Nt(), Neo()
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        near(done.state.held["mean"], [0.412996, 0.301604, 0.050269])
+        near(model.seen[-1][0], [1.360839, -0.856003, -2.285839])
+        near(model.seen[-1][1:3], [[0.491275, 0.641711, 0.202161], [-0.763879, 0.183551, 0.962225]])
+        near(model.seen[-1].sum(dim=0), [0, 0, 0], 1e-12)
+        again = member.adapt(model, done.state, four(), STREAM)
+        near(again.state.held["mean"], done.state.held["mean"], 1e-12)
+        assert again.state.held["count"] == 8
+
+    def test_t3a_takes_the_surest_features(self):
+        member, weight = T3a(keep=2), np.eye(2)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)).double()
+        with torch.no_grad():
+            model[1].weight.copy_(torch.tensor(weight))
+        state, found = member.prepare(model), []
+        for rows in ([[2, 0.5], [0.6, 0.5]], [[0.2, 3], [0.9, 1]]):
+            batch = four()
+            supports = {key: torch.tensor(value) for key, value in state.held.items()}
+            given = torch.tensor(rows, dtype=torch.float64)
+            new = {
+                "features": given,
+                "labels": given.argmax(dim=1),
+                "doubts": -(given.softmax(1) * given.log_softmax(1)).sum(1),
+            }
+            supports = member._surest({key: torch.cat([supports[key], new[key]]) for key in new}, 2)
+            found.append((given @ _templates_of(supports)).tolist())
+            state = replace(state, held={key: value.numpy() for key, value in supports.items()})
+        assert batch.labels is None
+        near(found[0], [[2.046107, 0.5], [0.656596, 0.5]])
+        near(found[1], [[0.565051, 3.004994], [1.015440, 1.029396]])
+
+    def test_t3a_moves_the_head_and_nothing_else(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), T3a()
+        before = state_of(model)
+        done = member.adapt(model, member.prepare(model), frames(8), STREAM)
+        after = state_of(model)
+        assert {name for name in before if before[name] != after[name]} == {"head.weight", "head.bias"}
+        near(model.head.weight.detach().norm(dim=1)[model.head.weight.detach().norm(dim=1) > 0], 1, 1e-5)
+        assert done.work == Passes((8,), (), (), done.work.kept_bytes)
+
+
+def _templates_of(supports):
+    from driftlab.platform.adaptation.t3a import _templates
+
+    return _templates(supports, 2).T
+
+
+LIKE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.6, 0.5]], dtype=torch.float64)
+UNSURE = torch.tensor([[2, 0, 0], [0.2, 0.3, 0], [0, 2, 0], [0, 0.3, 0.2], [0.1, 0.2, 0.15]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "labels", "last"),
+    [
+        ("knn", [0, 0, 1, 1, 0], [0.640619, 0.189378, 0.170002]),
+        ("rbf", [0, 0, 1, 1, 1], [0.312377, 0.357422, 0.330201]),
+        ("linear", [0, 0, 1, 1, 1], [0.305740, 0.605549, 0.088712]),
+    ],
+)
+def test_lame_makes_neighbours_agree(affinity, labels, last):
+    found = Lame(affinity=affinity, neighbours=2).refine(LIKE, UNSURE)
+    assert found.argmax(dim=1).tolist() == labels
+    near(found[-1], last, 2e-5)
+    if affinity == "knn":
+        near(found[:2], [[0.905243, 0.049126, 0.045631], [0.659860, 0.197289, 0.142851]], 2e-5)
+        near(found[2:4], [[0.137604, 0.783332, 0.079065], [0.297691, 0.488111, 0.214198]], 2e-5)
+
+
+class TestBufr:
+    def test_soft_counts_and_their_distance(self):
+        values = torch.arange(6).double()[:, None] / 5
+        low, ranges = values.amin(dim=0), values.amax(dim=0) + 1e-8
+        source, target = (soft_counts(times * values, low, ranges, 0.01) for times in (1, 1.5))
+        half = [0.499999, 0.500548, 0.992764, 0.082544, 0.924145]
+        near(source[0], [*half, *reversed(half)])
+        near(target[0, :5], [0.499999, 0.499999, 0.006691, 0.992762, 0.000591])
+        near(target[0, 5:], [0.924103, 0.075855, 0.075855, 0.924103, 2.000042])
+        near(instability(source / 6, target / 6), [1.352402])
+        near(divergence(target / 6, source / 6), [0.403066])
+        assert float(instability(source, source)) == 0
+
+    def test_without_a_summary_nothing_is_learned(self):
+        model, member = Nt(), Bufr()
+        done = member.adapt(model, member.prepare(model), four(), STREAM)
+        assert "no summary" in done.skipped
+        assert done.work == Passes()
+
+    def test_parts_join_from_the_bottom_and_the_head_stays(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr(iterations=2)
+        before, state = state_of(model), prepared(member, model)
+        done = member.adapt(model, state, frames(8), Phase(iterations=1))
+        first = {name for name, value in state_of(model).items() if value != before[name] and "running" not in name}
+        assert all(name.startswith("first.") for name in first if "num_batches" not in name)
+        assert done.iterations == 1
+        done = member.adapt(model, done.state, frames(8), Phase())
+        after = state_of(model)
+        assert done.iterations == 4  # of two parts before the head
+        assert before["head.weight"] == after["head.weight"]
+        assert before["deep.0.0.weight"] != after["deep.0.0.weight"]
+
+    def test_an_explosion_is_undone(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr()
+        state = prepared(member, model)
+        with torch.no_grad():
+            model.head.weight.mul_(1e4)
+        before = state_of(model)
+        done = member.adapt(model, state, frames(8), STREAM)
+        assert "times the largest of the source" in done.skipped
+        assert state_of(model) == before
+
+
+@pytest.mark.parametrize("member", [RoTta(every=8), Note(every=8)])
+def test_a_lesson_comes_when_enough_frames_have_passed(member):
+    model = NETWORKS["tiny_classifier"][1]().eval()
+    state, made = member.prepare(model), []
+    for number in range(4):
+        done = member.adapt(model, state, frames(6, number), STREAM)
+        made.append(done.iterations)
+        assert bool(done.skipped) == (done.iterations == 0)
+        state = done.state
+    assert made == [0, 1, 1, 1]
+    assert pickle.dumps(member.reset(model, state)) == pickle.dumps(member.prepare(NETWORKS["tiny_classifier"][1]()))
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
+def test_what_a_member_refuses_it_skips_with_the_reason(name):
+    cls = member_class("adaptation", name)
+    for task, make in (NETWORKS[network] for network in ("tiny", "tiny_detector")):
+        if task.name not in cls.tasks:
+            model, member = make().eval(), cls()
+            done = member.adapt(model, prepared(member, model), frames(4, task=task), STREAM)
+            assert done.skipped
+            assert done.work == Passes()
