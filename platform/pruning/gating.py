@@ -152,7 +152,7 @@ def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple
         elif not norms or not isinstance(modules[norms[-1]], nn.BatchNorm2d):
             others[name] = "has no batch norm that a gate could multiply"
         else:
-            units = groups.axes[f"{norms[-1]}.weight", 0] - group.first
+            units = groups.axes[f"{norms[-1]}.weight", 0][0] - group.first
             sites.append(GateSite(name, makers[0], norms[-1], units))
     sites.sort(key=lambda site: ran.index(site.norm))
     wrong = {site.group for site in sites if not _is_exact(model, groups, site, example)}
@@ -182,7 +182,11 @@ def _covers(groups: Groups, name: str, norm: str) -> bool:
     """Tell whether every place of a batch norm is a channel of this group, and all of its channels have places."""
     axes = groups.axes.get((f"{norm}.weight", 0))
     group = groups.members[name]
-    return axes is not None and set(axes.tolist()) == set(range(group.first, group.first + group.size))
+    return (
+        axes is not None
+        and len(axes) == 1
+        and set(axes[0].tolist()) == set(range(group.first, group.first + group.size))
+    )
 
 
 def _is_depthwise(module: nn.Module | None) -> bool:
