@@ -182,11 +182,7 @@ def _covers(groups: Groups, name: str, norm: str) -> bool:
     """Tell whether every place of a batch norm is a channel of this group, and all of its channels have places."""
     axes = groups.axes.get((f"{norm}.weight", 0))
     group = groups.members[name]
-    return (
-        axes is not None
-        and len(axes) == 1
-        and set(axes[0].tolist()) == set(range(group.first, group.first + group.size))
-    )
+    return axes is not None and set(axes[0].tolist()) == set(range(group.first, group.first + group.size))
 
 
 def _is_depthwise(module: nn.Module | None) -> bool:
