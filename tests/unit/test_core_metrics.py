@@ -45,6 +45,7 @@ def test_miou_leaves_out_classes_that_do_not_occur():
     assert np.isnan(metrics.miou(np.zeros((3, 3), np.int64)))
 
 
+@pytest.mark.slow
 def test_miou_agrees_with_torchmetrics():
     from torchmetrics.functional.classification import multiclass_jaccard_index
 

@@ -67,6 +67,7 @@ def test_a_run_s_scores_are_the_means_of_its_frames(made):
         assert row.score_frame == pytest.approx(mine["score_frame"].mean())
 
 
+@pytest.mark.slow
 def test_accuracy_is_the_share_of_frames_that_are_right(made):
     task, found = made
     if task != "classification":
@@ -81,6 +82,7 @@ def test_accuracy_is_the_share_of_frames_that_are_right(made):
         assert whole["score_global"] == pytest.approx(right.mean())
 
 
+@pytest.mark.slow
 def test_systems_do_what_they_do(made):
     """Updates arrive and change what is predicted; the φ-score is the task's; labels are carried along."""
     _, found = made

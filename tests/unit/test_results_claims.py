@@ -53,6 +53,7 @@ def test_what_cannot_be_told_is_not_judged():
         verdict("roughly", 1.0, Measured(1.0))
 
 
+@pytest.mark.slow
 def test_a_scene_whose_light_and_weather_move_on_is_not_one_that_stays(tmp_path):
     names = ("streets/interview", "streets/drift")
     (both,) = evaluate(open_run(factory.make_run(tmp_path, workloads=names)), ["ONCE-1"])
@@ -61,6 +62,7 @@ def test_a_scene_whose_light_and_weather_move_on_is_not_one_that_stays(tmp_path)
     assert only[0].word == "not testable here"
 
 
+@pytest.mark.slow
 def test_claims_of_a_run_whose_answer_is_known(tmp_path):
     verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path)), ONCE)}
     assert {name: x.word for name, x in verdicts.items()} == dict.fromkeys(ONCE, "reproduced")

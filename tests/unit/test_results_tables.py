@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,16 @@ from driftlab.platform.results.tables.recorder import Recorder, as_table, finish
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    return factory.make_run(folder, systems=("no_custom", "one_time"), workloads=("streets/driving_la",), seeds=(0, 1))
+
+
 @pytest.fixture
-def run(tmp_path):
-    return factory.make_run(
-        tmp_path / "run", systems=("no_custom", "one_time"), workloads=("streets/driving_la",), seeds=(0, 1)
-    )
+def run(made, tmp_path):
+    """A run of its own that may be spoilt."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 # --- schema

@@ -72,6 +72,7 @@ def test_the_old_run_answers_in_sql():
     ]
 
 
+@pytest.mark.slow
 def test_the_old_run_is_judged_and_compared(old):
     answer = json.loads(call("claims", old, "--json").stdout)
     verdicts = {claim["id"]: claim["verdict"] for claim in answer["claims"]}
@@ -97,6 +98,7 @@ def test_a_notebook_draws_the_old_run(monkeypatch):
     assert list(view.members("streaming", "ams")) == ["ams"]
 
 
+@pytest.mark.slow
 def test_the_old_run_is_reported_and_nothing_imports_a_member(old):
     code = (
         "import sys; from driftlab.platform.results.tables.diff import differences;"
