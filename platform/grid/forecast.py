@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
-from driftlab.platform.core.limits import TookTooLong, time_limit
+from driftlab.platform.core.limits import time_limit
 from driftlab.platform.core.records import Stored
 from driftlab.platform.grid.builds import recipes_of
 from driftlab.platform.grid.progress import Progress
@@ -67,10 +67,9 @@ class WorkEstimates:
             try:
                 with time_limit(PLANS_S):
                     phases = list(_phases(system, facts))
-            except (
-                Exception,
-                TookTooLong,
-            ):  # of a user.s member: it may need more than is here
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # a user's member may need more than is here, and a sys.exit is its cell's own
                 phases = []
             learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
             self._known[same] = WorkEstimate(stream.fps * FRAME_S, learning)

@@ -53,7 +53,8 @@ def written_out(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
     for kind in ("workloads", "fleets"):
         if isinstance(document.get(kind), list | tuple):
             result[kind] = _items(kind, document[kind], known, kind, faults)
-    for number, workload in enumerate(result.get("workloads") or ()):
+    workloads = result.get("workloads")
+    for number, workload in enumerate(workloads if isinstance(workloads, list) else ()):
         if isinstance(workload, dict) and isinstance(workload.get("apps"), list | tuple):
             place = f"workloads.{number}.apps"
             workload = result["workloads"][number] = dict(workload)

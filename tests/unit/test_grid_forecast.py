@@ -43,6 +43,15 @@ def test_answering_takes_as_long_as_there_are_frames():
     assert passes(SYSTEMS["no_custom"]) == []
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit(), OverflowError("x")])
+def test_a_member_that_ends_the_process_is_left_to_its_cell(monkeypatch, raised):
+    def end(*_):
+        raise raised
+
+    monkeypatch.setattr("driftlab.platform.streaming.ams.Ams.plan_uplink", end)
+    assert passes(SYSTEMS["ams"]) == []
+
+
 def test_phases_are_those_that_the_streaming_member_plans():
     assert passes(SYSTEMS["ams"]) == [(at_s, pytest.approx(60 * 4)) for at_s in (10.0, 20.0, 30.0, 40.0, 50.0)]
     assert passes(SYSTEMS["best_static"]) == [(0.0, pytest.approx(300 * 4))]

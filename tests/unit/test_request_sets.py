@@ -34,6 +34,11 @@ def test_a_set_stands_for_its_items_with_changes():
     assert {part.duration_s for part in found[:-1]} == {5.0}
 
 
+@pytest.mark.parametrize("given", [5, 1e-9, True, "streets", {"a": 1}])
+def test_what_is_no_list_of_workloads_is_refused(given):
+    assert "workloads" in refused(workloads=given)
+
+
 def test_a_change_may_reach_deeper_and_leaves_the_set_as_it_was():
     changed = {"set": "slow-phone", "name": "tight", "devices.0.memory_bytes": 1000, "devices.0.hardware.busy_w": 9.0}
     plain, tight = asked(fleets=[{"set": "slow-phone"}, changed]).fleets
