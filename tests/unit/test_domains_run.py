@@ -51,7 +51,7 @@ def test_the_experiment_is_valid_and_an_unknown_shift_is_refused():
     assert [workload.name for workload in load("domains").workloads] == ["domains:set:digits"]
     with pytest.raises(RequestError, match="value of shifts"):
         parse(document(workloads=[{**WORKLOAD, "params": {"shifts": ["no_such"]}}]))
-    with pytest.raises(RequestError, match="usps.bz2"):
+    with pytest.raises(RequestError, match=r"usps\.bz2"):
         parse(document(workloads=[{"name": "domains:set:usps:/nowhere"}]))
 
 
