@@ -57,6 +57,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "asr": "driftlab.platform.adaptation.asr:Asr",
         "sparing": "driftlab.platform.adaptation.sparing:Sparing",
         "snap": "driftlab.platform.adaptation.snap:Snap",
+        "conda": "driftlab.platform.adaptation.conda:ConDa",
+        "cua": "driftlab.platform.adaptation.cua:Cua",
         "bufr": "driftlab.platform.adaptation.bufr:Bufr",
     },
     "scaling": {
