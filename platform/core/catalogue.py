@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "sparing": "driftlab.platform.adaptation.sparing:Sparing",
         "snap": "driftlab.platform.adaptation.snap:Snap",
         "conda": "driftlab.platform.adaptation.conda:ConDa",
+        "ace": "driftlab.platform.adaptation.ace:Ace",
         "cua": "driftlab.platform.adaptation.cua:Cua",
         "bufr": "driftlab.platform.adaptation.bufr:Bufr",
     },

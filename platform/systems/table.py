@@ -125,6 +125,12 @@ _ROWS = (
         adaptation="conda",
     ),
     _row(
+        "ace",
+        "Labelled source frames painted in the device's colours, trained on in phases on the device.",
+        streaming="on_device",
+        adaptation="ace",
+    ),
+    _row(
         "cua",
         "Features aligned with those of the source, with samples of past domains, in phases on the device.",
         streaming="on_device",

@@ -12,6 +12,7 @@ from adaptation_factory import NETWORKS, prepared
 from torch import nn
 from tta_factory import STREAM, Nt, four, frames, near, state_of
 
+from driftlab.platform.adaptation.ace import Ace, paint, styles
 from driftlab.platform.adaptation.alignment import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.augment import augment
 from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
@@ -350,6 +351,23 @@ class TestBufr:
         done = member.adapt(model, state, frames(8), STREAM)
         assert "times the largest of the source" in done.skipped
         assert state_of(model) == before
+
+
+class TestAce:
+    def test_a_painted_frame_has_the_style_that_was_asked_for(self):
+        images = np.random.default_rng(0).integers(90, 160, (3, 6, 5, 3), dtype=np.uint8)
+        wanted = styles(images)[::-1] * [[[1.0]], [[0.5]], [[1.2]]]
+        near(styles(paint(images, wanted)), wanted, 1e-4)
+        near(paint(images, styles(images)), images, 1e-4)
+
+    def test_it_learns_both_and_remembers_a_style_per_phase(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Ace(iterations=3, batch=5)
+        state = prepared(member, model)
+        for number in range(1, 3):
+            done = member.adapt(model, state, frames(8, number), Phase())
+            state = done.state
+            assert state.held["styles"].shape == (number, 2, 3)
+        assert done.work.forward == done.work.backward == (5,) * 6
 
 
 class TestReplay:
