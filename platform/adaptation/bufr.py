@@ -122,9 +122,8 @@ class Bufr(Remembering):
             if why:
                 restore_entries(model, before)
                 return Adapted(state, skipped=why, work=done.passes(after, trained))
-        work = done.passes(after, trained)
+        work, changed = done.passes(after, trained), coordinates(layout, plan[-1][0])
         after = after if on_stream else replace(after, moments=())
-        changed = coordinates(layout, plan[-1][0])
         return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work)
 
     def _range(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -139,9 +138,8 @@ class Bufr(Remembering):
         total = torch.zeros((), device=seen.outputs.device, dtype=seen.outputs.dtype)
         for what in TRACKED:
             values: torch.Tensor = getattr(seen, what)
-            low, high, shares = (
-                torch.tensor(pack[f"{what}/{key}"], device=values.device) for key in ("low", "high", "shares")
-            )
+            ends = (pack[f"{what}/{key}"] for key in ("low", "high", "shares"))
+            low, high, shares = (torch.tensor(each, device=values.device) for each in ends)
             alive = torch.ones_like(low, dtype=torch.bool) if self.faithful else high > low
             now = soft_counts(values, low, self._range(low, high), self.temperature) / len(values)
             extra = 0.0 if self.faithful else 1e-3 / len(values)
@@ -197,10 +195,7 @@ def _blocks(model: nn.Module) -> list[list[str]]:
 
 
 def _unfit(batch: Batch, state: MethodMemory) -> str:
-    if not len(batch.images):
-        return stream.NO_FRAMES
-    if why := whole_frames("Bufr", batch):
+    if why := whole_frames("Bufr", batch) if len(batch.images) else stream.NO_FRAMES:
         return why
-    if not state.pack:
-        return "there is no summary of the source to restore"
-    return "one frame has no distribution" if len(batch.images) == 1 else ""
+    few = "one frame has no distribution" if len(batch.images) == 1 else ""
+    return few if state.pack else "there is no summary of the source to restore"

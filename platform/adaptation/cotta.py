@@ -15,24 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.augment import Views, augment
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.memory import MethodMemory, Remembering
 from driftlab.platform.adaptation.scales import samples_of, without_entropy
-from driftlab.platform.adaptation.stream import (
-    NO_FRAMES,
-    NO_STEPS,
-    Rows,
-    WorkLog,
-    answer_by,
-    device_inputs,
-    flatten_moments,
-    invalid_reason,
-    mini_batches,
-    owners_of,
-    part_learning,
-    split_by_name,
-)
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -84,40 +71,42 @@ class CoTta(Remembering):
 
         if self.variant == "edgebench":
             return super().answer(model, state, batch)
-        return answer_by(normalise_by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now")
+        return stream.answer_by(
+            normalise_by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now"
+        )
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         from driftlab.platform.networks.vector import layout_of
 
-        why = without_entropy(batch.task) if len(batch.images) else NO_FRAMES
+        why = without_entropy(batch.task) if len(batch.images) else stream.NO_FRAMES
         why = why or ("" if layout_of(model).size else "the network has nothing that learns")
         if why:
             return Adapted(state, skipped=why, work=Passes())
-        lessons = list(mini_batches(batch, phase, self.batch, self.iterations))
+        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
         if not lessons:
-            return Adapted(state, skipped=NO_STEPS, work=Passes())
+            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
         model.eval()
         return self._learn(model, state, batch, lessons, at_once=phase.on_stream and self.answers == "batch")
 
     def _learn(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[Rows], *, at_once: bool
+        self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[stream.Rows], *, at_once: bool
     ) -> Adapted:
         from driftlab.platform.networks.parts import copy_entries, record_layers, restore_entries
 
         before, names = copy_entries(model, state.source), [name for name, _ in model.named_parameters()]
         keeps = self.variant == "edgebench"
-        learning = part_learning(model, names, keeps=keeps, momentum=self.bn_momentum)
+        learning = stream.part_learning(model, names, keeps=keeps, momentum=self.bn_momentum)
         with record_layers(model) as ran, learning as (flat, passed):
             walk = _Walk(self, model, batch, state, flat, passed)
             for rows in lessons:
                 if not walk.lesson(rows):
                     break
             after = walk.state()
-        work = walk.done.passes(after, owners_of(flat.layout.names, ran))
+        work = walk.done.passes(after, stream.owners_of(flat.layout.names, ran))
         answers = None
         if at_once and not keeps and walk.first is not None:
             answers = batch.task.answers(walk.first, *batch.images.shape[1:3])
-        if why := invalid_reason(model, after, passed, walk.done):
+        if why := stream.invalid_reason(model, after, passed, walk.done):
             restore_entries(model, before)
             return Adapted(state, skipped=why, work=work, answers=answers)
         changed = np.ones(flat.layout.size, dtype=bool)
@@ -135,7 +124,7 @@ class _Walk:
         from driftlab.platform.networks.parts import batch_norms
         from driftlab.platform.training.descent import Adam, Descent
 
-        self.done = WorkLog()
+        self.done = stream.WorkLog()
         self.first: torch.Tensor | None = None  # the teacher's first outputs
         self._member, self._model, self._batch, self._state = member, model, batch, state
         self._flat, self._passed, self._running = flat, passed, member.variant == "edgebench"
@@ -144,14 +133,14 @@ class _Walk:
         source = [state.source[name].reshape(-1) for name in flat.layout.names]
         self._source = torch.tensor(np.concatenate(source), device=flat.weights.device)
         self._norms = {f"{norm}.{own}" for norm in batch_norms(model) for own in ("running_mean", "running_var")}
-        moments = flatten_moments(state.moments, flat.layout, 2)
+        moments = stream.flatten_moments(state.moments, flat.layout, 2)
         self._descent = Descent(Adam(member.learning_rate), self.student, moments, state.steps)
 
-    def lesson(self, rows: Rows) -> bool:
+    def lesson(self, rows: stream.Rows) -> bool:
         """Make one step; False where the loss is not finite."""
         import torch
 
-        inputs = device_inputs(self._model, self._batch, rows)
+        inputs = stream.device_inputs(self._model, self._batch, rows)
         target = self._target(inputs)
         self._flat.weights.copy_(self.student)
         logs = samples_of(self._model(inputs)).log_softmax(dim=1)
@@ -173,7 +162,7 @@ class _Walk:
     def state(self) -> MethodMemory:
         """Return the state after the steps so far."""
         other = self.teacher if self._running else self.student
-        moments = split_by_name(self._descent.moments(), self._flat.layout)
+        moments = stream.split_by_name(self._descent.moments(), self._flat.layout)
         held = {"other": np.array(other.cpu().numpy())}
         return replace(self._state, moments=moments, steps=self._descent.steps, held=held)
 

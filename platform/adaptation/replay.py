@@ -50,7 +50,7 @@ def surest(samples: Replay, per_class: int, least: float) -> Replay:
     """Keep the surest samples of each class, evenly over domains, and none below `least`."""
     stay: list[int] = []
     for label in np.unique(samples.label):
-        mine = [int(row) for row in np.flatnonzero(samples.label == label) if samples.sure[row] >= least]
+        mine = [row for row in np.flatnonzero(samples.label == label).tolist() if samples.sure[row] >= least]
         ranks = {row: _rank(samples, row, mine) for row in mine}
         stay += sorted(mine, key=lambda row: (ranks[row], -samples.sure[row], row))[:per_class]
     return samples.take(np.array(sorted(stay), dtype=np.int64))

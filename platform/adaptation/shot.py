@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.features import FeaturePass
     from driftlab.platform.networks.vector import Flat
 
 
@@ -62,7 +63,6 @@ class Shot(stream.OnStream):
     def _learn(
         self, model: nn.Module, state: stream.StreamMemory, batch: Batch, lessons: list[stream.Rows], *, on_stream: bool
     ) -> Adapted:
-        from driftlab.platform.networks.features import features
         from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
@@ -80,9 +80,9 @@ class Shot(stream.OnStream):
                 if not on_stream and self.cls_par and len(done.losses) % self.relabel == 0:
                     with passed.resting():
                         labels.find()
-                seen = features(model, stream.device_inputs(model, batch, rows))
+                seen, loss = self.lesson(model, batch, rows, labels.of(rows))
                 layers.update(dict.fromkeys(seen.layers))
-                return self._loss(seen.outputs, labels.of(rows))
+                return loss
 
             stream.descend(lessons, loss_of, step, done)
             moments = stream.split_by_name((speed.cpu().numpy(),), flat.layout)
@@ -95,11 +95,17 @@ class Shot(stream.OnStream):
         after = after if on_stream else replace(after, moments=())  # every phase begins without momentum
         return Adapted(after, len(done.losses), tuple(done.losses), coordinates(layout, learning), work=work)
 
-    def _loss(self, outputs: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    def lesson(
+        self, model: nn.Module, batch: Batch, rows: stream.Rows, labels: torch.Tensor | None
+    ) -> tuple[FeaturePass, torch.Tensor]:
+        """Return a pass over some frames, and its loss."""
         from torch.nn import functional as F
 
-        loss = information(outputs, self.div_weight)
-        return loss if labels is None else loss + self.cls_par * F.cross_entropy(outputs, labels)
+        from driftlab.platform.networks.features import features
+
+        seen = features(model, stream.device_inputs(model, batch, rows))
+        loss = information(seen.outputs, self.div_weight)
+        return seen, loss if labels is None else loss + self.cls_par * F.cross_entropy(seen.outputs, labels)
 
     def _stepping(
         self, flat: Flat, moments: tuple[Weights, ...], length: int

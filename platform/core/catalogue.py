@@ -60,6 +60,9 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "asr": "driftlab.platform.adaptation.asr:Asr",
         "sparing": "driftlab.platform.adaptation.sparing:Sparing",
         "snap": "driftlab.platform.adaptation.snap:Snap",
+        "conda": "driftlab.platform.adaptation.conda:ConDa",
+        "ace": "driftlab.platform.adaptation.ace:Ace",
+        "cua": "driftlab.platform.adaptation.cua:Cua",
         "bufr": "driftlab.platform.adaptation.bufr:Bufr",
     },
     "scaling": {

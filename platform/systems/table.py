@@ -132,6 +132,39 @@ _ROWS = (
         adaptation=Member("adaptation", "rdumb", (("settings", ("beta=0",)),)),
     ),
     _row(
+        "asr",
+        "EATA on the device, back at the source as far as its predictions concentrate.",
+        adaptation="asr",
+    ),
+    _row(
+        "sparing",
+        "EATA on the device, from every fourth batch.",
+        adaptation="sparing",
+    ),
+    _row(
+        "snap",
+        "EATA on the device, seldom and from a memory of sure frames.",
+        adaptation="snap",
+    ),
+    _row(
+        "conda",
+        "SHOT on mixed frames of this and past domains, in phases on the device.",
+        streaming="on_device",
+        adaptation="conda",
+    ),
+    _row(
+        "ace",
+        "Labelled source frames painted in the device's colours, trained on in phases on the device.",
+        streaming="on_device",
+        adaptation="ace",
+    ),
+    _row(
+        "cua",
+        "Features aligned with those of the source, with samples of past domains, in phases on the device.",
+        streaming="on_device",
+        adaptation="cua",
+    ),
+    _row(
         "on_device",
         "A teacher and a learner on the device, which labels and trains beside answering.",
         streaming="on_device",

@@ -12,11 +12,15 @@ from adaptation_factory import NETWORKS, prepared
 from torch import nn
 from tta_factory import STREAM, Nt, four, frames, near, state_of
 
+from driftlab.platform.adaptation.ace import Ace, paint, styles
+from driftlab.platform.adaptation.alignment import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.augment import augment
 from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.bufr import Bufr
+from driftlab.platform.adaptation.conda import ConDa
 from driftlab.platform.adaptation.cotta import CoTta
+from driftlab.platform.adaptation.cua import Cua
 from driftlab.platform.adaptation.eata import Eata
 from driftlab.platform.adaptation.histograms import divergence, instability, soft_counts
 from driftlab.platform.adaptation.lame import Lame
@@ -25,6 +29,7 @@ from driftlab.platform.adaptation.norm_rules import FollowingNorm, InstanceNorm,
 from driftlab.platform.adaptation.note import Note
 from driftlab.platform.adaptation.rotta import RoTta, _timeliness
 from driftlab.platform.adaptation.sar import Sar
+from driftlab.platform.adaptation.shot import Shot
 from driftlab.platform.adaptation.t3a import T3a
 from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.records import Passes
@@ -346,6 +351,59 @@ class TestBufr:
         done = member.adapt(model, state, frames(8), STREAM)
         assert "times the largest of the source" in done.skipped
         assert state_of(model) == before
+
+
+class TestAce:
+    def test_a_painted_frame_has_the_style_that_was_asked_for(self):
+        images = np.random.default_rng(0).integers(90, 160, (3, 6, 5, 3), dtype=np.uint8)
+        wanted = styles(images)[::-1] * [[[1.0]], [[0.5]], [[1.2]]]
+        near(styles(paint(images, wanted)), wanted, 1e-4)
+        near(paint(images, styles(images)), images, 1e-4)
+
+    def test_it_learns_both_and_remembers_a_style_per_phase(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Ace(iterations=3, batch=5)
+        state = prepared(member, model)
+        for number in range(1, 3):
+            done = member.adapt(model, state, frames(8, number), Phase())
+            state = done.state
+            assert state.held["styles"].shape == (number, 2, 3)
+        assert done.work.forward == done.work.backward == (5,) * 6
+
+
+class TestReplay:
+    def test_distances_of_features(self):
+        source = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
+        near(mean_discrepancy(source, source + 2), 5.275644)
+        near(mean_discrepancy(source, source), 0, 1e-12)
+        near(covariance_distance(source, 2 * source), 0.15625)
+
+    def test_conda_without_mixing_and_samples_is_shot(self):
+        ours, theirs = (NETWORKS["tiny_classifier"][1]().eval() for _ in range(2))
+        member, shot = ConDa(mixing=0.0, per_class=0, iterations=6), Shot(cls_par=1.0, iterations=6)
+        state, other = member.prepare(ours), shot.prepare(theirs)
+        for number in range(2):
+            state = member.adapt(ours, state, frames(12, number), Phase()).state
+            other = shot.adapt(theirs, other, frames(12, number), Phase()).state
+        assert state_of(ours) == state_of(theirs)
+
+    def test_conda_never_keeps_more_than_its_samples(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), ConDa(per_class=2, least=0.0, iterations=2)
+        state = member.prepare(model)
+        for number in range(3):
+            state = member.adapt(model, state, frames(12, number), Phase()).state
+            labels = state.held["replay/label"]
+            assert max(np.bincount(labels)) <= 2
+        assert len(set(state.held["replay/domain"])) > 1
+
+    def test_cua_keeps_a_few_frames_of_each_domain(self):
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Cua(per_domain=3, iterations=2, batch=4)
+        state = prepared(member, model)
+        for number in range(1, 4):
+            done = member.adapt(model, state, frames(12, number), Phase())
+            state = done.state
+            assert len(state.held["replay/label"]) == 3 * (1 + number)
+        assert done.work.forward[-1] == 3
+        assert sum(done.work.backward) == 2 * (4 + 4)
 
 
 @pytest.mark.parametrize("member", [RoTta(every=8), Note(every=8)])
