@@ -22,7 +22,7 @@ from driftlab.platform.networks.parts import batch_norms, restore_entries
 from driftlab.platform.networks.predict import device_of, state_of, to_input
 from driftlab.platform.pruning import gating
 from driftlab.platform.pruning.gating import GatedNetwork, GateSite
-from driftlab.platform.pruning.knowledge import Link, finalise, known_layers
+from driftlab.platform.pruning.knowledge import LayerLink, finalise, known_layers
 from driftlab.platform.pruning.surgery import Groups, cut, groups, lift
 from driftlab.platform.scaling.base import Draft
 from driftlab.platform.scaling.growing import PruningContext
@@ -48,7 +48,7 @@ class Master:
 
     gated: GatedNetwork  # never changed: a change makes a copy
     groups: Groups
-    links: Mapping[str, Link]
+    links: Mapping[str, LayerLink]
     ratios: tuple[float, ...]  # from the smallest on
     statistics: tuple[Weights, ...]
     cuts: tuple[Cut, ...] = ()
@@ -277,12 +277,12 @@ def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck
     return Master(gated, found, links, ratios, statistics, cuts, *accuracies)
 
 
-def _link(network: nn.Module, name: str, arrays: Weights) -> Link:
+def _link(network: nn.Module, name: str, arrays: Weights) -> LayerLink:
     if f"mixing/{name}" not in arrays:
-        return Link(None, network.get_submodule(name).get_parameter("weight").detach().double().flatten(1).clone())
+        return LayerLink(None, network.get_submodule(name).get_parameter("weight").detach().double().flatten(1).clone())
     device = device_of(network)
     mixing, entries = (torch.from_numpy(np.array(arrays[f"{what}/{name}"])) for what in ("mixing", "entries"))
-    return Link(mixing.to(device), entries.to(device))
+    return LayerLink(mixing.to(device), entries.to(device))
 
 
 def _kept(found: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.int64]]:
