@@ -209,7 +209,9 @@ class _RowConvolution(torch.autograd.Function):
         of_input = back(slope, weight, [True, False, False])[0] if ctx.needs_input_grad[0] else None
         of_weight = of_bias = None
         if ctx.needs_input_grad[1]:
-            part = back(slope[:, rows], weight[rows], [False, True, False])[1]
+            part = back(
+                slope[:, rows].contiguous(memory_format=torch.channels_last), weight[rows], [False, True, False]
+            )[1]
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if module.bias is not None and ctx.needs_input_grad[2]:
             of_bias = slope.sum(dim=(0, 2, 3))
