@@ -28,7 +28,7 @@ from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks.tasks import CLASSIFICATION
 
-CLASSES, SAMPLES, STEPS = 10, 100, 20
+CLASSES, SAMPLES, STEPS = 10, 100, 50
 
 
 def batch_of(size: int) -> Batch:

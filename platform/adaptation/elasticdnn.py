@@ -45,7 +45,7 @@ class ElasticMemory:
 
 
 @dataclass
-class Retraining:
+class PhaseRun:
     """One phase while it runs."""
 
     model: nn.Module
@@ -121,18 +121,18 @@ class Elastic(Adaptation):
             return stream.NO_FRAMES
         return "detections are no distribution over classes" if batch.task.name == "detection" else ""
 
-    def begin(self, lesson: Retraining) -> None:
+    def begin(self, lesson: PhaseRun) -> None:
         """Compute what a phase needs once, before its first step."""
 
-    def loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor | None:
+    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         """Return the loss of some samples; None where nothing can be learned from them."""
         raise NotImplementedError
 
-    def score_loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor | None:
+    def score_loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         """Return the loss by which filters are scored: the mean entropy."""
         return stream.entropies(lesson.outputs(rows)).mean()
 
-    def learned(self, lesson: Retraining) -> ElasticMemory:
+    def learned(self, lesson: PhaseRun) -> ElasticMemory:
         """Return the state after a phase that holds."""
         return lesson.state
 
@@ -145,7 +145,7 @@ class Elastic(Adaptation):
         if not lessons:
             return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
         model.eval()
-        lesson = Retraining(model, batch, state)
+        lesson = PhaseRun(model, batch, state)
         wiring = find_wiring(model, stream.device_inputs(model, batch, np.arange(1)))
         chosen = self._choose(lesson, wiring)
         lesson.done.forward.append(1)
@@ -153,7 +153,7 @@ class Elastic(Adaptation):
             return Adapted(state, skipped=chosen, work=self._work(lesson, wiring, {}))
         return self._learn(lesson, wiring, chosen, lessons)
 
-    def _choose(self, lesson: Retraining, wiring: Wiring) -> dict[str, npt.NDArray[np.int64]] | str:
+    def _choose(self, lesson: PhaseRun, wiring: Wiring) -> dict[str, npt.NDArray[np.int64]] | str:
         """Choose the filters to train, or say why there is none."""
         from driftlab.platform.adaptation import filters
         from driftlab.platform.networks.vector import layout_of
@@ -179,7 +179,7 @@ class Elastic(Adaptation):
         return filters.select_filters(scores, self.select, self.share, lesson.batch.rng) or NOTHING_TO_TRAIN
 
     def _learn(
-        self, lesson: Retraining, wiring: Wiring, chosen: dict[str, npt.NDArray[np.int64]], lessons: list[stream.Rows]
+        self, lesson: PhaseRun, wiring: Wiring, chosen: dict[str, npt.NDArray[np.int64]], lessons: list[stream.Rows]
     ) -> Adapted:
         """Train the chosen filters; a phase that collapsed, or made things worse, is undone."""
         from driftlab.platform.adaptation import filters
@@ -210,7 +210,7 @@ class Elastic(Adaptation):
         work = self._work(lesson, wiring, owners)
         return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work)
 
-    def _descend(self, lesson: Retraining, flat: Flat, mask: npt.NDArray[np.bool_], lessons: list[stream.Rows]) -> None:
+    def _descend(self, lesson: PhaseRun, flat: Flat, mask: npt.NDArray[np.bool_], lessons: list[stream.Rows]) -> None:
         """Make the steps: mask, clip, decay, momentum."""
         import torch
 
@@ -232,7 +232,7 @@ class Elastic(Adaptation):
             flat.weights.sub_(speed.mul_(self.momentum).add_(gradient), alpha=self.learning_rate)
             flat.gradients.zero_()
 
-    def _quality(self, lesson: Retraining) -> float | None:
+    def _quality(self, lesson: PhaseRun) -> float | None:
         """Return the negative mutual information of all samples in evaluation mode; None where labels judge."""
         if self.labels == "teacher":
             return None
@@ -247,7 +247,7 @@ class Elastic(Adaptation):
         lesson.done.forward.extend(len(rows) for rows in parts)
         return float(information(outputs))
 
-    def _fault(self, lesson: Retraining, quality: float | None) -> str:
+    def _fault(self, lesson: PhaseRun, quality: float | None) -> str:
         """Return why a phase must be undone; empty if it holds."""
         if lesson.collapsed:
             return f"its predictions collapsed after {len(lesson.done.losses)} iterations"
@@ -256,7 +256,7 @@ class Elastic(Adaptation):
             return f"the predictions on its samples got worse, {quality:.4g} before and {after:.4g} after"
         return ""
 
-    def _work(self, lesson: Retraining, wiring: Wiring, owners: dict[str, npt.NDArray[np.int64]]) -> Passes:
+    def _work(self, lesson: PhaseRun, wiring: Wiring, owners: dict[str, npt.NDArray[np.int64]]) -> Passes:
         """Return the computation of a phase, with the share of each trained module's rows."""
         model, done = lesson.model, lesson.done
         order = [name for layer, norm in wiring.norms.items() for name in (layer, norm) if name in owners]
@@ -281,7 +281,7 @@ class ElasticDnn(Elastic):
     def norms_only(self) -> bool:
         return self.objective == "entropy"
 
-    def loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor:
+    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor:
         from driftlab.platform.adaptation.shot import information
 
         outputs = lesson.outputs(rows)

@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
-from driftlab.platform.adaptation.elasticdnn import Elastic, ElasticMemory, Retraining
+from driftlab.platform.adaptation.elasticdnn import Elastic, ElasticMemory, PhaseRun
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -63,7 +63,7 @@ class ElasticCua(Elastic):
             return f"CUA replays samples by their class, the task is {batch.task.name}"
         return super().unfit(batch)
 
-    def begin(self, lesson: Retraining) -> None:
+    def begin(self, lesson: PhaseRun) -> None:
         """Compute the features of the stored source samples by the network as it is."""
         import torch
 
@@ -77,7 +77,7 @@ class ElasticCua(Elastic):
             lesson.aside = found.features.clone()
             lesson.done.forward.append(len(source))
 
-    def loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor | None:
+    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         import torch
         from torch.nn import functional as F
 
@@ -97,7 +97,7 @@ class ElasticCua(Elastic):
             loss = loss + self.replay_weight * F.cross_entropy(lesson.model(images), labels)
         return loss
 
-    def learned(self, lesson: Retraining) -> ElasticMemory:
+    def learned(self, lesson: PhaseRun) -> ElasticMemory:
         """Keep samples of this domain with the classes that the network now gives them."""
         from driftlab.platform.networks.predict import device_of, predict
 

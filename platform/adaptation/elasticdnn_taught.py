@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Batch
-from driftlab.platform.adaptation.elasticdnn import Elastic, Retraining
+from driftlab.platform.adaptation.elasticdnn import Elastic, PhaseRun
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +22,9 @@ class ElasticTaught(Elastic):
     def unfit(self, batch: Batch) -> str:
         return "no labels" if batch.labels is None else "" if len(batch.images) else stream.NO_FRAMES
 
-    def loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor | None:
+    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         assert lesson.batch.labels is not None
         return lesson.batch.task.loss(lesson.outputs(rows), lesson.batch.labels[rows])
 
-    def score_loss(self, lesson: Retraining, rows: stream.Rows) -> torch.Tensor | None:
+    def score_loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         return self.loss(lesson, rows)

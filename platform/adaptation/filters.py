@@ -25,6 +25,7 @@ from driftlab.platform.networks.vector import Layout
 
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
 Rows = npt.NDArray[np.int64]
+WORTH_SPLITTING = 1 << 15  # weights of a layer; in smaller ones calling twice costs more than it saves
 CONFIDENT = 1e-12  # a sum of scores below this: the loss asks for nothing
 
 
@@ -169,7 +170,7 @@ def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None
     patched = []
     for layer, rows in chosen.items():
         module: Any = model.get_submodule(layer)
-        whole = len(rows) == len(module.weight)
+        whole = len(rows) == len(module.weight) or module.weight.numel() < WORTH_SPLITTING
         if not whole and isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str):
             vars(module)["forward"] = _row_forward(module, torch.from_numpy(rows).to(module.weight.device))
             patched.append(module)
@@ -209,7 +210,9 @@ class _RowConvolution(torch.autograd.Function):
         of_input = back(slope, weight, [True, False, False])[0] if ctx.needs_input_grad[0] else None
         of_weight = of_bias = None
         if ctx.needs_input_grad[1]:
-            part = back(slope[:, rows].contiguous(), weight[rows], [False, True, False])[1]
+            part = back(
+                slope[:, rows].contiguous(memory_format=torch.channels_last), weight[rows], [False, True, False]
+            )[1]
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if module.bias is not None and ctx.needs_input_grad[2]:
             of_bias = slope.sum(dim=(0, 2, 3))

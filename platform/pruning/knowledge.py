@@ -21,7 +21,7 @@ CONTRACT = 1e-5  # largest difference between a layer's weights and its mixture
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
+class LayerLink:
     """The knowledge of one layer, in double precision; without a mixing, the entries are the rows of the layer."""
 
     mixing: Tensor | None  # [filters, filters]
@@ -31,14 +31,14 @@ class Knowledge:
     def weights(self) -> Tensor:
         return self.entries if self.mixing is None else self.mixing @ self.entries
 
-    def learn(self, change: Tensor, rate: float) -> Knowledge:
+    def learn(self, change: Tensor, rate: float) -> LayerLink:
         """Return the link after a change of the layer's weights, which has zeros where nothing was learned."""
         change = change.to(self.entries)
         if self.mixing is None:
-            return Knowledge(None, self.entries + rate * change)
+            return LayerLink(None, self.entries + rate * change)
         largest = float(torch.linalg.matrix_norm(self.mixing, 2)) ** 2
         rate = rate / largest if largest > AMPLIFIES else rate
-        return Knowledge(self.mixing, self.entries + rate * (self.mixing.T @ change))
+        return LayerLink(self.mixing, self.entries + rate * (self.mixing.T @ change))
 
 
 class Mixture(nn.Module):
@@ -65,14 +65,14 @@ def parametrise(model: nn.Module, layers: Iterable[str]) -> None:
         parametrize.register_parametrization(module, "weight", Mixture(len(module.get_parameter("weight"))))
 
 
-def fix_mixtures(model: nn.Module, layers: Iterable[str]) -> dict[str, Knowledge]:
+def fix_mixtures(model: nn.Module, layers: Iterable[str]) -> dict[str, LayerLink]:
     """Return the links of parametrised layers, and make their weights plain parameters again."""
     links = {}
     for name in layers:
         module = model.get_submodule(name)
         entries = module.get_parameter("parametrizations.weight.original").detach().double().flatten(1)
         offset = module.get_parameter("parametrizations.weight.0.offset").detach().double()
-        links[name] = Knowledge(torch.eye(len(offset), dtype=torch.float64).to(offset) + offset, entries)
+        links[name] = LayerLink(torch.eye(len(offset), dtype=torch.float64).to(offset) + offset, entries)
         parametrize.remove_parametrizations(module, "weight")
     return links
 
@@ -94,20 +94,20 @@ class LinkPenalty(nn.Module):
         ]
         return torch.stack(terms).sum()
 
-    def links(self) -> dict[str, Knowledge]:
+    def links(self) -> dict[str, LayerLink]:
         pairs = zip(self.layers, self.mixings, self.entries, strict=True)
         return {
-            name: Knowledge(mixing.detach().double().to(rows.device), rows.double()) for name, mixing, rows in pairs
+            name: LayerLink(mixing.detach().double().to(rows.device), rows.double()) for name, mixing, rows in pairs
         }
 
 
-def fixed_links(model: nn.Module, layers: Iterable[str], *, orthogonal: bool) -> dict[str, Knowledge]:
+def fixed_links(model: nn.Module, layers: Iterable[str], *, orthogonal: bool) -> dict[str, LayerLink]:
     """Choose mixings at random, and solve for the entries that make the layers as they are."""
     links = {}
     for name in layers:
         rows = _rows(model, name).detach().double()
         mixing = random_mixing(len(rows), orthogonal=orthogonal).to(rows)
-        links[name] = Knowledge(mixing, torch.linalg.solve(mixing, rows))
+        links[name] = LayerLink(mixing, torch.linalg.solve(mixing, rows))
     return links
 
 
@@ -120,12 +120,12 @@ def random_mixing(filters: int, *, orthogonal: bool) -> Tensor:
     return (3 * torch.eye(filters, dtype=torch.float64) + 0.3 * noise).softmax(dim=1)
 
 
-def identity_links(model: nn.Module, layers: Iterable[str]) -> dict[str, Knowledge]:
+def identity_links(model: nn.Module, layers: Iterable[str]) -> dict[str, LayerLink]:
     """Return links whose entries are the layers' own rows."""
-    return {name: Knowledge(None, _rows(model, name).detach().double().clone()) for name in layers}
+    return {name: LayerLink(None, _rows(model, name).detach().double().clone()) for name in layers}
 
 
-def finalise(model: nn.Module, links: Mapping[str, Knowledge]) -> None:
+def finalise(model: nn.Module, links: Mapping[str, LayerLink]) -> None:
     """Set each layer to its mixture; afterwards the two differ by rounding alone."""
     with torch.no_grad():
         for name, link in links.items():
@@ -133,7 +133,7 @@ def finalise(model: nn.Module, links: Mapping[str, Knowledge]) -> None:
             weight.copy_(link.weights.view(weight.shape))
 
 
-def largest_gap(model: nn.Module, links: Mapping[str, Knowledge]) -> float:
+def largest_gap(model: nn.Module, links: Mapping[str, LayerLink]) -> float:
     """Return the largest difference between a layer and its mixture."""
     gaps = [float((_rows(model, name).detach().double() - link.weights).abs().max()) for name, link in links.items()]
     return max(gaps, default=0.0)

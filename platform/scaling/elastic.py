@@ -22,7 +22,7 @@ from driftlab.platform.networks.parts import batch_norms, restore_entries
 from driftlab.platform.networks.predict import device_of, state_of, to_input
 from driftlab.platform.pruning import gating
 from driftlab.platform.pruning.gating import GatedNetwork, GateSite
-from driftlab.platform.pruning.knowledge import Knowledge, finalise, known_layers
+from driftlab.platform.pruning.knowledge import LayerLink, finalise, known_layers
 from driftlab.platform.pruning.surgery import Groups, cut, groups, lift
 from driftlab.platform.scaling.base import Draft
 from driftlab.platform.scaling.growing import PruningContext
@@ -48,7 +48,7 @@ class Master:
 
     gated: GatedNetwork  # never changed: a change makes a copy
     groups: Groups
-    links: Mapping[str, Knowledge]
+    links: Mapping[str, LayerLink]
     ratios: tuple[float, ...]  # from the smallest on
     statistics: tuple[Weights, ...]
     cuts: tuple[Cut, ...] = ()
@@ -185,7 +185,7 @@ def _with_cut(master: Master, which: int, now: Cut) -> Master:
     return replace(master, cuts=tuple(now if k == which else one for k, one in enumerate(master.cuts)))
 
 
-# Knowledge fed back ---------------------------------------------------------------------------------------------------
+# LayerLink fed back ---------------------------------------------------------------------------------------------------
 
 
 def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
@@ -277,12 +277,12 @@ def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck
     return Master(gated, found, links, ratios, statistics, cuts, *accuracies)
 
 
-def _link(network: nn.Module, name: str, arrays: Weights) -> Knowledge:
+def _link(network: nn.Module, name: str, arrays: Weights) -> LayerLink:
     if f"mixing/{name}" not in arrays:
-        return Knowledge(None, network.get_submodule(name).get_parameter("weight").detach().double().flatten(1).clone())
+        return LayerLink(None, network.get_submodule(name).get_parameter("weight").detach().double().flatten(1).clone())
     device = device_of(network)
     mixing, entries = (torch.from_numpy(np.array(arrays[f"{what}/{name}"])) for what in ("mixing", "entries"))
-    return Knowledge(mixing.to(device), entries.to(device))
+    return LayerLink(mixing.to(device), entries.to(device))
 
 
 def _kept(found: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.int64]]:

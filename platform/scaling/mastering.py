@@ -18,7 +18,7 @@ from driftlab.platform.networks.parts import batch_norms, copy_entries, normalis
 from driftlab.platform.networks.predict import device_of, to_input
 from driftlab.platform.pruning import knowledge
 from driftlab.platform.pruning.gating import GatedNetwork, GateSite
-from driftlab.platform.pruning.knowledge import Knowledge, LinkMode, LinkPenalty
+from driftlab.platform.pruning.knowledge import LayerLink, LinkMode, LinkPenalty
 from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.training.schooling import Course, epochs, grade
 
@@ -49,7 +49,7 @@ class Trainee:
     gated: GatedNetwork
     layers: list[str]  # with knowledge
     penalty: LinkPenalty | None = None
-    links: dict[str, Knowledge] = field(default_factory=dict)
+    links: dict[str, LayerLink] = field(default_factory=dict)
 
 
 def train_master(context: PruningContext, sites: Sequence[GateSite], plan: MasterPlan) -> Trainee:

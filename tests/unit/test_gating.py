@@ -13,7 +13,7 @@ from driftlab.platform.networks.parts import batch_norms
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.pruning import gating, knowledge
 from driftlab.platform.pruning.gating import GatedNetwork, find_sites, kept_places, mark_top, top_channels
-from driftlab.platform.pruning.knowledge import Knowledge
+from driftlab.platform.pruning.knowledge import LayerLink
 from driftlab.platform.pruning.surgery import groups
 
 SIZE = (16, 24)
@@ -156,9 +156,9 @@ class TestKnowledge:
         change[[1, 4]] = torch.randn(2, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
         return change
 
-    def link(self, mixing: torch.Tensor | None) -> Knowledge:
+    def link(self, mixing: torch.Tensor | None) -> LayerLink:
         rows = torch.randn(6, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        return Knowledge(mixing, rows if mixing is None else torch.linalg.solve(mixing, rows))
+        return LayerLink(mixing, rows if mixing is None else torch.linalg.solve(mixing, rows))
 
     def test_a_change_moves_the_layer_by_the_mixing_and_back(self):
         torch.manual_seed(0)

@@ -80,6 +80,20 @@ def test_what_is_not_linear_keeps_its_input_where_gradients_pass():
     assert kept == [1500, 1500, 0]
 
 
+def test_a_part_of_a_layers_weights_costs_a_part_of_its_gradient():
+    def need(**how) -> Need:
+        return need_of(LEARNING, BOARD, Passes((2,), (2,), **how))
+
+    still, whole = (need(trained=trained) for trained in (("norm",), ("norm", "fc")))
+    part = need(trained=("norm", "fc"), shares=(1.0, 0.25))
+    assert part.alone_s == pytest.approx(0.75 * still.alone_s + 0.25 * whole.alone_s)
+    assert part.joules == pytest.approx(0.75 * still.joules + 0.25 * whole.joules)
+    assert part.memory_bytes == whole.memory_bytes - 18  # three quarters of the gradient, and all of the inputs
+    assert need(trained=("norm", "fc"), shares=(1.0, 1.0)) == whole
+    with pytest.raises(ValueError, match="a share for each trained module"):
+        Passes((2,), (2,), ("norm",), shares=(1.0, 0.5))
+
+
 def test_nothing_computed_needs_nothing():
     assert need_of(LEARNING, BOARD, Passes()) == Need({}, 0, 0.0)
     assert need_of(LEARNING, BOARD, Passes(kept_bytes=7)) == Need({}, 7, 0.0)
