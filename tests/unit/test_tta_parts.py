@@ -1,0 +1,107 @@
+"""What label-free members share: views of frames, memories, and batch norms that normalise in other ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from tta_factory import near
+
+from driftlab.platform.adaptation.augment import augment
+from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
+from driftlab.platform.adaptation.norm_rules import FollowingNorm, InstanceNorm, normalise_with
+from driftlab.platform.adaptation.rotta import _timeliness
+
+
+class TestViews:
+    @pytest.mark.parametrize("views", ["colour", "all", "mirrored"])
+    def test_a_view_is_a_picture_and_the_same_numbers_give_the_same_view(self, views):
+        inputs = torch.linspace(-2, 2, 2 * 3 * 9 * 7).view(2, 3, 9, 7)
+        first, second = (augment(inputs, np.random.default_rng(4), views) for _ in range(2))
+        assert torch.equal(first, second)
+        assert first.shape == inputs.shape
+        assert first.min() >= -2
+        assert first.max() <= 2
+        assert not torch.equal(first, augment(inputs, np.random.default_rng(5), views))
+
+    def test_a_grey_picture_stays_grey_and_where_it_is(self):
+        inputs = torch.full((3, 3, 8, 8), 0.4)
+        seen = augment(inputs, np.random.default_rng(0), "all")
+        assert float(seen.flatten(1).std(dim=1).max()) < 0.05
+
+    def test_half_of_the_views_are_mirrored(self):
+        inputs = torch.linspace(-1, 1, 16).expand(1000, 3, 4, 16)
+        seen = augment(inputs, np.random.default_rng(0), "mirrored").mean(dim=(1, 2))
+        falls = (seen[:, :4].mean(dim=1) > seen[:, -4:].mean(dim=1)).float().mean()
+        assert 0.45 < float(falls) < 0.55
+
+
+class TestMemories:
+    def test_a_timely_memory_frame_by_frame(self):
+        bank, content = TimelyBank(4, classes=2), []
+        for number, (label, doubt) in enumerate(
+            [(0, 0.1), (0, 0.6), (0, 0.2), (1, 0.5), (0, 0.05), (1, 0.1), (1, 0.3)]
+        ):
+            bank.add(Item(np.array(number), label, doubt))
+            content.append([int(item.image) for item in bank.by_class()])
+        assert content == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 4, 3], [0, 4, 3, 5], [0, 4, 5, 6]]
+        assert [item.age / 4 for item in bank.by_class()] == [1.75, 0.75, 0.5, 0.25]
+        near(_timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
+
+    def test_a_class_that_never_came_finds_room(self):
+        bank = TimelyBank(4, classes=100)
+        for number in range(8):
+            bank.add(Item(np.array(number), 7, 0.1))
+        assert bank.counts() == {7: 1}
+        assert bank.add(Item(np.array(9), 8, 0.1))
+
+    def test_a_reservoir_stays_balanced(self):
+        bank = ReservoirBank(10, rng=np.random.default_rng(0))
+        for number in range(300):
+            bank.add(Item(np.array(number), 0 if number % 50 else 1, 0.1))
+        assert bank.counts()[1] == 5
+        assert bank.seen == {0: 294, 1: 6}
+
+    @pytest.mark.parametrize("make", [lambda: TimelyBank(3, classes=3), lambda: ReservoirBank(3)])
+    def test_a_memory_comes_back_from_its_arrays(self, make):
+        bank, other = make(), make()
+        for number in range(5):
+            bank.add(Item(np.full((2, 2, 3), number, dtype=np.uint8), number % 3, 0.1 * number))
+        other.restore(bank.arrays())
+        assert [(i.label, i.doubt, i.age, i.image.tobytes()) for i in other.items] == [
+            (i.label, i.doubt, i.age, i.image.tobytes()) for i in bank.items
+        ]
+
+
+class TestNorms:
+    def setup_method(self):
+        self.norm = nn.BatchNorm2d(2).double().eval()
+        self.norm.running_mean.copy_(torch.tensor([0.0, 1.0]))
+        self.norm.running_var.copy_(torch.tensor([1.0, 4.0]))
+        self.model = nn.Sequential(self.norm)
+        self.values = torch.arange(16.0).double().view(2, 2, 2, 2) / 4
+
+    def output(self, rule, values=None):
+        with normalise_with(self.model, rule), torch.no_grad():
+            return self.model(self.values if values is None else values)
+
+    def test_statistics_follow_and_normalise(self):
+        found = self.output(FollowingNorm(0.05))
+        near(found[0, 0].flatten(), [-0.068616, 0.180896, 0.430408, 0.679920])
+        near(self.norm.running_mean, [0.06875, 1.06875])
+        near(self.norm.running_var, [1.003906, 3.853906])
+
+    def test_an_instance_is_corrected_where_it_is_far_away(self):
+        found = self.output(InstanceNorm(1.0))
+        near(found[0, 0].flatten(), [0, 0.260547, 0.521093, 0.781640])
+        near(found[1, 1].flatten(), [0.340451, 0.476631, 0.612812, 0.748992])
+
+    def test_maps_of_one_place_are_normalised_as_ever(self):
+        values = self.values[:, :, :1, :1]
+        near(self.output(InstanceNorm(0.001), values), self.model(values).detach(), 1e-12)
+
+    def test_one_value_per_channel_has_no_variance(self):
+        rule = FollowingNorm(0.5)
+        self.output(rule, self.values[:1, :, :1, :1])
+        assert list(rule.starved) == ["0"]
