@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering
+from driftlab.platform.adaptation.memory import MethodMemory
+from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Weights
 from driftlab.platform.tasks.tasks import Answers
 
 if TYPE_CHECKING:
@@ -25,30 +26,23 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.training.descent import Rule
     from driftlab.platform.training.schooling import Data
 
 Pixels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Ace(Remembering):
+class Ace(Walking):
     """Train on labelled source frames in the style of the device's and of past domains."""
 
     iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
-    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
-    momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     agreement: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = 10.0
     past: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = 0.5
     source_frames: Annotated[int, Ge(1), Means("labelled frames of the source that are kept", "frames")] = 64
-    bn_momentum: Annotated[
-        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
-    ] = 0.1
 
     tasks, packs = ("segmentation", "classification"), True
-
-    def changes(self, model: nn.Module) -> list[str]:
-        return list(model.state_dict())
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Return a few frames of the source with their labels."""
@@ -57,50 +51,40 @@ class Ace(Remembering):
         few = data.train.first(self.source_frames)
         return {"image": np.array(few.images), "label": np.array(few.labels)}
 
+    def unfit(self, model: nn.Module, batch: Batch, state: MethodMemory) -> str:
+        if not len(batch.images):
+            return stream.NO_FRAMES
+        if batch.task.name not in self.tasks:
+            return f"ACE paints frames with one label or label maps, the task is {batch.task.name}"
+        if not state.pack:
+            return "there are no frames of the source to paint"
+        return "" if self.learns_of(model) else "the network has nothing that learns"
+
+    def learns_of(self, model: nn.Module) -> list[str]:
+        from driftlab.platform.networks.vector import layout_of
+
+        return list(layout_of(model).names)
+
+    def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
+        from driftlab.platform.training.descent import Momentum
+
+        return _Painting(self, Momentum(self.learning_rate, self.momentum), flat, state)
+
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.networks.vector import layout_of
-
-        if why := _unfit(batch, state) or ("" if layout_of(model).size else "the network has nothing that learns"):
-            return Adapted(state, skipped=why, work=Passes())
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
-        if not lessons:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
-        model.eval()
-        return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
-
-    def _learn(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[stream.Rows], *, on_stream: bool
-    ) -> Adapted:
-        from driftlab.platform.networks.parts import copy_entries, record_layers, restore_entries
-        from driftlab.platform.networks.vector import layout_of
-
-        before, names, done = copy_entries(model, state.source), layout_of(model).names, stream.WorkLog()
-        learning = stream.part_learning(model, names, keeps=True, momentum=self.bn_momentum)
-        with record_layers(model) as ran, learning as (flat, passed):
-            walk = _Walk(self, flat, state if on_stream else replace(state, moments=()))
-            stream.descend(lessons, lambda rows: walk.loss(model, batch, rows, done), walk.step, done)
-            after = replace(state, moments=walk.moments(), steps=state.steps + len(lessons))
-        work = done.passes(after, stream.owners_of(names, ran))
-        if why := stream.invalid_reason(model, after, passed, done):
-            restore_entries(model, before)
-            return Adapted(state, skipped=why, work=work)
-        if not on_stream:
-            style = styles(batch.images).mean(axis=0, keepdims=True)
-            known = state.held.get("styles", style[:0])
-            after = replace(after, moments=(), held={"styles": np.concatenate([known, style])})
-        changed = np.ones(flat.layout.size, dtype=bool)
-        return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work)
+        done = self.walk(model, state, batch, phase)
+        if done.skipped or phase.on_stream:
+            return done
+        style = styles(batch.images).mean(axis=0, keepdims=True)
+        known = state.held.get("styles", style[:0])
+        return replace(done, state=replace(done.state, held={"styles": np.concatenate([known, style])}))
 
 
-class _Walk:
-    """The steps of one call."""
+class _Painting(LossWalk):
+    """Steps on painted frames."""
 
-    def __init__(self, member: Ace, flat: Flat, state: MethodMemory) -> None:
-        from driftlab.platform.training.descent import Descent, Momentum
-
-        self._member, self._flat, self._pack, self._past = member, flat, state.pack, state.held.get("styles")
-        moments = stream.flatten_moments(state.moments, flat.layout, 1)
-        self._descent = Descent(Momentum(member.learning_rate, member.momentum), flat.weights, moments, 0)
+    def __init__(self, member: Ace, rule: Rule, flat: Flat, state: MethodMemory) -> None:
+        super().__init__(rule, flat, state)
+        self._member, self._pack, self._past = member, state.pack, state.held.get("styles")
 
     def loss(self, model: nn.Module, batch: Batch, rows: stream.Rows, done: stream.WorkLog) -> torch.Tensor:
         """Return the loss of labelled frames, of painted ones, and of where their predictions differ."""
@@ -119,13 +103,6 @@ class _Walk:
         apart = F.kl_div(painted.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
         total: torch.Tensor = self._member.agreement * apart
         return total + sum(taught[1:], taught[0]) if taught else total
-
-    def step(self) -> None:
-        self._descent.step(self._flat.gradients)
-        self._flat.gradients.zero_()
-
-    def moments(self) -> tuple[Weights, ...]:
-        return stream.split_by_name(self._descent.moments(), self._flat.layout)
 
     def _source(self, batch: Batch, count: int) -> tuple[Pixels, Answers]:
         drawn = batch.rng.integers(len(self._pack["image"]), size=count)
@@ -150,11 +127,3 @@ def paint(images: Pixels, wanted: Pixels) -> Pixels:
     mean, spread = (own[:, which, None, None] for which in (0, 1))
     pixels = (images - mean) / (spread + 1e-5) * wanted[:, 1, None, None] + wanted[:, 0, None, None]
     return np.clip(pixels, 0, 255)
-
-
-def _unfit(batch: Batch, state: MethodMemory) -> str:
-    if not len(batch.images):
-        return stream.NO_FRAMES
-    if batch.task.name not in Ace.tasks:
-        return f"Ace paints frames with one label or label maps, the task is {batch.task.name}"
-    return "" if state.pack else "there are no frames of the source to paint"

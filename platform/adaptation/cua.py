@@ -11,46 +11,39 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.alignment import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.heads import linear_head
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, below, own_arrays, under
+from driftlab.platform.adaptation.heads import linear_head, names_below_head
+from driftlab.platform.adaptation.memory import MethodMemory, below, own_arrays, under
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.replay import Replay, replay_of
+from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Weights
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.training.descent import Rule
     from driftlab.platform.training.schooling import Data
 
 
 @dataclass(frozen=True)
-class Cua(Remembering):
+class Cua(Walking):
     """Align features with the source's, and replay samples of all domains so far."""
 
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 50
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
-    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
-    momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     distance: Annotated[Literal["mmd", "coral"], Means("what brings features together: kernels or covariances")] = "mmd"
     alpha: Annotated[float, Ge(0), Means("weight of the replayed samples in the loss")] = 1.0
     per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
     source_features: Annotated[int, Ge(2), Means("features of the source that are kept")] = 512
-    bn_momentum: Annotated[
-        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
-    ] = 0.1
 
     tasks, packs = ("classification",), True
-
-    def changes(self, model: nn.Module) -> list[str]:
-        return list(model.state_dict())
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Return features of the source, and a few of its frames with their labels."""
@@ -75,37 +68,31 @@ class Cua(Remembering):
         zeros = np.zeros(len(pack["label"]))
         return under("replay", Replay(pack["image"], pack["label"], zeros, zeros.astype(np.int64)).arrays())
 
+    def unfit(self, model: nn.Module, batch: Batch, state: MethodMemory) -> str:
+        if not len(batch.images):
+            return stream.NO_FRAMES
+        if why := whole_frames("CUA", batch):
+            return why
+        if not state.pack:
+            return "there is no summary of the source to align with"
+        if not linear_head(model):
+            return "the network has no linear head"
+        return "one frame has no distribution" if len(batch.images) == 1 else ""
+
+    def learns_of(self, model: nn.Module) -> list[str]:
+        return names_below_head(model)
+
+    def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
+        from driftlab.platform.training.descent import Momentum
+
+        return _Aligning(self, Momentum(self.learning_rate, self.momentum), flat, state)
+
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        if why := _unfit(model, batch, state):
-            return Adapted(state, skipped=why, work=Passes())
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
-        if not lessons:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
-        model.eval()
-        return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
-
-    def _learn(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[stream.Rows], *, on_stream: bool
-    ) -> Adapted:
-        from driftlab.platform.networks.parts import coordinates, copy_entries, record_layers, restore_entries
-        from driftlab.platform.networks.vector import layout_of
-
-        before, layout, done = copy_entries(model, state.source), layout_of(model), stream.WorkLog()
-        names = [name for name in layout.names if not name.startswith(f"{linear_head(model)}.")]
-        learning = stream.part_learning(model, names, keeps=True, momentum=self.bn_momentum)
-        with record_layers(model) as ran, learning as (flat, passed):
-            walk = _Walk(self, flat, state if on_stream else replace(state, moments=()))
-            stream.descend(lessons, lambda rows: walk.loss(model, batch, rows, done), walk.step, done)
-            after = replace(state, moments=walk.moments(), steps=state.steps + len(done.backward))
-        work = done.passes(after, stream.owners_of(names, ran))
-        if why := stream.invalid_reason(model, after, passed, done):
-            restore_entries(model, before)
-            return Adapted(state, skipped=why, work=work)
-        changed, losses = coordinates(layout, names), tuple(done.losses)
-        if on_stream:
-            return Adapted(after, len(losses), losses, changed, work=work)
-        after, frames = self._remember(model, replace(after, moments=()), batch)
-        return Adapted(after, len(losses), losses, changed, work=replace(work, forward=(*work.forward, frames)))
+        done = self.walk(model, state, batch, phase)
+        if done.skipped or phase.on_stream or done.work is None:
+            return done
+        after, frames = self._remember(model, done.state, batch)
+        return replace(done, state=after, work=replace(done.work, forward=(*done.work.forward, frames)))
 
     def _remember(self, model: nn.Module, state: MethodMemory, batch: Batch) -> tuple[MethodMemory, int]:
         """Keep a few frames of the phase with the network's own labels; return how many."""
@@ -120,19 +107,16 @@ class Cua(Remembering):
         return replace(state, held=under("replay", kept.with_these(newest).arrays())), len(rows)
 
 
-class _Walk:
-    """The steps of one call."""
+class _Aligning(LossWalk):
+    """Steps along the distance of features and the loss of past samples."""
 
-    def __init__(self, member: Cua, flat: Flat, state: MethodMemory) -> None:
+    def __init__(self, member: Cua, rule: Rule, flat: Flat, state: MethodMemory) -> None:
         import torch
 
-        from driftlab.platform.training.descent import Descent, Momentum
-
-        self._member, self._flat = member, flat
+        super().__init__(rule, flat, state)
+        self._member = member
         self._features = torch.tensor(state.pack["features"], device=flat.weights.device)
         self._replay = replay_of(below("replay", state.held))
-        moments = stream.flatten_moments(state.moments, flat.layout, 1)
-        self._descent = Descent(Momentum(member.learning_rate, member.momentum), flat.weights, moments, 0)
 
     def loss(self, model: nn.Module, batch: Batch, rows: stream.Rows, done: stream.WorkLog) -> torch.Tensor:
         import torch
@@ -153,22 +137,3 @@ class _Walk:
         done.backward.append(len(again))
         labels = torch.tensor(self._replay.label[again], device=outputs.device)
         return total + self._member.alpha * F.cross_entropy(outputs, labels)
-
-    def step(self) -> None:
-        self._descent.step(self._flat.gradients)
-        self._flat.gradients.zero_()
-
-    def moments(self) -> tuple[Weights, ...]:
-        return stream.split_by_name(self._descent.moments(), self._flat.layout)
-
-
-def _unfit(model: nn.Module, batch: Batch, state: MethodMemory) -> str:
-    if not len(batch.images):
-        return stream.NO_FRAMES
-    if why := whole_frames("Cua", batch):
-        return why
-    if not state.pack:
-        return "there is no summary of the source to align with"
-    if not linear_head(model):
-        return "the network has no linear head"
-    return "one frame has no distribution" if len(batch.images) == 1 else ""

@@ -42,6 +42,7 @@ class ElasticMemory:
     source: Weights
     images: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 3), dtype=np.uint8))
     labels: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    of_source: int = 0  # of these samples, the first
 
 
 @dataclass

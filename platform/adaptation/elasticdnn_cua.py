@@ -50,13 +50,13 @@ class ElasticCua(Elastic):
         state = super().prepare(model, pack, go_on=go_on)
         if go_on is not None or "images" not in pack:
             return state
-        return replace(state, images=np.array(pack["images"]), labels=np.array(pack["labels"]))
+        images = np.array(pack["images"])
+        return replace(state, images=images, labels=np.array(pack["labels"]), of_source=len(images))
 
     def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
         """Return to the network as it was cut; of the replayed samples only those of the source stay."""
-        kept = super().reset(model, state)
-        count = self.replayed if len(state.images) else 0
-        return replace(kept, images=state.images[:count], labels=state.labels[:count])
+        kept, count = super().reset(model, state), state.of_source
+        return replace(kept, images=state.images[:count], labels=state.labels[:count], of_source=count)
 
     def unfit(self, batch: Batch) -> str:
         if batch.task.name != "classification":
@@ -70,7 +70,7 @@ class ElasticCua(Elastic):
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.predict import device_of, to_input
 
-        source = lesson.state.images[: self.replayed]
+        source = lesson.state.images[: lesson.state.of_source]
         if len(source):
             with torch.no_grad():
                 found = features(lesson.model, to_input(source).to(device_of(lesson.model)))

@@ -24,3 +24,11 @@ def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
 def entries_of(model: nn.Module, layer: str) -> list[str]:
     """Name the entries of the state dict that belong to a layer."""
     return [f"{layer}.{own}" for own in model.get_submodule(layer).state_dict()] if layer else []
+
+
+def names_below_head(model: nn.Module) -> list[str]:
+    """Name the parameters that make the features: all but those of a linear head."""
+    from driftlab.platform.networks.vector import layout_of
+
+    head = linear_head(model)
+    return [name for name in layout_of(model).names if not head or not name.startswith(f"{head}.")]

@@ -63,6 +63,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "conda": "driftlab.platform.adaptation.conda:ConDa",
         "ace": "driftlab.platform.adaptation.ace:Ace",
         "cua": "driftlab.platform.adaptation.cua:Cua",
+        "iada": "driftlab.platform.adaptation.iada:Iada",
         "bufr": "driftlab.platform.adaptation.bufr:Bufr",
     },
     "scaling": {

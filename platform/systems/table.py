@@ -159,6 +159,12 @@ _ROWS = (
         adaptation="ace",
     ),
     _row(
+        "iada",
+        "Features that follow a discriminator back to the source's, in phases on the device.",
+        streaming="on_device",
+        adaptation="iada",
+    ),
+    _row(
         "cua",
         "Features aligned with those of the source, with samples of past domains, in phases on the device.",
         streaming="on_device",

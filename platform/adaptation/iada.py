@@ -1,0 +1,175 @@
+"""IADA: features follow a discriminator until they look like those of the source, which a generator stands in for.
+
+Differs from the paper, of which a summary and a third party's code were at hand: one network is the encoder of every
+domain in turn; nets and steps are those for small features; the sign is the one that does not saturate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Ge
+
+from driftlab.platform.adaptation import stream
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
+from driftlab.platform.adaptation.heads import linear_head, names_below_head
+from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, below, own_arrays, under
+from driftlab.platform.adaptation.of_bank import whole_frames
+from driftlab.platform.adaptation.walks import LossWalk, Walking
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.training.descent import Rule
+    from driftlab.platform.training.schooling import Data
+
+NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
+TELLS = "tells"  # the discriminator's name among the arrays
+
+
+@dataclass(frozen=True)
+class Iada(Walking):
+    """Train features against a discriminator that knows the source by a generator."""
+
+    batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
+    learning_rate: Annotated[float, Ge(0), Means("step size of the features")] = 1e-4
+    weight: Annotated[float, Ge(0), Means("weight of the discriminator's answer in the loss")] = 1.0
+    small_rate: Annotated[float, Ge(0), Means("step size of discriminator and generator")] = 1e-3
+    source_steps: Annotated[int, Ge(0), Means("steps in which the generator learns the source")] = 400
+    source_frames: Annotated[int, Ge(2), Means("frames of the source that it learns from", "frames")] = 512
+
+    tasks, packs = ("classification",), True
+
+    def pack(self, model: nn.Module, data: Data) -> Weights:
+        """Return a generator of source features, and the discriminator that it learned against."""
+        import torch
+
+        from driftlab.platform.networks.features import features
+        from driftlab.platform.networks.predict import evaluating
+
+        if data.task.name not in self.tasks or not linear_head(model):
+            return EMPTY_PACK
+        given = Batch(data.train.images[: self.source_frames], None, np.random.default_rng(0), data.task)
+        parts = np.array_split(np.arange(len(given.images)), math.ceil(len(given.images) / self.batch))
+        with evaluating(model), torch.no_grad():
+            real = torch.cat([features(model, stream.device_inputs(model, given, rows)).features for rows in parts])
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(data.seed)
+            return self.imitate(real.float())
+
+    def imitate(self, real: torch.Tensor) -> Weights:
+        """Train generator and discriminator against each other on features."""
+        import torch
+
+        makes, tells = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
+        tells_step, makes_step = (torch.optim.Adam(net.parameters(), self.small_rate) for net in (tells, makes))
+        for _ in range(self.source_steps):
+            rows = torch.randint(len(real), (min(self.batch, len(real)),))
+            made = makes(torch.randn(len(rows), NOISE))
+            _descend(tells_step, apart(tells, real[rows], made.detach()))
+            _descend(makes_step, deceived(tells, made))
+        positive = {"positive": np.array(bool((real >= 0).all()))}
+        return {**own_arrays(positive), **under("makes", makes.state_dict()), **under(TELLS, tells.state_dict())}
+
+    def begin(self, model: nn.Module, pack: Weights) -> Weights:
+        return under(TELLS, below(TELLS, pack))
+
+    def unfit(self, model: nn.Module, batch: Batch, state: MethodMemory) -> str:
+        if not len(batch.images):
+            return stream.NO_FRAMES
+        if why := whole_frames("IADA", batch):
+            return why
+        if not state.pack:
+            return "there is no generator of source features"
+        return "one frame has no distribution" if len(batch.images) == 1 else ""
+
+    def learns_of(self, model: nn.Module) -> list[str]:
+        return names_below_head(model)
+
+    def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
+        from driftlab.platform.training.descent import Adam
+
+        return _Chase(self, Adam(self.learning_rate), flat, state)
+
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        return self.walk(model, state, batch, phase)
+
+
+class _Chase(LossWalk):
+    """Steps in which the discriminator learns first, and the features after it."""
+
+    def __init__(self, member: Iada, rule: Rule, flat: Flat, state: MethodMemory) -> None:
+        import torch
+
+        super().__init__(rule, flat, state)
+        where, self._weight = flat.weights.device, member.weight
+        given, own = as_tensors(below("makes", state.pack)), as_tensors(below(TELLS, state.held))
+        width = own["0.weight"].shape[1]
+        with torch.random.fork_rng(devices=()):  # a new net draws weights, which these then replace
+            self._makes = generator(width, positive=bool(state.pack["positive"]))
+            self._tells = discriminator(width)
+        self._makes.load_state_dict(given)
+        self._tells.load_state_dict(own)
+        for net in (self._makes, self._tells):
+            net.to(where)
+        self._learning = torch.optim.Adam(self._tells.parameters(), member.small_rate)
+
+    def loss(self, model: nn.Module, batch: Batch, rows: stream.Rows, done: stream.WorkLog) -> torch.Tensor:
+        import torch
+
+        from driftlab.platform.networks.features import features
+
+        found = features(model, stream.device_inputs(model, batch, rows)).features
+        noise = torch.tensor(batch.rng.standard_normal((len(rows), NOISE)), dtype=found.dtype, device=found.device)
+        with torch.no_grad():
+            made = self._makes(noise)
+        _descend(self._learning, apart(self._tells, made, found.detach()))
+        return self._weight * deceived(self._tells, found)
+
+    def held(self, state: MethodMemory) -> Weights:
+        return under(TELLS, self._tells.state_dict())
+
+
+def generator(width: int, *, positive: bool) -> nn.Module:
+    """Return a net that makes features of noise; none is negative where no feature of the source is."""
+    from torch import nn
+
+    last = nn.ReLU() if positive else nn.Identity()
+    return nn.Sequential(nn.Linear(NOISE, HIDDEN), nn.LeakyReLU(0.2), nn.Linear(HIDDEN, width), last)
+
+
+def discriminator(width: int) -> nn.Module:
+    """Return a net that tells features of the source (above 0) from others."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(width, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.2), nn.Linear(HIDDEN, 1))
+
+
+def apart(tells: nn.Module, source: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the discriminator's loss: -log D(source) - log(1 - D(other))."""
+    from torch.nn import functional as F
+
+    return F.softplus(-tells(source)).mean() + F.softplus(tells(other)).mean()
+
+
+def deceived(tells: nn.Module, other: torch.Tensor) -> torch.Tensor:
+    """Return the loss of what should pass for the source: -log D(other)."""
+    from torch.nn import functional as F
+
+    return F.softplus(-tells(other)).mean()
+
+
+def _descend(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    """Make a step with the parameters of one net alone."""
+    import torch
+
+    optimiser.zero_grad()
+    torch.autograd.backward(loss, inputs=[value for group in optimiser.param_groups for value in group["params"]])
+    optimiser.step()
