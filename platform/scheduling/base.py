@@ -19,6 +19,8 @@ class Way:
     name: str
     need: Need
     accuracy: float | None = None  # expected afterwards, a fraction; None: not tried out
+    before: float | None = None  # accuracy of its network until it is done; None: that of the running network
+    size: float | None = None  # of the network that it trains, as a share of the whole one; None: it has one size
 
 
 @dataclass(frozen=True)
