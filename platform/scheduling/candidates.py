@@ -29,6 +29,7 @@ class Candidate:
     size: float = 1.0  # of the network, as a share of the whole one
     joules: float = 0.0
     need: Need = field(default_factory=Need)
+    tried: float = 1.0  # share of its steps after which `after` was measured
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def _candidate(index: int, way: Way, now: float) -> Candidate:
         way.size or 1.0,
         way.need.joules,
         way.need,
+        way.tried,
     )
 
 

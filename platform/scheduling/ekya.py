@@ -9,7 +9,7 @@ Differs from the paper: plans are evaluated exactly where its simulator counts w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,11 +18,13 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
-from driftlab.platform.scheduling.candidates import LearningApp, read_apps
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
+from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.evaluation import AnswerScale, Freed, Lessons, evaluate, lessons_of
 from driftlab.platform.scheduling.plans import SharePlan, kept, settle
 
 Floats = npt.NDArray[np.float64]
+EPOCHS, EPOCHS_TRIED = 30.0, 5.0  # of the longest way, and of its trial
 SAME = 1e-12  # scores that differ by less are equal
 
 
@@ -50,11 +52,11 @@ class Ekya(Scheduling):
     patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
     most: Annotated[int, Ge(1), Means("applications among which the thief steals; more keep equal shares")] = 16
 
-    wants = Wants(trials=True)
+    wants = Wants(trials=True, part=EPOCHS_TRIED / EPOCHS)
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something is offered, comes or goes; at the end of a training its share is split."""
-        apps = read_apps(window)
+        apps = [profile(app) for app in read_apps(window)]
         if not apps:
             return Allocation((), None)
         plan = self._inherit(window, apps) if window.reason == "end" else None
@@ -82,6 +84,20 @@ class Ekya(Scheduling):
         learn = np.where(lives, learn + (each if self.freed == "all" else 0.0), 0.0)
         chosen = [0 if app.learns else None for app in apps]
         return SharePlan(learn, np.where(answer > 0, answer + each, 0.0), chosen)
+
+
+def profile(app: LearningApp) -> LearningApp:
+    """Predict the accuracy after each whole way from that after its trial, on a learning curve."""
+    longest_s = max((one.seconds for one in app.candidates), default=0.0)
+
+    def predicted(one: Candidate) -> Candidate:
+        if one.after is None or one.tried >= 1 or not longest_s:
+            return one
+        epochs = EPOCHS * one.seconds / longest_s
+        (after,) = predict_accuracy(app.now, [(one.tried * epochs, one.after)], [epochs])
+        return replace(one, after=known(float(after)))
+
+    return replace(app, candidates=tuple(map(predicted, app.candidates)))
 
 
 def steal(

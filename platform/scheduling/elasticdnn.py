@@ -107,7 +107,7 @@ class ElasticDnn(Scheduling):
         every = self.solver == "exhaustive" or (
             self.solver == "auto" and math.prod((sizes.counts + 1).tolist()) <= MOST
         )
-        return exhaustive(sizes, rules) if every else evolve(sizes, rules, self.seed)
+        return exhaustive(sizes, rules) if every or not len(sizes.size) else evolve(sizes, rules, self.seed)
 
 
 def tabulate_sizes(learners: Sequence[LearningApp], known: dict[str, float]) -> Sizes:

@@ -78,12 +78,12 @@ def settle(
 def _waits(window: Window, apps: Sequence[LearningApp], plan: SharePlan) -> dict[str, float]:
     """Return since when each job has no share: those that had none before keep their time."""
     before = dict(kept(window).waits)
-    idle = [f"{app.app}/answer" for i, app in enumerate(apps) if not plan.answer[i]]
-    idle += [
-        f"{app.app}/learn"
-        for i, app in enumerate(apps)
-        if not plan.learn[i] and _way(app, plan.chosen[i]) is not None and app.learns
-    ]
+    idle = []
+    for i, app in enumerate(apps):
+        if not plan.answer[i]:
+            idle.append(f"{app.app}/answer")
+        if app.learns and not plan.learn[i] and _way(app, plan.chosen[i]) is not None:
+            idle.append(f"{app.app}/learn")
     return {job: before.get(job, window.start_s) for job in idle}
 
 

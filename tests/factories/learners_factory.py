@@ -1,0 +1,73 @@
+"""Applications that learn beside answering: as schedulers compute with them, and as a device asks for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.scheduling.base import Demand, Learning, Way, Window
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp
+
+NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second
+FPS = 10.0
+
+
+def app(index: int, now: float, *ways: tuple[float, float], full_share: float = 0.25) -> LearningApp:
+    """Make an application from (seconds alone, accuracy afterwards) of each way."""
+    candidates = tuple(Candidate(k, seconds, now, after) for k, (seconds, after) in enumerate(ways))
+    return LearningApp(index, f"app{index}", now, full_share, candidates)
+
+
+CAMERAS = (app(0, 0.5, (10, 0.65), (60, 0.8)), app(1, 0.7, (10, 0.72), (60, 0.75)))
+
+
+def apps(seed: int, count: int, ways: int = 3) -> list[LearningApp]:
+    """Draw applications whose longer ways are mostly better."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(count):
+        now = float(rng.uniform(0.3, 0.7))
+        seconds, after = np.sort(rng.uniform(5, 100, ways)), np.sort(rng.uniform(now - 0.05, 0.95, ways))
+        pairs = zip(seconds.tolist(), after.tolist(), strict=True)
+        found.append(app(i, now, *pairs, full_share=float(rng.uniform(0.05, 0.3))))
+    return found
+
+
+def way(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> Way:
+    return Way(f"{seconds:g} s", Need({"accelerator": seconds}), accuracy, size=size, **more)
+
+
+def demand(name: str, learning: Learning | None) -> Demand:
+    return Demand(name, FPS, (NETWORK,), learning=learning)
+
+
+def offered(name: str, now: float | None, *ways: Way) -> Demand:
+    return demand(name, Learning("offered", ways, now=now))
+
+
+def running(name: str, seconds: float, now: float | None = 0.5, then: float | None = 0.7) -> Demand:
+    return demand(name, Learning("running", left=Need({"accelerator": seconds}), now=now, then=then))
+
+
+def window(*demands: Demand, start_s: float = 0.0, window_s: float = 200.0, **more: object) -> Window:
+    return Window(start_s, window_s, 10**9, demands, **more)
+
+
+def drawn(seed: int) -> Window:
+    """Draw a window of one to six applications that offer, run, prepare, or only answer."""
+    rng = np.random.default_rng(seed)
+    demands = []
+    for i in range(int(rng.integers(1, 7))):
+        name, now = f"app{i}", float(rng.uniform(0.2, 0.8))
+        kind = rng.choice(["offers", "runs", "prepares", "answers"], p=[0.5, 0.25, 0.15, 0.1])
+        needs = [Need({e: float(rng.uniform(0, 60)) for e in ("accelerator", "cpu", "storage")}) for _ in range(3)]
+        if kind == "offers":
+            accuracies, sizes = np.sort(rng.uniform(now - 0.1, 1, 3)).tolist(), np.sort(rng.uniform(0.1, 1, 3)).tolist()
+            ways = tuple(Way(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
+            demands.append(offered(name, now, *ways))
+        elif kind == "answers":
+            demands.append(demand(name, None))
+        else:
+            then = None if kind == "prepares" else min(1.0, now + float(rng.uniform(0, 0.3)))
+            demands.append(demand(name, Learning("running", left=needs[0], now=now, then=then)))
+    return window(*demands, window_s=float(rng.uniform(20, 400)))
