@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "afs": "driftlab.platform.scheduling.afs:Afs",
         "synergy": "driftlab.platform.scheduling.synergy:Synergy",
         "muri": "driftlab.platform.scheduling.muri:Muri",
-        "elasticdnn": "driftlab.platform.scheduling.elasticdnn:ElasticDnn",
+        "elasticdnn": "driftlab.platform.scheduling.elasticdnn:FilterGrained",
         "joint": "driftlab.platform.scheduling.joint:Joint",
     },
 }

@@ -1,7 +1,8 @@
 """Ekya: retraining beside inference for the best accuracy over a window, by micro-profiling and a thief.
 
 Every way to learn is tried out on a part of the samples, and the learning curve is fitted to what comes of it. Then one
-way per application and all shares are chosen together: whoever gains most steals shares from the others, step by step.
+way per application and all shares are chosen together: each job in turn steals shares from every other one, as long as
+the mean accuracy rises.
 
 Differs from the paper: plans are evaluated exactly where its simulator counts whole seconds, and many at once.
 """
@@ -20,7 +21,7 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.curves import predict_accuracy
-from driftlab.platform.scheduling.evaluation import AnswerScale, Freed, Lessons, evaluate, lessons_of
+from driftlab.platform.scheduling.evaluation import AnswerScale, Freed, Trainings, evaluate, trainings_of
 from driftlab.platform.scheduling.plans import SharePlan, kept, settle
 
 Floats = npt.NDArray[np.float64]
@@ -120,7 +121,8 @@ def share_fairly(apps: Sequence[LearningApp], window_s: float, freed: Freed = "a
     half = np.full(len(apps), 0.5)
     chosen = choose_ways(apps, half, half, window_s, freed)
     shares, score_of = _start(chosen), _scorer(apps, chosen, window_s, freed)
-    return Loot(*np.split(shares, 2), chosen, float(score_of(shares[None])[0]))
+    learn, answer = np.split(shares, 2)
+    return Loot(learn, answer, chosen, float(score_of(shares[None])[0]))
 
 
 def choose_ways(
@@ -134,8 +136,8 @@ def choose_ways(
     if not rows:
         return (None,) * len(apps)
     of, which = np.array(rows).T
-    lessons = lessons_of([apps[i] for i in of], which.tolist())
-    alone = Lessons(lessons.now[:, None], lessons.then[:, None], lessons.seconds[:, None])
+    trainings = trainings_of([apps[i] for i in of], which.tolist())
+    alone = Trainings(trainings.now[:, None], trainings.then[:, None], trainings.seconds[:, None])
     full_share = np.array([apps[i].full_share for i in of])[:, None]
     scores = evaluate(alone, learn[of, None], answer[of, None], window_s, AnswerScale(full_share), freed)
     chosen: list[int | None] = [None] * len(apps)
@@ -166,11 +168,12 @@ def _steal(
             better = np.flatnonzero(scores > score + SAME)
             if not len(better):
                 break
-            place = victim_of[better[0]]  # the first victim from whom it gains; the next ones lose what is left then
+            place = victim_of[better[0]]  # the first victim that it gains from; the next ones lose of what is left
             mine = np.flatnonzero(victim_of == place)
             taken = mine[_first_best(scores[mine])]
             best, score, victims = raids[taken], float(scores[taken]), victims[place + 1 :]
-    return Loot(*np.split(best, 2), chosen, score)
+    learn, answer = np.split(best, 2)
+    return Loot(learn, answer, chosen, score)
 
 
 def _raids(
@@ -199,9 +202,9 @@ def _scorer(
     apps: Sequence[LearningApp], chosen: Sequence[int | None], window_s: float, freed: Freed
 ) -> Callable[[Floats], Floats]:
     """Return a function from shares [plans, jobs] to mean accuracies."""
-    lessons, scale = lessons_of(apps, chosen), AnswerScale(np.array([app.full_share for app in apps]))
+    trainings, scale = trainings_of(apps, chosen), AnswerScale(np.array([app.full_share for app in apps]))
     count = len(apps)
-    return lambda shares: evaluate(lessons, shares[:, :count], shares[:, count:], window_s, scale, freed)
+    return lambda shares: evaluate(trainings, shares[:, :count], shares[:, count:], window_s, scale, freed)
 
 
 def _first_best(scores: Floats) -> int:

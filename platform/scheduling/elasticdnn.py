@@ -1,7 +1,7 @@
 """ElasticDNN: one size of the surrogate for every application, for the best accuracy over a window.
 
 A size decides all: how accurate the network is before and after it is retrained, how long that takes alone, and the
-application's share for it, which is its part of the sum of all sizes (Eq. 10). So larger surrogates delay everybody.
+application's share for it, which is its part of the sum of all sizes (Eq. 10). A larger surrogate delays all of them.
 
 Differs from the paper: Eq. 8 is printed with its two weights exchanged, which rewards slow retraining; `as_printed` has
 it like that. Where no sizes end in time, some applications do not retrain.
@@ -62,7 +62,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class ElasticDnn(Scheduling):
+class FilterGrained(Scheduling):
     """Choose every application's size for the best accuracy over a window; its share follows from the size."""
 
     eq8: Annotated[
@@ -130,13 +130,13 @@ def durations(sizes: Sizes, vectors: Ints, rules: Rules) -> Floats:
     if not rules.work_conserving:
         plain: Floats = units * size.sum(axis=1, keepdims=True) / rules.train_share
         return plain
-    order = units.argsort(axis=1, kind="stable")  # the share of who ends goes to the others in proportion
+    order = units.argsort(axis=1, kind="stable")  # a share that becomes free goes to the others in proportion
     of_size, of_units = np.take_along_axis(size, order, axis=1), np.take_along_axis(units, order, axis=1)
     left = of_size[:, ::-1].cumsum(axis=1)[:, ::-1]
-    ends = (np.diff(of_units, axis=1, prepend=0.0) * left).cumsum(axis=1)
-    found = np.empty_like(ends)
-    np.put_along_axis(found, order, ends, axis=1)
-    return found / rules.train_share
+    ends: Floats = (np.diff(of_units, axis=1, prepend=0.0) * left).cumsum(axis=1)
+    found: Floats = np.empty_like(ends)
+    np.put_along_axis(found, order, ends / rules.train_share, axis=1)
+    return found
 
 
 def objective(sizes: Sizes, vectors: Ints, rules: Rules) -> tuple[Floats, Floats]:
@@ -145,7 +145,8 @@ def objective(sizes: Sizes, vectors: Ints, rules: Rules) -> tuple[Floats, Floats
     before, after = sizes.before[apps, vectors], sizes.after[apps, vectors]
     part = durations(sizes, vectors, rules) / rules.window_s
     early, late = (before, after) if rules.eq8 == "corrected" else (after, before)
-    return (early * part + late * (1 - part)).sum(axis=1) / max(1, len(apps)), part
+    mean: Floats = (early * part + late * (1 - part)).sum(axis=1) / max(1, len(apps))
+    return mean, part
 
 
 def exhaustive(sizes: Sizes, rules: Rules) -> Ints:
@@ -154,13 +155,14 @@ def exhaustive(sizes: Sizes, rules: Rules) -> Ints:
     Size 0 is admitted where that is allowed, or where no other vector ends in time.
     """
     for lowest in (0,) if rules.allow_none else (1, 0):
-        best, score = None, -np.inf
+        best: Ints | None = None
+        score = -np.inf
         for vectors in _batches(sizes.counts, lowest):
             scores, part = objective(sizes, vectors, rules)
             scores = np.where((part <= IN_TIME).all(axis=1), scores, -np.inf)
             place = int(scores.argmax())
             if scores[place] > score:
-                best, score = vectors[place], scores[place]
+                best, score = vectors[place].copy(), float(scores[place])
         if best is not None:
             return best
     return np.zeros(len(sizes.size), np.int64)

@@ -37,7 +37,7 @@ class AnswerScale:
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class Trainings:
     """What each application has and would learn: [plans, apps], or whatever broadcasts to that."""
 
     now: Floats
@@ -45,14 +45,14 @@ class Lessons:
     seconds: Floats  # alone on the whole machine
 
 
-def lessons_of(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> Lessons:
-    """Return the lessons of the chosen candidates, for one plan; an application without one keeps its accuracy."""
-    rows = [_lesson(app, i) for app, i in zip(apps, chosen, strict=True)]
+def trainings_of(apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> Trainings:
+    """Return the trainings of the chosen candidates, for one plan; an application without one keeps its accuracy."""
+    rows = [_training(app, i) for app, i in zip(apps, chosen, strict=True)]
     now, then, seconds = np.array(rows, np.float64).reshape(-1, 3).T
-    return Lessons(now, then, seconds)
+    return Trainings(now, then, seconds)
 
 
-def _lesson(app: LearningApp, i: int | None) -> tuple[float, float, float]:
+def _training(app: LearningApp, i: int | None) -> tuple[float, float, float]:
     if i is None:
         return app.now, app.now, 0.0
     one = app.candidates[i]
@@ -70,10 +70,12 @@ class Piece:
     accuracy: Floats
 
 
-def pieces(lessons: Lessons, learn: Floats, answer: Floats, window_s: float, freed: Freed = "all") -> Iterator[Piece]:
+def pieces(
+    trainings: Trainings, learn: Floats, answer: Floats, window_s: float, freed: Freed = "all"
+) -> Iterator[Piece]:
     """Yield the pieces of every plan; `learn` and `answer` are shares at the start, [plans, apps]."""
     shape = learn.shape
-    accuracy, then, left = (np.broadcast_to(one, shape) for one in (lessons.now, lessons.then, lessons.seconds))
+    accuracy, then, left = (np.broadcast_to(one, shape) for one in (trainings.now, trainings.then, trainings.seconds))
     lives, answers, start_s = learn > 0, answer > 0, np.zeros(len(learn))
     for _ in range(shape[1] + 1):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -94,11 +96,11 @@ def pieces(lessons: Lessons, learn: Floats, answer: Floats, window_s: float, fre
 
 
 def evaluate(
-    lessons: Lessons, learn: Floats, answer: Floats, window_s: float, scale: AnswerScale, freed: Freed = "all"
+    trainings: Trainings, learn: Floats, answer: Floats, window_s: float, scale: AnswerScale, freed: Freed = "all"
 ) -> Floats:
     """Return the mean accuracy of every plan over the window."""
     total: Floats = np.zeros(len(learn))
-    for piece in pieces(lessons, learn, answer, window_s, freed):
+    for piece in pieces(trainings, learn, answer, window_s, freed):
         total += (piece.stop_s - piece.start_s) * (piece.accuracy * scale(piece.answer)).sum(axis=1)
     mean: Floats = total / (window_s * max(1, learn.shape[1]))
     return mean

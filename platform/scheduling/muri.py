@@ -82,10 +82,10 @@ def stages_of(job: Candidate) -> list[float]:
 
 def period(stages: Floats) -> float:
     """Return the time of a common iteration in the best order; `stages` is [trainings, engines]."""
-    engines = stages.shape[1]
+    engines, orders = stages.shape[1], itertools.permutations(range(len(stages)))
     return min(
-        sum(max(stages[job, (i - j) % engines] for j, job in enumerate(order)) for i in range(engines))
-        for order in itertools.permutations(range(len(stages)))
+        sum(max(float(stages[job, (i - j) % engines]) for j, job in enumerate(order)) for i in range(engines))
+        for order in orders
     )
 
 

@@ -3,8 +3,8 @@
 Every training gets a share in proportion to its recent gain in accuracy; one that was seen too seldom counts as a
 large gain. The zoo of expert models and the selector that ranks them lie in `zoo.py`.
 
-Differs from the paper, whose text was not at hand: the allocator follows the abstract, with shares instead of short
-periods of the whole machine.
+Differs from the paper: it is written from the abstract, shares take the place of short periods of the whole machine,
+and no learner fills the zoo yet.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Offers:
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class LearningPace:
     """The best share of learning, and the cost of a second of work, by the gains still to come."""
 
     gains: Floats
@@ -62,13 +62,13 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class BestSequence:
     """A sequence: its score, the column of each application, their order, and the pace."""
 
     score: float
     vector: Ints
     order: Ints
-    pace: Pace
+    pace: LearningPace
 
 
 def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> Steps:
@@ -133,14 +133,16 @@ def _lost(apps: Sequence[LearningApp]) -> Floats:
     return found
 
 
-def _pace(lost: Floats, most: float, hurry: float) -> Pace:
+def _pace(lost: Floats, most: float, hurry: float) -> LearningPace:
     """Tabulate the best share for the gains to come; a hurry shortens phases at some cost."""
     gains, shares = np.linspace(0, most, POINTS), np.arange(1, len(lost)) / (len(lost) - 1)
     units = ((gains[:, None] + lost[1:] + hurry + BETTER) / shares).argmin(axis=1)
-    return Pace(gains, shares[units], (gains + lost[1:][units]) / shares[units])
+    return LearningPace(gains, shares[units], (gains + lost[1:][units]) / shares[units])
 
 
-def _scores(offers: Offers, pace: Pace, window_s: float, vectors: Ints, orders: Ints | None) -> tuple[Floats, Ints]:
+def _scores(
+    offers: Offers, pace: LearningPace, window_s: float, vectors: Ints, orders: Ints | None
+) -> tuple[Floats, Ints]:
     """Return the gain of each sequence, -inf where it ends too late, and its order: by default gain per second."""
     apps = np.arange(vectors.shape[1])
     gain, drop, seconds, fee = (one[apps, vectors] for one in (offers.gain, offers.drop, offers.seconds, offers.fee))
@@ -155,19 +157,21 @@ def _scores(offers: Offers, pace: Pace, window_s: float, vectors: Ints, orders: 
     return np.where(ends <= window_s * SLACK, scores, -np.inf), orders
 
 
-def _best(offers: Offers, paces: Sequence[Pace], window_s: float, vectors: Ints, orders: Ints | None = None) -> Found:
+def _best(
+    offers: Offers, paces: Sequence[LearningPace], window_s: float, vectors: Ints, orders: Ints | None = None
+) -> BestSequence:
     """Return the best of some sequences at any pace, the first of equals."""
-    best: Found | None = None
+    best: BestSequence | None = None
     for pace in paces:
         scores, found = _scores(offers, pace, window_s, vectors, orders)
         place = int(np.flatnonzero(scores >= scores.max() - BETTER)[0])
         if best is None or scores[place] > best.score + BETTER:
-            best = Found(float(scores[place]), vectors[place], found[place], pace)
+            best = BestSequence(float(scores[place]), vectors[place], found[place], pace)
     assert best is not None, "there are paces"
     return best
 
 
-def _searched(offers: Offers, paces: Sequence[Pace], window_s: float) -> Found:
+def _searched(offers: Offers, paces: Sequence[LearningPace], window_s: float) -> BestSequence:
     """Search all ways of all applications where they are few, else climb from the choice to learn nothing."""
     apps, none = len(offers.gain), offers.gain.shape[1] - 1
     there = [[*np.flatnonzero(offers.gain[i, :none] > 0).tolist(), none] for i in range(apps)]
@@ -183,12 +187,12 @@ def _searched(offers: Offers, paces: Sequence[Pace], window_s: float) -> Found:
 
 
 def _with(vector: Ints, i: int, k: int) -> Ints:
-    changed = vector.copy()
+    changed: Ints = vector.copy()
     changed[i] = k
     return changed
 
 
-def _ordered(offers: Offers, paces: Sequence[Pace], window_s: float, found: Found) -> Found:
+def _ordered(offers: Offers, paces: Sequence[LearningPace], window_s: float, found: BestSequence) -> BestSequence:
     """Try all orders of few trainings; the order by gain per second is best where answers lose nothing."""
     none = offers.gain.shape[1] - 1
     learn = [int(i) for i in found.order if found.vector[i] < none]

@@ -3,6 +3,8 @@
 A training asks for the least of every engine at which its throughput is as good as it gets on its part of the
 accelerator. Trainings that ask for little leave room for the others; where it does not suffice, one gets its
 proportional share, and those that hold more than that give back.
+
+Differs from the paper: one device takes the place of a cluster, and what is left of an engine is shared in proportion.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Synergy(Scheduling):
-    """Share every engine by the demands of the trainings; nobody gets less than a proportional part that it can use."""
+    """Share every engine by the demands of the trainings; each gets at least the proportional part that it can use."""
 
     answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
         0.1
@@ -54,7 +56,7 @@ class Synergy(Scheduling):
         if jobs:
             asked = np.array([best_case(one, 1 / len(jobs)) for _, one in jobs])
             _, held = place(asked, np.ones((1, len(ENGINES))))
-            held = held / np.maximum(held.sum(axis=0), ROUNDING)  # what nobody asked for is shared in proportion
+            held = held / np.maximum(held.sum(axis=0), ROUNDING)  # what is left is shared in proportion
             parts = {
                 i: dict(zip(map(str, ENGINES), row, strict=True))
                 for (i, _), row in zip(jobs, held.tolist(), strict=True)

@@ -14,7 +14,7 @@ from driftlab.platform.scheduling.candidates import read_apps
 from driftlab.platform.scheduling.plans import SharePlan, answering, reserve, settle
 from driftlab.platform.scheduling.sizing import Ways, plan_ways
 
-PATIENCE_S = 1e9  # nobody waits
+PATIENCE_S = 1e9  # no training ever waits
 
 
 @dataclass(frozen=True)

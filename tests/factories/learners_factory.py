@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Demand, Learning, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
+from driftlab.platform.scheduling.evaluation import AnswerScale
+from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
 
 NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second
 FPS = 10.0
@@ -71,3 +76,19 @@ def drawn(seed: int) -> Window:
             then = None if kind == "prepares" else min(1.0, now + float(rng.uniform(0, 0.3)))
             demands.append(demand(name, Learning("running", left=needs[0], now=now, then=then)))
     return window(*demands, window_s=float(rng.uniform(20, 400)))
+
+
+def played(apps: Sequence[LearningApp], window_s: float) -> float:
+    """Let `joint` plan, carry out its first phase, plan again, and so on; return the mean accuracy."""
+    now_s, total = 0.0, 0.0
+    while now_s < window_s - 1e-9:
+        steps = plan_steps(apps, window_s - now_s)
+        scale = AnswerScale(np.array([app.full_share for app in apps]))
+        rate = sum(np.array([app.now for app in apps]) * scale(split_answers(apps, 1 - steps.share)))
+        if steps.first is None:
+            return (total + rate * (window_s - now_s)) / window_s / len(apps)
+        done = apps[steps.first].candidates[steps.chosen[steps.first]]
+        passed_s = min(done.seconds / steps.share, window_s - now_s)
+        total, now_s = total + rate * passed_s, now_s + passed_s
+        apps = [replace(app, now=done.after, candidates=()) if i == steps.first else app for i, app in enumerate(apps)]
+    return total / window_s / len(apps)

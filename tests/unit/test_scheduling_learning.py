@@ -14,7 +14,7 @@ from driftlab.platform.scheduling.base import Allocation, Window
 from driftlab.platform.scheduling.candidates import Candidate
 from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
-from driftlab.platform.scheduling.evaluation import AnswerScale, Lessons, evaluate, lessons_of, pieces
+from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
 from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain, share_periods
 from driftlab.platform.scheduling.synergy import place
@@ -23,16 +23,16 @@ from driftlab.platform.scheduling.zoo import Zoo, start_from
 SCALE = AnswerScale(np.full(2, 0.25))
 
 
-def played(lessons: Lessons, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
+def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
     """Play one plan in short steps, as the machine does it, for a mean accuracy."""
-    accuracy, left, learn, answer = list(lessons.now), list(lessons.seconds), list(learn), list(answer)
+    accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
     scale = AnswerScale(np.full(len(learn), 0.25))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
         total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
         left = [work - tick_s * share for work, share in zip(left, learn, strict=True)]
         for i in [i for i, work in enumerate(left) if learn[i] and work <= 1e-9]:
-            accuracy[i], freed, learn[i] = lessons.then[i], learn[i], 0.0
+            accuracy[i], freed, learn[i] = trainings.then[i], learn[i], 0.0
             remain = [
                 *(j for j, share in enumerate(learn) if share),
                 *(len(learn) + j for j, one in enumerate(answer) if one),
@@ -47,40 +47,40 @@ def played(lessons: Lessons, learn: list[float], answer: list[float], window_s: 
 
 class TestEvaluation:
     def test_two_cameras_by_hand(self):
-        lessons = Lessons(np.array([0.5, 0.7]), np.array([0.65, 0.72]), np.array([10.0, 10.0]))
+        trainings = Trainings(np.array([0.5, 0.7]), np.array([0.65, 0.72]), np.array([10.0, 10.0]))
         shares = np.full((1, 2), 0.25)
-        assert evaluate(lessons, shares, shares, 200, SCALE) == pytest.approx([0.668])
+        assert evaluate(trainings, shares, shares, 200, SCALE) == pytest.approx([0.668])
 
     def test_it_is_the_limit_of_short_steps(self):
         for seed in range(5):
             rng = np.random.default_rng(seed)
-            lessons = lessons_of(factory.apps(seed, 3), [0, 1, 2])
+            trainings = trainings_of(factory.apps(seed, 3), [0, 1, 2])
             shares = rng.dirichlet(np.ones(6))
-            exact = evaluate(lessons, shares[None, :3], shares[None, 3:], 300, AnswerScale(np.full(3, 0.25)))
-            assert played(lessons, shares[:3].tolist(), shares[3:].tolist(), 300, 0.02) == pytest.approx(
+            exact = evaluate(trainings, shares[None, :3], shares[None, 3:], 300, AnswerScale(np.full(3, 0.25)))
+            assert played(trainings, shares[:3].tolist(), shares[3:].tolist(), 300, 0.02) == pytest.approx(
                 exact[0], abs=2e-4
             )
 
     def test_shares_add_up_to_one_at_every_instant(self):
-        lessons, shares = lessons_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        found = list(pieces(lessons, shares, shares, 200))
+        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
+        found = list(pieces(trainings, shares, shares, 200))
         assert [float(piece.stop_s[0]) for piece in found] == pytest.approx([40, 190, 200])
         assert [float(piece.answer[0, 0]) for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
         assert [float(piece.learn.sum() + piece.answer.sum()) for piece in found] == pytest.approx([1, 1, 1])
 
     def test_a_freed_share_may_go_to_answers_only(self):
-        lessons, shares = lessons_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        _, second, *_ = pieces(lessons, shares, shares, 200, freed="inference")
+        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
+        _, second, *_ = pieces(trainings, shares, shares, 200, freed="inference")
         assert (second.learn[0].tolist(), second.answer[0].tolist()) == ([0, 0.25], [0.375, 0.375])
 
     def test_the_multiplier_is_that_of_the_table(self):
         assert SCALE(np.array([[0.25, 0.125], [0.05, 0.02]])) == pytest.approx(np.array([[1, 0.95], [0.8125, 0]]))
 
     def test_many_plans_at_once_are_each_as_alone(self):
-        rng, lessons = np.random.default_rng(0), lessons_of(factory.CAMERAS, [1, 1])
+        rng, trainings = np.random.default_rng(0), trainings_of(factory.CAMERAS, [1, 1])
         shares = rng.dirichlet(np.ones(4), 50)
-        alone = [evaluate(lessons, row[None, :2], row[None, 2:], 200, SCALE)[0] for row in shares]
-        assert evaluate(lessons, shares[:, :2], shares[:, 2:], 200, SCALE) == pytest.approx(alone)
+        alone = [evaluate(trainings, row[None, :2], row[None, 2:], 200, SCALE)[0] for row in shares]
+        assert evaluate(trainings, shares[:, :2], shares[:, 2:], 200, SCALE) == pytest.approx(alone)
 
 
 class TestLearningCurves:
@@ -109,7 +109,7 @@ class TestThief:
         assert loot.chosen == (1, 0)
         assert [*loot.learn, *loot.answer] == pytest.approx([0.7, 0, 0.15, 0.15])
         assert loot.score == pytest.approx(0.677143, abs=5e-7)
-        first = next(pieces(lessons_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
         assert first.stop_s[0] == pytest.approx(85.714, abs=5e-4)
 
     def test_the_published_case_shared_fairly(self):
@@ -117,7 +117,7 @@ class TestThief:
         loot = share_fairly(factory.CAMERAS, 200)
         assert loot.chosen == (0, 1)
         assert loot.score == pytest.approx(0.66125)
-        found = list(pieces(lessons_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
         sampled = [
             next(piece.accuracy[0].mean() for piece in found if second < piece.stop_s[0] or piece is found[-1])
             for second in range(201)
@@ -131,13 +131,13 @@ class TestThief:
             shares = np.where([*(k is not None for k in loot.chosen), *[True] * 3], 1.0, 0.0)
             shares /= shares.sum()
             scale = AnswerScale(np.array([app.full_share for app in apps]))
-            fair = evaluate(lessons_of(apps, loot.chosen), shares[None, :3], shares[None, 3:], 200, scale)
+            fair = evaluate(trainings_of(apps, loot.chosen), shares[None, :3], shares[None, 3:], 200, scale)
             assert loot.score >= fair[0] - 1e-12
 
     def test_one_application_finds_nearly_the_best_shares(self):
         app = factory.app(0, 0.5, (20, 0.9))
         grid = np.arange(0, 1.001, 0.01)[:, None]
-        best = evaluate(lessons_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
+        best = evaluate(trainings_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
         assert steal([app], 200).score >= best - 0.01
 
     def test_when_a_training_ends_its_share_is_split_and_nothing_else_changes(self):

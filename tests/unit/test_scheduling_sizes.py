@@ -14,10 +14,18 @@ import pytest
 from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.ekya import steal
-from driftlab.platform.scheduling.elasticdnn import ElasticDnn, Rules, Sizes, durations, evolve, exhaustive, objective
-from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, lessons_of
+from driftlab.platform.scheduling.elasticdnn import (
+    FilterGrained,
+    Rules,
+    Sizes,
+    durations,
+    evolve,
+    exhaustive,
+    objective,
+)
+from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, trainings_of
 from driftlab.platform.scheduling.joint import Joint, Past
-from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.scheduling.sizing import best_way
 
 
@@ -105,7 +113,7 @@ class TestSizes:
         assert durations(given, both, replace(RULES, work_conserving=True)) == pytest.approx(np.array([[12.5, 30]]))
 
     def test_shares_are_in_proportion_to_sizes_and_a_running_one_keeps_its_size(self):
-        member = ElasticDnn(horizon_s=600.0)
+        member = FilterGrained(horizon_s=600.0)
         a = factory.offered("a", 0.5, factory.way(20, 0.7, 0.2))
         first = member.allocate(factory.window(a, factory.offered("b", 0.5, factory.way(60, 0.9, 0.6))))
         shares = [grant.learn for grant in first.grants]
@@ -117,22 +125,6 @@ class TestSizes:
 def test_the_best_way_depends_on_the_share():
     app = factory.app(0, 0.5, (10, 0.6), (50, 0.9))
     assert (best_way(app, 0.1, 200.0), best_way(app, 0.5, 200.0)) == (0, 1)
-
-
-def played(apps: Sequence[LearningApp], window_s: float) -> float:
-    """Let `joint` plan, carry out its first phase, plan again, and so on; return the mean accuracy."""
-    now_s, total = 0.0, 0.0
-    while now_s < window_s - 1e-9:
-        steps = plan_steps(apps, window_s - now_s)
-        scale = AnswerScale(np.array([app.full_share for app in apps]))
-        rate = sum(np.array([app.now for app in apps]) * scale(split_answers(apps, 1 - steps.share)))
-        if steps.first is None:
-            return (total + rate * (window_s - now_s)) / window_s / len(apps)
-        done = apps[steps.first].candidates[steps.chosen[steps.first]]
-        passed_s = min(done.seconds / steps.share, window_s - now_s)
-        total, now_s = total + rate * passed_s, now_s + passed_s
-        apps = [replace(app, now=done.after, candidates=()) if i == steps.first else app for i, app in enumerate(apps)]
-    return total / window_s / len(apps)
 
 
 def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
@@ -164,7 +156,7 @@ class TestJoint:
     def test_it_is_within_a_hundredth_of_the_clairvoyant_optimum(self):
         for seed in range(20):
             apps = factory.apps(seed, 2, ways=2)
-            assert played(apps, 150) >= 0.99 * clairvoyant(apps, 150)
+            assert factory.played(apps, 150) >= 0.99 * clairvoyant(apps, 150)
 
     def test_no_constant_shares_of_any_ways_are_better(self):
         """All ways of three applications, each on four hundred random divisions of the machine."""
@@ -174,15 +166,15 @@ class TestJoint:
             for chosen in itertools.product((None, 0, 1), repeat=3):
                 shares = rng.dirichlet(np.ones(6), 400)
                 shares[:, :3][:, [k is None for k in chosen]] = 0
-                found = evaluate(lessons_of(apps, chosen), shares[:, :3], shares[:, 3:], 200, scale)
+                found = evaluate(trainings_of(apps, chosen), shares[:, :3], shares[:, 3:], 200, scale)
                 best = max(best, float(found.max()))
-            assert played(apps, 200) >= 0.99 * best
+            assert factory.played(apps, 200) >= 0.99 * best
 
     @pytest.mark.parametrize("count", [1, 2, 4, 8])
     def test_it_is_at_least_as_accurate_as_the_thief(self, count):
         for seed in range(8):
             apps = factory.apps(seed, count)
-            assert played(apps, 200) >= steal(apps, 200).score - 1e-3
+            assert factory.played(apps, 200) >= steal(apps, 200).score - 1e-3
 
     def test_it_decides_quickly(self):
         """At most 5 ms for four applications with three ways each; the least of several times, of this process."""
