@@ -83,7 +83,7 @@ class Ekya(Scheduling):
         takers = int((answer > 0).sum()) + (int(lives.sum()) if self.freed == "all" else 0)
         each = float(learn[~lives].sum()) / max(1, takers)
         learn = np.where(lives, learn + (each if self.freed == "all" else 0.0), 0.0)
-        chosen = [0 if app.learns else None for app in apps]
+        chosen = [0 if app.learns and not app.untold else None for app in apps]
         return SharePlan(learn, np.where(answer > 0, answer + each, 0.0), chosen)
 
 

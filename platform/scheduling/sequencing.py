@@ -115,11 +115,12 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
 
 
 def _values(apps: Sequence[LearningApp]) -> Floats:
-    """Return the accuracy of every application's answers on every number of units."""
-    units = max(UNITS, 2 * len(apps))
+    """Return the accuracy of every application's answers on every number of units; each has at least one."""
+    units = max(UNITS, 4 * len(apps))
     shares = np.arange(units + 1) / units
     scale = AnswerScale(np.array([app.full_share for app in apps])[:, None])
     found: Floats = np.array([app.now for app in apps])[:, None] * scale(shares[None])
+    found[:, 0] = -np.inf
     return found
 
 

@@ -52,12 +52,6 @@ class Chooser(Scheduling):
         return Allocation((Grant(0.6, learn=0.4, way=self.way),) * len(window.demands))
 
 
-class Sampler(Chooser):
-    """Has only a part of each way tried out."""
-
-    wants = Wants(trials=True, part=0.15)
-
-
 class TestTrials:
     """Two lengths are tried out; each trial takes its steps and a look at the other half of the samples."""
 
@@ -97,7 +91,8 @@ class TestTrials:
         assert tried.args[1] == (Phase(10), Phase(20))
 
     def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
-        scheduler = Sampler(1)
+        scheduler = Chooser(1)
+        scheduler.wants = Wants(trials=True, part=0.15)
         session = factory.on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
         given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
         run(factory.OnDevice(uploads(5.0)), session=session, **given)

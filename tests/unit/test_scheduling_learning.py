@@ -150,6 +150,13 @@ class TestThief:
         assert second.grants[0].answer - first.grants[0].answer == pytest.approx(freed / 3)
         assert second.grants[1].learn - first.grants[1].learn == pytest.approx(freed / 3)
 
+    def test_an_application_that_is_still_trying_out_keeps_a_share_when_another_ends(self):
+        trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.way(20, 0.8))
+        first = Ekya().allocate(factory.window(trying, declined, reason="offer"))
+        assert first.grants[1].way is None
+        ended = factory.window(trying, factory.demand("b", None), state=first.state, reason="end")
+        assert Ekya().allocate(ended).grants[0].learn > 0
+
 
 class TestAfs:
     WORK = (100, 300, 200)

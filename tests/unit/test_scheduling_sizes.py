@@ -185,6 +185,11 @@ class TestJoint:
             taken.append(time.process_time() - started)
         assert min(taken) <= 0.005
 
+    def test_a_network_that_is_never_right_answers_all_the_same(self):
+        wrong = factory.demand("b", Learning("running", now=0.0, then=0.0))
+        grants = Joint().allocate(factory.window(factory.offered("a", 0.5, factory.way(20, 0.9)), wrong)).grants
+        assert min(grant.answer for grant in grants) > 0
+
     def test_a_high_price_of_energy_stops_learning(self):
         way = replace(factory.way(10, 0.9), need=replace(factory.way(10, 0.9).need, joules=50.0))
         given = factory.window(factory.offered("a", 0.5, way))
