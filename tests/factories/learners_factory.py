@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from driftlab.platform.core.records import Need, Variant
-from driftlab.platform.scheduling.base import Demand, Learning, Way, Window
-from driftlab.platform.scheduling.candidates import Candidate, LearningApp
+from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
 from driftlab.platform.scheduling.evaluation import AnswerScale
 from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.world.machine import accelerator_share
 
 NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second
 FPS = 10.0
@@ -91,4 +92,41 @@ def played(apps: Sequence[LearningApp], window_s: float) -> float:
         passed_s = min(done.seconds / steps.share, window_s - now_s)
         total, now_s = total + rate * passed_s, now_s + passed_s
         apps = [replace(app, now=done.after, candidates=()) if i == steps.first else app for i, app in enumerate(apps)]
+    return total / window_s / len(apps)
+
+
+def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float) -> float:
+    """Let a member share the machine, ask it again at the end of each training, and return the mean accuracy.
+
+    All demands offer at the start, their needs are on one engine, and their names are in order.
+    """
+    apps = read_apps(window(*demands))
+    asked = window(*demands, window_s=window_s, reason="offer")
+    allocation = member.allocate(asked)
+    accuracy, scale = np.array([app.now for app in apps]), AnswerScale(np.array([app.full_share for app in apps]))
+    chosen = [
+        one.learning.ways[g.way] if g.way is not None else None
+        for one, g in zip(demands, allocation.grants, strict=True)
+    ]
+    left = np.array([one.need.alone_s if one else np.inf for one in chosen])
+    now_s, total = 0.0, 0.0
+    while now_s < window_s - 1e-9:
+        learn = np.array([accelerator_share(grant.learn or 0.0) for grant in allocation.grants])
+        learn = np.where(np.isfinite(left), learn, 0.0)
+        ends = np.divide(left, learn, out=np.full(len(left), np.inf), where=learn > 0)
+        passed_s = min(float(ends.min()), window_s - now_s)
+        total += passed_s * float(accuracy @ scale(np.array([grant.answer for grant in allocation.grants])))
+        left, now_s = left - learn * passed_s, now_s + passed_s
+        for i in np.flatnonzero(ends <= passed_s * (1 + 1e-12)):
+            accuracy[i], left[i] = chosen[i].accuracy, np.inf
+        state = [
+            replace(one, learning=None, variants=(replace(NETWORK, accuracy=float(accuracy[i])),))
+            if not np.isfinite(left[i])
+            else running(one.app, float(left[i]), float(accuracy[i]), chosen[i].accuracy)
+            for i, one in enumerate(demands)
+        ]
+        if now_s < window_s - 1e-9:
+            rest_s = window_s - now_s
+            asked = window(*state, start_s=now_s, window_s=rest_s, reason="end", state=allocation.state)
+            allocation = member.allocate(asked)
     return total / window_s / len(apps)

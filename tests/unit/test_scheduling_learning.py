@@ -16,6 +16,7 @@ from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
 from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
+from driftlab.platform.scheduling.plans import Kept
 from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain, share_periods
 from driftlab.platform.scheduling.synergy import place
 from driftlab.platform.scheduling.zoo import Zoo, start_from
@@ -140,15 +141,15 @@ class TestThief:
         best = evaluate(trainings_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
         assert steal([app], 200).score >= best - 0.01
 
-    def test_when_a_training_ends_its_share_is_split_and_nothing_else_changes(self):
-        member = Ekya(start="fair")
-        first = member.allocate(factory.window(factory.running("a", 50), factory.running("b", 80)))
-        ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=first.state, reason="end")
-        second = member.allocate(ended)
-        freed = first.grants[0].learn
-        assert freed > 0
-        assert second.grants[0].answer - first.grants[0].answer == pytest.approx(freed / 3)
-        assert second.grants[1].learn - first.grants[1].learn == pytest.approx(freed / 3)
+    @pytest.mark.parametrize(
+        ("freed", "learn", "answers"), [("all", 1 / 3, (7 / 30, 13 / 30)), ("inference", 0.2, (0.3, 0.5))]
+    )
+    def test_when_a_training_ends_its_share_is_split_and_nothing_else_changes(self, freed, learn, answers):
+        state = Kept((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
+        ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=state, reason="end")
+        a, b = Ekya(freed=freed).allocate(ended).grants
+        assert (a.learn, b.learn) == (None, pytest.approx(learn))
+        assert (a.answer, b.answer) == pytest.approx(answers)
 
     def test_an_application_that_is_still_trying_out_keeps_a_share_when_another_ends(self):
         trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.way(20, 0.8))

@@ -99,6 +99,18 @@ class TestSizes:
         assert sum(part >= 0.999 for part in parts) >= 95
         assert min(parts) >= 0.95
 
+    def test_breeding_keeps_to_a_tight_limit(self):
+        """Five applications of eight sizes; hardly any combination but the smallest sizes ends in time."""
+        rng = np.random.default_rng(0)
+        for _ in range(5):
+            size = np.sort(rng.uniform(0.05, 1, (5, 8)))
+            given = sizes(size, np.full((5, 8), 0.4), 0.4 + 0.5 * size, size * 100)
+            rules = Rules(1.2 * float(durations(given, np.ones((1, 5), np.int64), RULES).max()))
+            best, found = exhaustive(given, rules), evolve(given, rules)
+            assert (best > 0).all()
+            assert value(given, found, rules) >= 0.99 * value(given, best, rules)
+            assert (found > 0).all()
+
     def test_the_order_of_applications_changes_nothing(self):
         for seed in range(20):
             given, order = drawn(seed), np.random.default_rng(seed).permutation(len(drawn(seed).size))
@@ -184,6 +196,17 @@ class TestJoint:
             plan_steps(apps, 200)
             taken.append(time.process_time() - started)
         assert min(taken) <= 0.005
+
+    def test_the_first_of_many_gains_most_per_second(self):
+        for seed in range(5):
+            apps = [replace(app, full_share=0.001) for app in factory.apps(seed, 8)]
+            steps = plan_steps(apps, 500)
+            gains = [
+                0.0 if k is None else (app.candidates[k].after - app.now) / app.candidates[k].seconds
+                for app, k in zip(apps, steps.chosen, strict=True)
+            ]
+            assert sum(gain > 0 for gain in gains) > 5
+            assert steps.first == int(np.argmax(gains))
 
     def test_a_network_that_is_never_right_answers_all_the_same(self):
         wrong = factory.demand("b", Learning("running", now=0.0, then=0.0))
