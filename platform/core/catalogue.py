@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "status_quo": "driftlab.platform.scheduling.status_quo:StatusQuo",
         "mcdnn": "driftlab.platform.scheduling.mcdnn:Mcdnn",
         "exact": "driftlab.platform.scheduling.exact:Exact",
+        "uniform_learning": "driftlab.platform.scheduling.uniform_learning:UniformLearning",
         "ekya": "driftlab.platform.scheduling.ekya:Ekya",
         "recl": "driftlab.platform.scheduling.recl:Recl",
         "afs": "driftlab.platform.scheduling.afs:Afs",

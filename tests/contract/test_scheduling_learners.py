@@ -15,10 +15,10 @@ from driftlab.platform.core.records import Need, Share
 from driftlab.platform.scheduling.base import Allocation, Grant, Learning, Scheduling, Way, Window
 
 ESTIMATING = ("ekya", "elasticdnn", "joint")  # they choose by estimated accuracies
-RIVALS = ("recl", "afs", "synergy", "muri", "uniform")
+RIVALS = ("recl", "afs", "synergy", "muri", "uniform_learning")
 MEMBERS = {
-    **{name: Member("scheduling", name) for name in (*ESTIMATING, *RIVALS[:-1])},
-    "uniform": Member("scheduling", "uniform", (("answer", 0.1),)),
+    **{name: Member("scheduling", name) for name in (*ESTIMATING, *RIVALS)},
+    "uniform sizes": Member("scheduling", "uniform_learning", (("ways", "best"),)),
     "fair": Member("scheduling", "ekya", (("start", "fair"),)),
     "evolution": Member("scheduling", "elasticdnn", (("solver", "evolution"),)),
     "recl sizes": Member("scheduling", "recl", (("ways", "best"),)),
@@ -119,7 +119,7 @@ class TestEverySchedulerOfLearners:
             assert [grant.way for grant in allocation.grants] == [0, 0]
             assert all(total(grant) > 0 for grant in allocation.grants)
         noted = [bool(grant.note) for grant in allocation.grants]
-        assert all(noted) or odd is None or type(member).__name__ == "Uniform"
+        assert all(noted) or odd is None or type(member).__name__ == "UniformLearning"
 
     def test_a_way_that_needs_more_memory_than_there_is_is_declined_with_a_note(self, member):
         big = Way("big", Need({"accelerator": 10.0}, memory_bytes=10**12), 0.9)

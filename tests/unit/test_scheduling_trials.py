@@ -21,8 +21,7 @@ MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that some
 PERIOD_S = 200.0
 BEST = (("ways", "best"),)
 MEMBERS = {
-    **{name: (name, BEST) for name in ("recl", "afs", "synergy", "muri")},
-    "uniform": ("uniform", (("answer", 0.1), *BEST)),
+    **{name: (name, BEST) for name in ("uniform_learning", "recl", "afs", "synergy", "muri")},
     "fair": ("ekya", (("start", "fair"),)),
     **{name: (name, ()) for name in ("ekya", "elasticdnn", "joint")},
 }
