@@ -79,6 +79,14 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "status_quo": "driftlab.platform.scheduling.status_quo:StatusQuo",
         "mcdnn": "driftlab.platform.scheduling.mcdnn:Mcdnn",
         "exact": "driftlab.platform.scheduling.exact:Exact",
+        "uniform_learning": "driftlab.platform.scheduling.uniform_learning:UniformLearning",
+        "ekya": "driftlab.platform.scheduling.ekya:Ekya",
+        "recl": "driftlab.platform.scheduling.recl:Recl",
+        "afs": "driftlab.platform.scheduling.afs:Afs",
+        "synergy": "driftlab.platform.scheduling.synergy:Synergy",
+        "muri": "driftlab.platform.scheduling.muri:Muri",
+        "elasticdnn": "driftlab.platform.scheduling.elasticdnn:FilterGrained",
+        "joint": "driftlab.platform.scheduling.joint:Joint",
     },
 }
 MAX_COUNT = 10_000_000  # limit of integer parameters: iterations, frames of a batch, epochs

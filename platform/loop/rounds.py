@@ -208,16 +208,17 @@ class WeightRounds(Rounds):
         assert plan.phase is not None
         phases, now = self.adaptation.ways(plan.phase), None
         after: Sequence[float | None] = [None] * len(phases)
+        shorter = [shortened(phase, self.scheduling.wants.part) for phase in phases]
         if self.scheduling.wants.trials:
-            trying = self.session.call(app.node("learner"), "try_out", plan, phases)
+            trying = self.session.call(app.node("learner"), "try_out", plan, tuple(phase for phase, _ in shorter))
             tried: Tried = yield from self._facts(trying)
             works = (tried.looks, *tried.work)
             needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
             yield from self._do(done, Step("learning", add_needs(needs)))
             now, after = tried.before, tried.after
         ways = tuple(
-            Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy)
-            for phase, accuracy in zip(phases, after, strict=True)
+            Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy, tried=tried)
+            for phase, accuracy, (_, tried) in zip(phases, after, shorter, strict=True)
         )
         done.now_s = yield Offer(Learning("offered", ways, now=now))
         if app.way is None or not 0 <= app.way < len(phases):
@@ -243,6 +244,14 @@ class Chosen:
     phase: Phase
     now: float | None
     then: float | None
+
+
+def shortened(phase: Phase, part: float) -> tuple[Phase, float]:
+    """Return a phase of a part of the steps, and that part exactly; a phase of unknown length stays whole."""
+    if phase.iterations is None or part >= 1:
+        return phase, 1.0
+    steps = max(1, round(part * phase.iterations))
+    return replace(phase, iterations=steps), steps / phase.iterations
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:

@@ -19,6 +19,9 @@ class Way:
     name: str
     need: Need
     accuracy: float | None = None  # expected afterwards, a fraction; None: not tried out
+    before: float | None = None  # accuracy of its network until it is done; None: that of the running network
+    size: float | None = None  # of the network that it trains, as a share of the whole one; None: it has one size
+    tried: float = 1.0  # share of its steps after which `accuracy` was measured
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Wants:
 
     reasons: frozenset[Reason] = ALWAYS
     trials: bool = False  # every offered way to learn is tried on a part of the samples
+    part: float = 1.0  # share of a way's steps that a trial takes, at least one
 
 
 EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window

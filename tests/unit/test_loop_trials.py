@@ -90,6 +90,17 @@ class TestTrials:
         (tried,) = session.of("try_out")
         assert tried.args[1] == (Phase(10), Phase(20))
 
+    def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
+        scheduler = Chooser(1)
+        scheduler.wants = Wants(trials=True, part=0.15)
+        session = factory.on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
+        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
+        run(factory.OnDevice(uploads(5.0)), session=session, **given)
+        offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
+        assert session.of("try_out")[0].args[1] == (Phase(2), Phase(3))
+        assert [way.tried for way in offered.ways] == [0.2, 0.15]
+        assert session.of("train")[0].args[0].phase == Phase(20)
+
     @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
     def test_the_chosen_way_is_learned_after_its_trial_at_the_share_for_learning(self, way, steps):
         session, loop, _ = self.ran(way)

@@ -1,0 +1,167 @@
+"""What every scheduler promises that shares a machine between answering and learning."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+
+import learners_factory as factory
+import numpy as np
+import pytest
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Need, Share
+from driftlab.platform.scheduling.base import Allocation, Grant, Learning, Scheduling, Way, Window
+
+ESTIMATING = ("ekya", "elasticdnn", "joint")  # they choose by estimated accuracies
+RIVALS = ("recl", "afs", "synergy", "muri", "uniform_learning")
+MEMBERS = {
+    **{name: Member("scheduling", name) for name in (*ESTIMATING, *RIVALS)},
+    "uniform sizes": Member("scheduling", "uniform_learning", (("ways", "best"),)),
+    "fair": Member("scheduling", "ekya", (("start", "fair"),)),
+    "evolution": Member("scheduling", "elasticdnn", (("solver", "evolution"),)),
+    "recl sizes": Member("scheduling", "recl", (("ways", "best"),)),
+    "afs sizes": Member("scheduling", "afs", (("ways", "best"),)),
+    "synergy sizes": Member("scheduling", "synergy", (("ways", "best"),)),
+    "muri sizes": Member("scheduling", "muri", (("ways", "best"),)),
+}
+INSTANCES = 300
+FEWER = 20  # of a member that breeds its plans for a tenth of a second
+ROUNDING = 1e-9
+
+
+@pytest.fixture(params=MEMBERS)
+def member(request) -> Scheduling:
+    return MEMBERS[request.param].make()
+
+
+@pytest.fixture
+def instances(member) -> int:
+    return FEWER if getattr(member, "solver", "") == "evolution" else INSTANCES
+
+
+def part(share: Share | None, engine: str) -> float:
+    return 0.0 if share is None else share if isinstance(share, float) else share.get(engine, 0.0)
+
+
+def check_shares(allocation: Allocation) -> None:
+    for engine in ("accelerator", "cpu", "storage", "link"):
+        parts = [part(share, engine) for grant in allocation.grants for share in (grant.answer, grant.learn)]
+        assert min(parts, default=0) >= 0
+        assert sum(parts) <= 1 + ROUNDING
+
+
+def total(grant: Grant) -> float:
+    return sum(part(grant.learn, engine) for engine in ("accelerator", "cpu", "storage"))
+
+
+def same(first: Grant, second: Grant) -> bool:
+    shares = [(one.answer, *(part(one.learn, engine) for engine in ("accelerator", "cpu"))) for one in (first, second)]
+    return shares[0] == pytest.approx(shares[1], abs=1e-6) and first.way == second.way
+
+
+class TestEverySchedulerOfLearners:
+    def test_shares_of_random_instances_are_of_one_machine(self, member, instances):
+        for seed in range(instances):
+            check_shares(member.allocate(factory.drawn(seed)))
+
+    def test_the_order_of_applications_changes_nothing(self, member, instances):
+        for seed in range(instances // 3):
+            given = factory.drawn(seed)
+            order = np.random.default_rng(seed).permutation(len(given.demands))
+            turned = dataclasses.replace(given, demands=tuple(given.demands[i] for i in order))
+            first, second = member.allocate(given).grants, member.allocate(turned).grants
+            assert all(same(first[i], grant) for i, grant in zip(order, second, strict=True))
+
+    def test_no_job_starves(self, member, instances):
+        """Asked again and again with nothing changed, every training has a share after a while, and every answer."""
+        for seed in range(instances // 15):
+            given, learned, answered = factory.drawn(seed), set(), set()
+            needs = {one.app for one in given.demands if one.learning is not None and one.learning.state == "running"}
+            for step in range(8):
+                allocation = member.allocate(dataclasses.replace(given, start_s=given.start_s + 100.0 * step))
+                pairs = list(zip(given.demands, allocation.grants, strict=True))
+                learned |= {one.app for one, grant in pairs if total(grant) > 0}
+                answered |= {one.app for one, grant in pairs if grant.answer > 0}
+                given = dataclasses.replace(given, state=allocation.state)
+            assert needs <= learned
+            assert answered == {one.app for one in given.demands}
+
+    @pytest.mark.parametrize("count", [0, 1, 101])
+    def test_any_number_of_applications_learns(self, member, count):
+        ways = factory.way(20, 0.6, 0.3), factory.way(60, 0.8, 0.9)
+        given = factory.window(*(factory.offered(f"app{i:03}", 0.5, *ways) for i in range(count)))
+        allocation = member.allocate(given)
+        check_shares(allocation)
+        assert len(allocation.grants) == count
+        if count == 1:
+            (grant,) = allocation.grants
+            assert grant.way is not None
+            assert total(grant) > 0
+            assert grant.answer > 0
+
+    def test_equal_applications_have_equal_shares_but_where_one_trains_at_a_time(self, member):
+        ways = factory.way(20, 0.6, 0.3), factory.way(60, 0.8, 0.9)
+        grants = member.allocate(factory.window(*(factory.offered(name, 0.5, *ways) for name in "abc"))).grants
+        assert len({grant.way for grant in grants}) == 1 or type(member).__name__ in ("Ekya", "Joint")
+        if type(member).__name__ not in ("Ekya", "Joint", "Afs"):
+            assert len({round(part(grant.learn, "accelerator"), 9) for grant in grants}) == 1
+
+    @pytest.mark.parametrize("odd", [math.nan, 1.7, -0.3, None])
+    def test_odd_estimates_count_as_unknown_or_as_the_nearest_bound(self, member, odd):
+        ways = factory.way(20, odd, 0.3), factory.way(60, odd, 0.9)
+        given = factory.window(factory.offered("a", odd, *ways), factory.offered("b", 0.5, *ways))
+        allocation = member.allocate(given)
+        check_shares(allocation)
+        assert allocation == member.allocate(given)
+        if odd is None or math.isnan(odd):  # what is unknown is learned in the first way
+            assert [grant.way for grant in allocation.grants] == [0, 0]
+            assert all(total(grant) > 0 for grant in allocation.grants)
+        noted = [bool(grant.note) for grant in allocation.grants]
+        assert all(noted) or odd is None or type(member).__name__ == "UniformLearning"
+
+    def test_a_way_that_needs_more_memory_than_there_is_is_declined_with_a_note(self, member):
+        big = Way("big", Need({"accelerator": 10.0}, memory_bytes=10**12), 0.9)
+        (grant,) = member.allocate(factory.window(factory.offered("a", 0.5, big))).grants
+        assert (grant.way, total(grant)) == (None, 0.0)
+        assert "1000000000 bytes" in grant.note
+
+    def test_an_application_that_leaves_while_it_learns_leaves_its_share(self, member):
+        names = "abc"
+        first = member.allocate(factory.window(*(factory.running(name, 50.0) for name in names)))
+        state = pickle.loads(pickle.dumps(first.state))
+        left = factory.window(
+            *(factory.running(name, 40.0) for name in "ac"), state=state, reason="go", start_s=10.0, window_s=190.0
+        )
+        allocation = member.allocate(left)
+        check_shares(allocation)
+        used = sum(grant.answer + part(grant.learn, "accelerator") for grant in allocation.grants)
+        assert used == pytest.approx(1.0)
+
+    def test_a_training_that_is_labelled_or_tried_out_has_a_share(self, member):
+        preparing = factory.demand("b", Learning("running", left=Need({"accelerator": 5.0})))
+        given = factory.window(factory.offered("a", 0.5, factory.way(20, 0.9, 0.3)), preparing)
+        assert total(member.allocate(given).grants[1]) > 0
+
+
+@pytest.mark.parametrize("name", ESTIMATING)
+class TestThoseThatEstimate:
+    def test_where_no_way_gains_anything_nothing_is_learned(self, name):
+        given = factory.window(factory.offered("a", 0.8, factory.way(20, 0.7, 0.5)))
+        member = Member("scheduling", name, (("allow_none", True),) if name == "elasticdnn" else ()).make()
+        (grant,) = member.allocate(given).grants
+        assert (grant.way, total(grant), grant.answer) == (None, 0.0, 1.0)
+        assert grant.note
+
+    def test_what_does_not_end_in_time_is_not_begun_or_gains_nothing(self, name):
+        """Profiling took nearly all of the window: a second is left, and each way takes a minute."""
+        given = factory.window(factory.offered("a", 0.5, factory.way(60, 0.9, 0.5)), window_s=1.0)
+        (grant,) = Member("scheduling", name).make().allocate(given).grants
+        assert grant.way is None or name == "ekya"  # its candidates leave no choice but to learn
+
+
+def test_a_window_of_another_members_state_is_planned_afresh():
+    given: Window = factory.drawn(3)
+    plain = MEMBERS["ekya"].make().allocate(given)
+    assert MEMBERS["ekya"].make().allocate(dataclasses.replace(given, state=("nestdnn", 3))) == plain

@@ -1,0 +1,132 @@
+"""Applications that learn beside answering: as schedulers compute with them, and as a device asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
+from driftlab.platform.scheduling.evaluation import AnswerScale
+from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.world.machine import accelerator_share
+
+NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second
+FPS = 10.0
+
+
+def app(index: int, now: float, *ways: tuple[float, float], full_share: float = 0.25) -> LearningApp:
+    """Make an application from (seconds alone, accuracy afterwards) of each way."""
+    candidates = tuple(Candidate(k, seconds, now, after) for k, (seconds, after) in enumerate(ways))
+    return LearningApp(index, f"app{index}", now, full_share, candidates)
+
+
+CAMERAS = (app(0, 0.5, (10, 0.65), (60, 0.8)), app(1, 0.7, (10, 0.72), (60, 0.75)))
+
+
+def apps(seed: int, count: int, ways: int = 3) -> list[LearningApp]:
+    """Draw applications whose longer ways are mostly better."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(count):
+        now = float(rng.uniform(0.3, 0.7))
+        seconds, after = np.sort(rng.uniform(5, 100, ways)), np.sort(rng.uniform(now - 0.05, 0.95, ways))
+        pairs = zip(seconds.tolist(), after.tolist(), strict=True)
+        found.append(app(i, now, *pairs, full_share=float(rng.uniform(0.05, 0.3))))
+    return found
+
+
+def way(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> Way:
+    return Way(f"{seconds:g} s", Need({"accelerator": seconds}), accuracy, size=size, **more)
+
+
+def demand(name: str, learning: Learning | None) -> Demand:
+    return Demand(name, FPS, (NETWORK,), learning=learning)
+
+
+def offered(name: str, now: float | None, *ways: Way) -> Demand:
+    return demand(name, Learning("offered", ways, now=now))
+
+
+def running(name: str, seconds: float, now: float | None = 0.5, then: float | None = 0.7) -> Demand:
+    return demand(name, Learning("running", left=Need({"accelerator": seconds}), now=now, then=then))
+
+
+def window(*demands: Demand, start_s: float = 0.0, window_s: float = 200.0, **more: object) -> Window:
+    return Window(start_s, window_s, 10**9, demands, **more)
+
+
+def drawn(seed: int) -> Window:
+    """Draw a window of one to six applications that offer, run, prepare, or only answer."""
+    rng = np.random.default_rng(seed)
+    demands = []
+    for i in range(int(rng.integers(1, 7))):
+        name, now = f"app{i}", float(rng.uniform(0.2, 0.8))
+        kind = rng.choice(["offers", "runs", "prepares", "answers"], p=[0.5, 0.25, 0.15, 0.1])
+        needs = [Need({e: float(rng.uniform(0, 60)) for e in ("accelerator", "cpu", "storage")}) for _ in range(3)]
+        if kind == "offers":
+            accuracies, sizes = np.sort(rng.uniform(now - 0.1, 1, 3)).tolist(), np.sort(rng.uniform(0.1, 1, 3)).tolist()
+            ways = tuple(Way(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
+            demands.append(offered(name, now, *ways))
+        elif kind == "answers":
+            demands.append(demand(name, None))
+        else:
+            then = None if kind == "prepares" else min(1.0, now + float(rng.uniform(0, 0.3)))
+            demands.append(demand(name, Learning("running", left=needs[0], now=now, then=then)))
+    return window(*demands, window_s=float(rng.uniform(20, 400)))
+
+
+def played(apps: Sequence[LearningApp], window_s: float) -> float:
+    """Let `joint` plan, carry out its first phase, plan again, and so on; return the mean accuracy."""
+    now_s, total = 0.0, 0.0
+    while now_s < window_s - 1e-9:
+        steps = plan_steps(apps, window_s - now_s)
+        scale = AnswerScale(np.array([app.full_share for app in apps]))
+        rate = sum(np.array([app.now for app in apps]) * scale(split_answers(apps, 1 - steps.share)))
+        if steps.first is None:
+            return (total + rate * (window_s - now_s)) / window_s / len(apps)
+        done = apps[steps.first].candidates[steps.chosen[steps.first]]
+        passed_s = min(done.seconds / steps.share, window_s - now_s)
+        total, now_s = total + rate * passed_s, now_s + passed_s
+        apps = [replace(app, now=done.after, candidates=()) if i == steps.first else app for i, app in enumerate(apps)]
+    return total / window_s / len(apps)
+
+
+def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float) -> float:
+    """Let a member share the machine, ask it again at the end of each training, and return the mean accuracy.
+
+    All demands offer at the start, their needs are on one engine, and their names are in order.
+    """
+    apps = read_apps(window(*demands))
+    asked = window(*demands, window_s=window_s, reason="offer")
+    allocation = member.allocate(asked)
+    accuracy, scale = np.array([app.now for app in apps]), AnswerScale(np.array([app.full_share for app in apps]))
+    chosen = [
+        one.learning.ways[g.way] if g.way is not None else None
+        for one, g in zip(demands, allocation.grants, strict=True)
+    ]
+    left = np.array([one.need.alone_s if one else np.inf for one in chosen])
+    now_s, total = 0.0, 0.0
+    while now_s < window_s - 1e-9:
+        learn = np.array([accelerator_share(grant.learn or 0.0) for grant in allocation.grants])
+        learn = np.where(np.isfinite(left), learn, 0.0)
+        ends = np.divide(left, learn, out=np.full(len(left), np.inf), where=learn > 0)
+        passed_s = min(float(ends.min()), window_s - now_s)
+        total += passed_s * float(accuracy @ scale(np.array([grant.answer for grant in allocation.grants])))
+        left, now_s = left - learn * passed_s, now_s + passed_s
+        for i in np.flatnonzero(ends <= passed_s * (1 + 1e-12)):
+            accuracy[i], left[i] = chosen[i].accuracy, np.inf
+        state = [
+            replace(one, learning=None, variants=(replace(NETWORK, accuracy=float(accuracy[i])),))
+            if not np.isfinite(left[i])
+            else running(one.app, float(left[i]), float(accuracy[i]), chosen[i].accuracy)
+            for i, one in enumerate(demands)
+        ]
+        if now_s < window_s - 1e-9:
+            rest_s = window_s - now_s
+            asked = window(*state, start_s=now_s, window_s=rest_s, reason="end", state=allocation.state)
+            allocation = member.allocate(asked)
+    return total / window_s / len(apps)

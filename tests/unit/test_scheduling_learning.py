@@ -1,0 +1,302 @@
+"""Sharing between answering and learning: exact evaluation, learning curves, Ekya's thief, and the sharing rivals."""
+
+from __future__ import annotations
+
+import itertools
+
+import learners_factory as factory
+import numpy as np
+import pytest
+
+from driftlab.platform.core.records import Need
+from driftlab.platform.scheduling.afs import divide_slots
+from driftlab.platform.scheduling.base import Allocation, Window
+from driftlab.platform.scheduling.candidates import Candidate
+from driftlab.platform.scheduling.curves import predict_accuracy
+from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
+from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
+from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
+from driftlab.platform.scheduling.plans import Kept
+from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain, share_periods
+from driftlab.platform.scheduling.synergy import place
+from driftlab.platform.scheduling.zoo import Zoo, start_from
+
+SCALE = AnswerScale(np.full(2, 0.25))
+
+
+def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
+    """Play one plan in short steps, as the machine does it, for a mean accuracy."""
+    accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
+    scale = AnswerScale(np.full(len(learn), 0.25))
+    total = 0.0
+    for _ in range(round(window_s / tick_s)):
+        total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
+        left = [work - tick_s * share for work, share in zip(left, learn, strict=True)]
+        for i in [i for i, work in enumerate(left) if learn[i] and work <= 1e-9]:
+            accuracy[i], freed, learn[i] = trainings.then[i], learn[i], 0.0
+            remain = [
+                *(j for j, share in enumerate(learn) if share),
+                *(len(learn) + j for j, one in enumerate(answer) if one),
+            ]
+            for job in remain:
+                if job < len(learn):
+                    learn[job] += freed / len(remain)
+                else:
+                    answer[job - len(learn)] += freed / len(remain)
+    return total / window_s / len(learn)
+
+
+class TestEvaluation:
+    def test_two_cameras_by_hand(self):
+        trainings = Trainings(np.array([0.5, 0.7]), np.array([0.65, 0.72]), np.array([10.0, 10.0]))
+        shares = np.full((1, 2), 0.25)
+        assert evaluate(trainings, shares, shares, 200, SCALE) == pytest.approx([0.668])
+
+    def test_it_is_the_limit_of_short_steps(self):
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            trainings = trainings_of(factory.apps(seed, 3), [0, 1, 2])
+            shares = rng.dirichlet(np.ones(6))
+            exact = evaluate(trainings, shares[None, :3], shares[None, 3:], 300, AnswerScale(np.full(3, 0.25)))
+            assert played(trainings, shares[:3].tolist(), shares[3:].tolist(), 300, 0.02) == pytest.approx(
+                exact[0], abs=2e-4
+            )
+
+    def test_shares_add_up_to_one_at_every_instant(self):
+        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
+        found = list(pieces(trainings, shares, shares, 200))
+        assert [float(piece.stop_s[0]) for piece in found] == pytest.approx([40, 190, 200])
+        assert [float(piece.answer[0, 0]) for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
+        assert [float(piece.learn.sum() + piece.answer.sum()) for piece in found] == pytest.approx([1, 1, 1])
+
+    def test_a_freed_share_may_go_to_answers_only(self):
+        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
+        _, second, *_ = pieces(trainings, shares, shares, 200, freed="inference")
+        assert (second.learn[0].tolist(), second.answer[0].tolist()) == ([0, 0.25], [0.375, 0.375])
+
+    def test_the_multiplier_is_that_of_the_table(self):
+        assert SCALE(np.array([[0.25, 0.125], [0.05, 0.02]])) == pytest.approx(np.array([[1, 0.95], [0.8125, 0]]))
+
+    def test_many_plans_at_once_are_each_as_alone(self):
+        rng, trainings = np.random.default_rng(0), trainings_of(factory.CAMERAS, [1, 1])
+        shares = rng.dirichlet(np.ones(4), 50)
+        alone = [evaluate(trainings, row[None, :2], row[None, 2:], 200, SCALE)[0] for row in shares]
+        assert evaluate(trainings, shares[:, :2], shares[:, 2:], 200, SCALE) == pytest.approx(alone)
+
+
+class TestLearningCurves:
+    @pytest.mark.parametrize(
+        ("measured", "expected"),
+        [(0.5, (0.499, 0.566, 0.600)), (0.7, (0.707, 0.807, 0.844)), (0.9, (0.889, 0.931, 0.943))],
+    )
+    def test_the_published_cases(self, measured, expected):
+        assert predict_accuracy(0.4, [(5, measured)], (5, 15, 30)) == pytest.approx(expected, abs=1e-3)
+
+    @pytest.mark.parametrize("measured", [[(5, 0.3)], [], [(5, float("nan"))]])
+    def test_a_fit_that_fails_predicts_the_start(self, measured):
+        assert predict_accuracy(0.6, measured, (5, 30)).tolist() == [0.6, 0.6]
+
+    def test_only_a_short_trial_is_extended(self):
+        short = Candidate(0, 30.0, 0.4, 0.7, tried=1 / 6)
+        whole = Candidate(1, 30.0, 0.4, 0.7)
+        app = factory.app(0, 0.4)
+        found = profile(type(app)(0, "a", 0.4, candidates=(short, whole))).candidates
+        assert [one.after for one in found] == pytest.approx([0.844, 0.7], abs=1e-3)
+
+
+class TestThief:
+    def test_the_published_case(self):
+        loot = steal(factory.CAMERAS, 200)
+        assert loot.chosen == (1, 0)
+        assert [*loot.learn, *loot.answer] == pytest.approx([0.7, 0, 0.15, 0.15])
+        assert loot.score == pytest.approx(0.677143, abs=5e-7)
+        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        assert first.stop_s[0] == pytest.approx(85.714, abs=5e-4)
+
+    def test_the_published_case_shared_fairly(self):
+        """The published score is the mean of 201 whole seconds; the integral is slightly lower."""
+        loot = share_fairly(factory.CAMERAS, 200)
+        assert loot.chosen == (0, 1)
+        assert loot.score == pytest.approx(0.66125)
+        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        sampled = [
+            next(piece.accuracy[0].mean() for piece in found if second < piece.stop_s[0] or piece is found[-1])
+            for second in range(201)
+        ]
+        assert np.mean(sampled) == pytest.approx(0.661443, abs=5e-7)
+
+    def test_it_never_ends_below_equal_shares_of_its_ways(self):
+        for seed in range(20):
+            apps = factory.apps(seed, 3)
+            loot = steal(apps, 200)
+            shares = np.where([*(k is not None for k in loot.chosen), *[True] * 3], 1.0, 0.0)
+            shares /= shares.sum()
+            scale = AnswerScale(np.array([app.full_share for app in apps]))
+            fair = evaluate(trainings_of(apps, loot.chosen), shares[None, :3], shares[None, 3:], 200, scale)
+            assert loot.score >= fair[0] - 1e-12
+
+    def test_one_application_finds_nearly_the_best_shares(self):
+        app = factory.app(0, 0.5, (20, 0.9))
+        grid = np.arange(0, 1.001, 0.01)[:, None]
+        best = evaluate(trainings_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
+        assert steal([app], 200).score >= best - 0.01
+
+    @pytest.mark.parametrize(
+        ("freed", "learn", "answers"), [("all", 1 / 3, (7 / 30, 13 / 30)), ("inference", 0.2, (0.3, 0.5))]
+    )
+    def test_when_a_training_ends_its_share_is_split_and_nothing_else_changes(self, freed, learn, answers):
+        state = Kept((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
+        ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=state, reason="end")
+        a, b = Ekya(freed=freed).allocate(ended).grants
+        assert (a.learn, b.learn) == (None, pytest.approx(learn))
+        assert (a.answer, b.answer) == pytest.approx(answers)
+
+    def test_an_application_that_is_still_trying_out_keeps_a_share_when_another_ends(self):
+        trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.way(20, 0.8))
+        first = Ekya().allocate(factory.window(trying, declined, reason="offer"))
+        assert first.grants[1].way is None
+        ended = factory.window(trying, factory.demand("b", None), state=first.state, reason="end")
+        assert Ekya().allocate(ended).grants[0].learn > 0
+
+
+class TestAfs:
+    WORK = (100, 300, 200)
+    SPEED = np.array([(1, 1.9, 2.7, 3.4), (1, 1.5, 1.8, 2), (1, 2, 3, 4)])
+
+    @pytest.mark.parametrize(("slots", "held"), [(6, [3, 1, 2]), (8, [3, 2, 3]), (2, [1, 0, 1])])
+    def test_the_published_cases(self, slots, held):
+        assert divide_slots(self.WORK, self.SPEED, slots) == held
+
+    def test_nobody_gets_more_than_it_can_use(self):
+        assert divide_slots(self.WORK, self.SPEED, 20) == [4, 4, 4]
+
+
+class TestSynergy:
+    def test_light_jobs_leave_what_hungry_ones_use(self):
+        asked = np.array([[0.25, 0.4], [0.25, 0.4], [0.25, 0.1], [0.25, 0.1]])
+        servers, held = place(asked, np.ones((1, 2)))
+        assert servers == [0, 0, 0, 0]
+        assert held == pytest.approx(asked)
+        assert held.sum(axis=0) == pytest.approx([1, 1])
+
+    def test_hungry_jobs_that_came_first_give_back(self):
+        asked = np.array([[0.25, 0.7], [0.25, 0.7], [0.25, 0.1], [0.25, 0.1]])
+        _, held = place(asked, np.ones((1, 2)))
+        assert held[:, 1] == pytest.approx([0.25, 0.25, 0.25, 0.1])
+
+    def test_nobody_gets_less_than_a_proportional_part_that_it_can_use(self):
+        for seed in range(300):
+            rng = np.random.default_rng(seed)
+            jobs = int(rng.integers(1, 7))
+            asked = np.column_stack([np.full(jobs, 1 / jobs), rng.uniform(0, 1, (jobs, 2))])
+            servers, held = place(asked, np.ones((1, 3)))
+            assert None not in servers
+            assert (held.sum(axis=0) <= 1 + 1e-9).all()
+            assert (held >= np.minimum(asked, 1 / jobs) - 1e-9).all()
+
+    def test_a_job_that_fits_nowhere_is_passed_over(self):
+        asked = np.array([[1.0, 0.5], [1.0, 0.5], [1.0, 0.5]])
+        servers, _ = place(asked, np.ones((2, 2)))
+        assert servers == [0, 1, None]
+
+
+class TestMuri:
+    APART = np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
+    SAME = np.array([[4.0, 0, 0, 0], [4, 0, 0, 0]])
+
+    def test_the_published_cases(self):
+        assert (period(self.APART), efficiency(self.APART)) == (4, 0.5)
+        assert (period(self.SAME), efficiency(self.SAME)) == (8, 0.25)
+
+    def test_a_group_is_never_faster_than_its_busiest_engine(self):
+        for seed in range(300):
+            stages = np.random.default_rng(seed).uniform(0, 5, (1 + seed % 4, 4))
+            assert stages.sum(axis=0).max() - 1e-9 <= period(stages)
+
+    def test_pairs_are_those_of_the_highest_total(self):
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            nodes = int(rng.integers(2, 8))
+            weights = {
+                pair: float(rng.random()) for pair in itertools.combinations(range(nodes), 2) if rng.random() < 0.7
+            }
+            best = 0.0
+            for size in range(nodes // 2 + 1):
+                for pairs in itertools.combinations(weights, size):
+                    if len({node for pair in pairs for node in pair}) == 2 * size:
+                        best = max(best, sum(weights[pair] for pair in pairs))
+            assert sum(weights[pair] for pair in match_pairs(nodes, weights)) == pytest.approx(best)
+
+    def test_two_of_a_kind_are_kept_apart(self):
+        stages = np.array([[4.0, 0, 0, 0], [4, 0, 0, 0], [0, 4, 0, 0], [0, 4, 0, 0]])
+        pairs = merge_pairs([(0,), (1,), (2,), (3,)], stages)
+        assert {stages[list(pair)].sum(axis=0).max() for pair in pairs} == {4}
+        assert groups_of(stages) == [(0, 1, 2, 3)]
+
+    def test_a_group_slower_than_its_members_is_split_where_that_is_asked_for(self):
+        stages = np.array([[1.0, 9, 0, 0], [9, 1, 0, 0], [1, 9, 0, 0]])
+        slow = period(stages) > sum(period(stages[[job]]) for job in range(3))
+        assert (len(groups_of(stages, autopack=True)) > 1) == slow
+
+
+class TestRecl:
+    def test_a_gain_is_known_after_four_observations(self):
+        assert recent_gain([0.5, 0.6, 0.7]) == OPTIMISTIC
+        assert recent_gain([0.1, 0.5, 0.6, 0.7]) == pytest.approx(0.15)
+
+    def test_periods_go_to_the_steepest_curve_which_is_best_for_curves_that_flatten_alike(self):
+        for seed in range(50):
+            gains = np.random.default_rng(seed).random((3, 1)) * 0.6 ** np.arange(6)
+            accuracy = np.concatenate([np.zeros((3, 1)), gains.cumsum(axis=1)], axis=1)
+            held = share_periods(accuracy, 6)
+            every = [split for split in itertools.product(range(1, 7), repeat=3) if sum(split) == 6]
+            best = max(sum(accuracy[i, k] for i, k in enumerate(split)) for split in every)
+            assert sum(accuracy[i, k] for i, k in enumerate(held)) == pytest.approx(best)
+
+    def test_who_gains_gets_more_and_who_does_not_still_something(self):
+        member, state = Recl(), None
+        for now in (0.3, 0.4, 0.5, 0.6, 0.7):
+            given: Window = factory.window(factory.running("a", 50, now=now), factory.running("b", 50), state=state)
+            allocation: Allocation = member.allocate(given)
+            state = allocation.state
+        a, b = (grant.learn for grant in allocation.grants)
+        assert a / b == pytest.approx(0.15 / LEAST)
+
+
+class TestZoo:
+    SIGNATURES = np.eye(5) * 3
+
+    def filled(self, room: int = 20) -> Zoo:
+        zoo = Zoo(room)
+        for number, signature in enumerate(self.SIGNATURES):
+            zoo = zoo.remember(number, signature)
+        return zoo
+
+    def test_the_expert_of_the_same_data_ranks_first(self):
+        noise = np.random.default_rng(0).normal(0, 0.3, (5, 5))
+        ranks = [self.filled().rank(signature)[0] for signature in self.SIGNATURES + noise]
+        assert ranks == [0, 1, 2, 3, 4]
+
+    def test_the_least_recently_selected_one_makes_room(self):
+        zoo = self.filled(room=5).select(0).remember(9, np.ones(5))
+        assert sorted(one.number for one in zoo.experts) == [0, 2, 3, 4, 9]
+        assert sorted(one.number for one in zoo.select(2).remember(10, np.ones(5)).experts) == [0, 2, 4, 9, 10]
+
+    def test_an_exact_expert_is_taken_and_a_slightly_better_one_is_not(self):
+        scores = {0: 0.9, 1: 0.5, 2: 0.4, 3: 0.4, 4: 0.4}
+        assert start_from(self.filled(), self.SIGNATURES[0], scores.__getitem__, now=0.6) == 0
+        assert start_from(self.filled(), self.SIGNATURES[0], scores.__getitem__, now=0.895) is None
+        assert start_from(Zoo(), self.SIGNATURES[0], scores.__getitem__, now=0.1) is None
+
+
+def test_a_need_of_several_engines_is_shared_by_engine():
+    from driftlab.platform.scheduling.base import Way
+    from driftlab.platform.scheduling.muri import Muri
+
+    loads = Way("loads", Need({"storage": 40.0}), None)
+    computes = Way("computes", Need({"accelerator": 40.0}), None)
+    grants = (
+        Muri().allocate(factory.window(factory.offered("a", 0.5, loads), factory.offered("b", 0.5, computes))).grants
+    )
+    assert grants[0].beside == grants[1].beside == "a+b"
+    assert grants[0].learn["storage"] == grants[1].learn["accelerator"] == pytest.approx(0.8)

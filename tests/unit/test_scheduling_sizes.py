@@ -1,0 +1,258 @@
+"""Sizes and sequences of applications that learn: ElasticDNN's solvers, Eq. 8 beside other schedulers, and `joint`."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import learners_factory as factory
+import numpy as np
+import pytest
+
+from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.scheduling.candidates import LearningApp
+from driftlab.platform.scheduling.ekya import steal
+from driftlab.platform.scheduling.elasticdnn import (
+    FilterGrained,
+    Rules,
+    Sizes,
+    durations,
+    evolve,
+    exhaustive,
+    objective,
+)
+from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, trainings_of
+from driftlab.platform.scheduling.joint import Joint, Past
+from driftlab.platform.scheduling.sequencing import plan_steps
+from driftlab.platform.scheduling.sizing import best_way
+
+
+def sizes(size, before, after, seconds) -> Sizes:
+    """Add size 0 to a table of sizes; it keeps the accuracy of the smallest network."""
+    size, before, after, seconds = (np.array(one, np.float64) for one in (size, before, after, seconds))
+    none, now = np.zeros((len(size), 1)), before[:, :1]
+    return Sizes(*(np.hstack(pair) for pair in ((none, size), (now, before), (now, after), (none, seconds))))
+
+
+PAPER = sizes(
+    [[0.1, 0.2, 0.4]] * 2,
+    [[0.40, 0.45, 0.48], [0.60, 0.62, 0.63]],
+    [[0.55, 0.70, 0.78], [0.68, 0.70, 0.71]],
+    [[10, 20, 40], [12, 24, 48]],
+)
+RULES = Rules(120.0)
+
+
+def drawn(seed: int) -> Sizes:
+    """Draw at most 4096 combinations, some of which do not end within ten minutes."""
+    rng = np.random.default_rng(seed)
+    apps, count = int(rng.integers(2, 5)), int(rng.integers(3, 9))
+    size, now = np.sort(rng.uniform(0.05, 1, (apps, count))), rng.uniform(0.2, 0.6, (apps, 1))
+    before = now + rng.uniform(0, 0.1, (apps, 1)) * size
+    after = before + np.sort(rng.uniform(0, 0.4, (apps, count)))
+    return sizes(size, before, after, size * rng.uniform(50, 300, (apps, 1)))
+
+
+def value(given: Sizes, vector, rules: Rules) -> float:
+    return float(objective(given, vector[None], rules)[0][0])
+
+
+class TestSizes:
+    def test_the_published_instance(self):
+        vectors = np.array([[3, 1], [2, 1], [2, 2]])
+        assert exhaustive(PAPER, RULES).tolist() == [3, 1]
+        assert objective(PAPER, vectors, RULES)[0] * 2 == pytest.approx([1.295, 1.2935, 1.284667], abs=5e-7)
+        assert durations(PAPER, vectors[:1], RULES) == pytest.approx(np.array([[50, 60]]))
+
+    def test_as_printed_the_largest_sizes_win_which_end_last(self):
+        printed = replace(RULES, eq8="as_printed")
+        best = exhaustive(PAPER, printed)
+        assert best.tolist() == [3, 3]
+        assert value(PAPER, best, printed) * 2 == pytest.approx(1.374)
+        assert durations(PAPER, best[None], printed) == pytest.approx(np.array([[80, 96]]))
+
+    def test_the_objective_is_what_ekya_calls_mean_accuracy(self):
+        two = sizes([[0.5], [0.5]], [[0.5], [0.7]], [[0.65], [0.72]], [[20], [20]])
+        both = np.array([1, 1])
+        assert value(two, both, Rules(200.0)) == pytest.approx(0.668)
+        assert value(two, both, Rules(200.0, "as_printed")) == pytest.approx(0.617)
+
+    def test_where_nothing_ends_in_time_someone_does_not_retrain(self):
+        assert 0 in exhaustive(PAPER, Rules(20.0)).tolist()
+        assert exhaustive(PAPER, Rules(1.0)).tolist() == [0, 0]
+        assert evolve(PAPER, Rules(1.0)).tolist() == [0, 0]
+
+    def test_declining_may_be_allowed(self):
+        worse = sizes([[0.5], [0.5]], [[0.5], [0.7]], [[0.8], [0.6]], [[20], [20]])
+        assert exhaustive(worse, Rules(200.0)).tolist() == [1, 1]
+        assert exhaustive(worse, Rules(200.0, allow_none=True)).tolist() == [1, 0]
+
+    def test_breeding_finds_the_best_or_nearly(self):
+        parts = []
+        for seed in range(100):
+            given, rules = drawn(seed), Rules(600.0)
+            found = evolve(given, rules)
+            assert (durations(given, found[None], rules) <= 600.0 * (1 + 1e-9)).all()
+            parts.append(value(given, found, rules) / value(given, exhaustive(given, rules), rules))
+        assert sum(part >= 0.999 for part in parts) >= 95
+        assert min(parts) >= 0.95
+
+    def test_breeding_keeps_to_a_tight_limit(self):
+        """Five applications of eight sizes; hardly any combination but the smallest sizes ends in time."""
+        rng = np.random.default_rng(0)
+        for _ in range(5):
+            size = np.sort(rng.uniform(0.05, 1, (5, 8)))
+            given = sizes(size, np.full((5, 8), 0.4), 0.4 + 0.5 * size, size * 100)
+            rules = Rules(1.2 * float(durations(given, np.ones((1, 5), np.int64), RULES).max()))
+            best, found = exhaustive(given, rules), evolve(given, rules)
+            assert (best > 0).all()
+            assert value(given, found, rules) >= 0.99 * value(given, best, rules)
+            assert (found > 0).all()
+
+    def test_the_order_of_applications_changes_nothing(self):
+        for seed in range(20):
+            given, order = drawn(seed), np.random.default_rng(seed).permutation(len(drawn(seed).size))
+            turned = Sizes(*(one[order] for one in (given.size, given.before, given.after, given.seconds)))
+            for solve in (exhaustive, evolve):
+                assert solve(given, Rules(600.0))[order].tolist() == solve(turned, Rules(600.0)).tolist()
+
+    def test_where_shares_are_passed_on_all_end_as_the_machine_would_have_it(self):
+        given = sizes([[0.4], [0.1]], [[0.5], [0.5]], [[0.8], [0.6]], [[10], [20]])
+        both = np.array([[1, 1]])
+        assert durations(given, both, RULES) == pytest.approx(np.array([[12.5, 100]]))
+        assert durations(given, both, replace(RULES, work_conserving=True)) == pytest.approx(np.array([[12.5, 30]]))
+
+    def test_shares_are_in_proportion_to_sizes_and_a_running_one_keeps_its_size(self):
+        member = FilterGrained(horizon_s=600.0)
+        a = factory.offered("a", 0.5, factory.way(20, 0.7, 0.2))
+        first = member.allocate(factory.window(a, factory.offered("b", 0.5, factory.way(60, 0.9, 0.6))))
+        shares = [grant.learn for grant in first.grants]
+        assert shares == pytest.approx([0.125, 0.375])
+        runs = factory.window(factory.running("a", 10), factory.running("b", 30), state=first.state)
+        assert [grant.learn for grant in member.allocate(runs).grants] == pytest.approx(shares)
+
+
+def test_the_best_way_depends_on_the_share():
+    app = factory.app(0, 0.5, (10, 0.6), (50, 0.9))
+    assert (best_way(app, 0.1, 200.0), best_way(app, 0.5, 200.0)) == (0, 1)
+
+
+def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
+    """Try every way, order, and share of each phase by twentieths; answers share the rest as well as they can."""
+    full = np.array([app.full_share for app in apps])
+    splits = np.array([split for split in itertools.product(range(1, 21), repeat=len(apps)) if sum(split) <= 20]) / 20
+    scale, spent = AnswerScale(full)(splits), splits.sum(axis=1)
+
+    def rate(now: tuple[float, ...], share: float) -> float:
+        return float((scale[spent <= share + 1e-9] * now).sum(axis=1).max())
+
+    def best(now: tuple[float, ...], left: tuple[int, ...], left_s: float) -> float:
+        score = rate(now, 1.0) * left_s
+        for i in left:
+            for one in apps[i].candidates:
+                after = (*now[:i], one.after, *now[i + 1 :])
+                for learn in np.arange(4, 20, 2) / 20:
+                    passed_s = one.seconds / learn
+                    if passed_s < left_s:
+                        rest = tuple(j for j in left if j != i)
+                        score = max(score, rate(now, 1 - learn) * passed_s + best(after, rest, left_s - passed_s))
+        return score
+
+    start = tuple(app.now for app in apps)
+    return best(start, tuple(range(len(apps))), window_s) / window_s / len(apps)
+
+
+class TestJoint:
+    def test_it_is_within_a_hundredth_of_the_clairvoyant_optimum(self):
+        for seed in range(20):
+            apps = factory.apps(seed, 2, ways=2)
+            assert factory.played(apps, 150) >= 0.99 * clairvoyant(apps, 150)
+
+    def test_no_constant_shares_of_any_ways_are_better(self):
+        """All ways of three applications, each on four hundred random divisions of the machine."""
+        for seed in range(5):
+            apps, rng = factory.apps(seed, 3, ways=2), np.random.default_rng(seed)
+            scale, best = AnswerScale(np.array([app.full_share for app in apps])), 0.0
+            for chosen in itertools.product((None, 0, 1), repeat=3):
+                shares = rng.dirichlet(np.ones(6), 400)
+                shares[:, :3][:, [k is None for k in chosen]] = 0
+                found = evaluate(trainings_of(apps, chosen), shares[:, :3], shares[:, 3:], 200, scale)
+                best = max(best, float(found.max()))
+            assert factory.played(apps, 200) >= 0.99 * best
+
+    @pytest.mark.parametrize("count", [1, 2, 4, 8])
+    def test_it_is_at_least_as_accurate_as_the_thief(self, count):
+        for seed in range(8):
+            apps = factory.apps(seed, count)
+            assert factory.played(apps, 200) >= steal(apps, 200).score - 1e-3
+
+    def test_it_decides_quickly(self):
+        """At most 5 ms for four applications with three ways each; the least of several times, of this process."""
+        apps, taken = factory.apps(0, 4), []
+        for _ in range(8):
+            started = time.process_time()
+            plan_steps(apps, 200)
+            taken.append(time.process_time() - started)
+        assert min(taken) <= 0.005
+
+    def test_the_first_of_many_gains_most_per_second(self):
+        for seed in range(5):
+            apps = [replace(app, full_share=0.001) for app in factory.apps(seed, 8)]
+            steps = plan_steps(apps, 500)
+            gains = [
+                0.0 if k is None else (app.candidates[k].after - app.now) / app.candidates[k].seconds
+                for app, k in zip(apps, steps.chosen, strict=True)
+            ]
+            assert sum(gain > 0 for gain in gains) > 5
+            assert steps.first == int(np.argmax(gains))
+
+    def test_a_network_that_is_never_right_answers_all_the_same(self):
+        wrong = factory.demand("b", Learning("running", now=0.0, then=0.0))
+        grants = Joint().allocate(factory.window(factory.offered("a", 0.5, factory.way(20, 0.9)), wrong)).grants
+        assert min(grant.answer for grant in grants) > 0
+
+    def test_a_high_price_of_energy_stops_learning(self):
+        way = replace(factory.way(10, 0.9), need=replace(factory.way(10, 0.9).need, joules=50.0))
+        given = factory.window(factory.offered("a", 0.5, way))
+        assert [Joint(joule_price=price).allocate(given).grants[0].way for price in (0.0, 100.0)] == [0, None]
+
+    def test_estimates_are_corrected_by_what_was_observed(self):
+        """Each phase promises 0.6 and the network then has 0.4: after some, nothing is expected and nothing learned."""
+        member, state, ways = Joint(), None, []
+        for _ in range(4):
+            offer = factory.window(factory.offered("a", 0.5, factory.way(40, 0.6)), state=state)
+            allocation = member.allocate(offer)
+            ways.append(allocation.grants[0].way)
+            after = replace(factory.demand("a", None), observed=0.4, observed_by="teacher")
+            state = member.allocate(factory.window(after, state=allocation.state, reason="end")).state
+        assert ways[0] == 0
+        assert ways[-1] is None
+
+    def test_uncertain_estimates_are_lowered_where_that_is_asked_for(self):
+        past = Past("a", None, (0.2, -0.2, 0.2, -0.2))
+        assert (past.correction, past.deviation) == (0, pytest.approx(0.2))
+
+    def test_one_trains_at_a_time_and_the_next_follows(self):
+        member = Joint()
+        names = factory.running("a", 50, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
+        first = member.allocate(factory.window(*names))
+        assert [bool(grant.learn) for grant in first.grants] == [False, True]
+        ended = replace(names[1], learning=None)
+        second = member.allocate(factory.window(names[0], ended, state=first.state, reason="end", start_s=30.0))
+        assert [bool(grant.learn) for grant in second.grants] == [True, False]
+
+    def test_who_waits_too_long_trains_beside_the_others(self):
+        member, state = Joint(patience_s=100.0), None
+        names = factory.running("a", 5000, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
+        for start_s in (0.0, 50.0, 120.0):
+            allocation = member.allocate(factory.window(*names, state=state, start_s=start_s))
+            state = allocation.state
+            learns = [bool(grant.learn) for grant in allocation.grants]
+            assert learns == [start_s > 100, True] or names[0].learning is None
+
+
+def test_a_phase_that_runs_without_a_promise_is_served():
+    prepares = factory.demand("a", Learning("running"))
+    assert Joint().allocate(factory.window(prepares)).grants[0].learn > 0

@@ -1,0 +1,72 @@
+"""Schedulers of learners on published trials, where somebody has put them on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import learners_factory as factory
+import numpy as np
+import pandas as pd
+import pytest
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.scheduling.base import Demand, Learning, Way
+from driftlab.platform.scheduling.candidates import read_apps
+from driftlab.platform.scheduling.ekya import steal
+
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+PERIOD_S = 200.0
+BEST = (("ways", "best"),)
+MEMBERS = {
+    **{name: (name, BEST) for name in ("uniform_learning", "recl", "afs", "synergy", "muri")},
+    "fair": ("ekya", (("start", "fair"),)),
+    **{name: (name, ()) for name in ("ekya", "elasticdnn", "joint")},
+}
+
+
+def trials() -> pd.DataFrame:
+    return pd.read_csv(Path(MEASURED or ".") / "ekya_sweep.csv")
+
+
+def cameras(seed: int, count: int, ways: int = 4) -> tuple[Demand, ...]:
+    """Draw cameras that may each be retrained in four of the published ways."""
+    rng, table = np.random.default_rng(seed), trials()
+    found = []
+    for i in range(count):
+        rows = table.iloc[rng.choice(len(table), ways, replace=False)].sort_values("train_sec")
+        now = float(rng.uniform(0.3, 0.6))
+        offers = tuple(
+            Way(str(k), Need({"accelerator": float(row.train_sec)}), float(row.test_acc))
+            for k, row in enumerate(rows.itertuples())
+        )
+        network = Variant("net", now, 10**6, 0.025)
+        found.append(Demand(f"camera{i:02}", factory.FPS, (network,), learning=Learning("offered", offers, now=now)))
+    return tuple(found)
+
+
+@pytest.mark.skipif(MEASURED is None, reason="DRIFTLAB_MEASURED names no folder of measured profiles")
+class TestPublishedTrials:
+    @pytest.mark.parametrize("count", [2, 4, 6, 8, 10])
+    def test_joint_is_at_least_as_accurate_as_every_other_scheduler(self, count):
+        found: dict[str, list[float]] = {name: [] for name in MEMBERS}
+        for seed in range(3):
+            demands = cameras(seed, count)
+            for name, (member, params) in MEMBERS.items():
+                made = Member("scheduling", member, params).make()
+                found[name].append(factory.carried_out(made, demands, PERIOD_S))
+        for others in found.values():
+            assert all(ours >= other - 1e-4 for ours, other in zip(found["joint"], others, strict=True))
+        assert np.mean(found["ekya"]) > np.mean(found["fair"])
+
+    @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.008), (10, 0.08)])
+    def test_the_thief_is_far_quicker_than_the_published_simulator(self, count, limit_s):
+        """The simulator takes 0.1 s with two cameras and 8 s with ten."""
+        apps, taken = read_apps(factory.window(*cameras(0, count))), []
+        for _ in range(5):
+            started = time.process_time()
+            steal(apps, PERIOD_S, step=0.1)
+            taken.append(time.process_time() - started)
+        assert min(taken) <= limit_s
