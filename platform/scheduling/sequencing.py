@@ -33,7 +33,7 @@ BETTER = 1e-9  # a smaller gain is rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class PlannedSteps:
     """The next training, the share for it, and the way of each application."""
 
     first: int | None
@@ -71,23 +71,23 @@ class BestSequence:
     pace: LearningPace
 
 
-def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> Steps:
+def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> PlannedSteps:
     """Choose ways and their order for the highest accuracy over the window; return the first phase."""
     offers = _tabulate(apps, joule_price)
     none = offers.gain.shape[1] - 1
     most = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if most <= 0:
-        return Steps(None, 0.0, (None,) * len(apps))
+        return PlannedSteps(None, 0.0, (None,) * len(apps))
     lost = _lost(apps)
     paces = [_pace(lost, 2 * most, hurry) for hurry in HURRIES]
     found = _ordered(offers, paces, window_s, _searched(offers, paces, window_s))
     order = [int(i) for i in found.order if found.vector[i] < none]
     chosen = tuple(int(k) if k < none else None for k in found.vector)
     if not order:
-        return Steps(None, 0.0, chosen)
+        return PlannedSteps(None, 0.0, chosen)
     rows, columns = np.array(order), found.vector[order]
     coming = offers.gain[rows, columns].sum() + offers.drop[order[0], columns[0]]
-    return Steps(order[0], float(np.interp(coming, found.pace.gains, found.pace.share)), chosen, found.score)
+    return PlannedSteps(order[0], float(np.interp(coming, found.pace.gains, found.pace.share)), chosen, found.score)
 
 
 def split_answers(apps: Sequence[LearningApp], share: float) -> Floats:
