@@ -264,7 +264,7 @@ class HostedSession:
             payload, captured_s = self._payload(delivery.packed), delivery.upload.sent.newest_s
         number = self.progress.number + 1
         result = ResultMessage(number, _kind(kind), plan, payload, captured_s)
-        write_atomically(self.folder / RESULTS / f"{number:08d}", result.encode())
+        write_atomically(self.folder / RESULTS / f"{number:08d}", result.encode(self.app.facts.fps))
         (self.folder / RESULTS / f"{number - KEPT_RESULTS:08d}").unlink(missing_ok=True)
         row = {} if isinstance(delivery, LabelDelivery) else self._row(delivery)
         self.progress.rounds.append(RoundFacts(number, self.now_s(), row, score))

@@ -22,7 +22,8 @@ KINDS = ("update", "labels", "plan")
 
 # version, number, time of sending, first frame, frames, step between them (0: listed), scale, stamp, codec's length
 SAMPLES = struct.Struct("<BIfIHHBBB")
-RESULT = struct.Struct("<BIBdHI")  # version, number, kind, time of capture, bytes of the plan, bytes of the payload
+RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
+PLAN_DIGITS = 5  # of a rate or an interval: enough to plan by
 
 ResultKind = Literal["update", "labels", "plan"]
 
@@ -89,31 +90,41 @@ class ResultMessage:
     payload: bytes
     captured_s: float = 0.0  # of labels
 
-    def encode(self) -> bytes:
-        head = (FORMAT, self.number, KINDS.index(self.kind), self.captured_s, len(self.plan), len(self.payload))
+    def encode(self, fps: float) -> bytes:
+        """Write the header, the plan and the payload."""
+        kind, frame = KINDS.index(self.kind), round(self.captured_s * fps)
+        head = (FORMAT, self.number, kind, frame, len(self.plan), len(self.payload))
         return RESULT.pack(*head) + self.plan + self.payload
 
 
-def decode_results(body: bytes) -> Iterator[ResultMessage]:
+def decode_results(body: bytes, fps: float) -> Iterator[ResultMessage]:
     """Read the messages of one reply; refuse a torn one."""
     start = 0
     while start < len(body):
         if start + RESULT.size > len(body):
             raise WireError(f"torn: {len(body) - start} bytes hold no message")
-        version, number, kind, captured_s, planned, size = RESULT.unpack_from(body, start)
+        version, number, kind, frame, planned, size = RESULT.unpack_from(body, start)
         middle = start + RESULT.size + planned
         stop = middle + size
         if version != FORMAT or kind >= len(KINDS) or stop > len(body):
             raise WireError(f"a message of version {version} cannot be read; this reads {FORMAT}")
         plan, payload = body[start + RESULT.size : middle], body[middle:stop]
-        yield ResultMessage(number, KINDS[kind], plan, payload, captured_s)  # type: ignore[arg-type]
+        yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)  # type: ignore[arg-type]
         start = stop
 
 
 def dump_state(state: Any) -> bytes:
     """Write a streaming member's state: the fields of a record, or a plain value."""
     plain = dataclasses.astuple(state) if dataclasses.is_dataclass(state) and not isinstance(state, type) else state
-    return json.dumps(plain, separators=(",", ":")).encode()
+    return json.dumps(_short(plain), separators=(",", ":")).encode()
+
+
+def _short(plain: Any) -> Any:
+    """Round what a plan does not need to the last bit."""
+    if isinstance(plain, float):
+        rounded = float(f"{plain:.{PLAN_DIGITS}g}")
+        return int(rounded) if rounded.is_integer() else rounded
+    return [_short(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
 
 def load_state(start: Any, data: bytes) -> Any:

@@ -165,11 +165,11 @@ class Receiver:
         except SessionGone:  # the server dropped messages that this device lacks
             traffic.resync.set()
             return
-        now_s = traffic.now()
-        for result in decode_results(done[0]) if done else ():
+        now_s, fps = traffic.now(), traffic.cell.app.facts.fps
+        for result in decode_results(done[0], fps) if done else ():
             traffic.after = result.number
             size = len(result.payload) or len(result.plan)
-            transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode()), 0)
+            transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode(fps)), 0)
             traffic.results.put((result, transfer))
 
     def _resync(self) -> None:
