@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
-from ray.serve import Application, context
+from ray.serve import Application
 
 from driftlab.actors.cluster import ClusterConfig, connect
 from driftlab.serve_apps.hosting import HostedSession
@@ -22,6 +23,7 @@ from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
 
 NAME = "driftlab"
+TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
 BATCH, BATCH_WAIT_S = 32, 0.005
 
@@ -31,9 +33,11 @@ Image = np.ndarray[Any, Any]
 class ServerArgs(BaseModel):
     """The arguments of a Serve config file."""
 
+    model_config = ConfigDict(extra="forbid")
+
     folder: str
-    token: str
-    sessions: int = 64
+    token: str = Field(default_factory=lambda: os.environ.get(TOKEN_VARIABLE, ""), min_length=MIN_TOKEN)
+    sessions: int = Field(64, ge=1)
 
 
 @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=BATCH_WAIT_S)
@@ -59,7 +63,7 @@ async def answer_in_batch(session: HostedSession, image: Image) -> tuple[int, An
 
 
 def _replica() -> Any:
-    return context._get_internal_replica_context().servable_object
+    return serve.get_replica_context().servable_object
 
 
 def build_ingress() -> FastAPI:
@@ -91,9 +95,9 @@ class ModelStreaming:
         self.hub.close()
 
 
-def application(args: ServerArgs) -> Application:
-    """Build the application for `serve run` and Serve config files."""
-    return ModelStreaming.bind(args)  # type: ignore[attr-defined,no-any-return]
+def application(args: ServerArgs | dict[str, Any]) -> Application:
+    """Build the application for `serve run` and Serve config files, whose arguments are a mapping."""
+    return ModelStreaming.bind(ServerArgs.model_validate(args))  # type: ignore[attr-defined,no-any-return]
 
 
 @dataclass(frozen=True)

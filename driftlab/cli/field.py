@@ -25,7 +25,6 @@ Server = Annotated[str | None, typer.Option(metavar="URL", help="Address of the 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/field-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the device of this folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-MIN_TOKEN = 16  # characters
 EXAMPLES = """\b
 Examples:
   driftlab serve                                                     prints its address and its token
@@ -50,7 +49,7 @@ def serve(
 
     Every route but /healthz needs the token. It is made at the start and printed once, or given.
     """
-    from driftlab.serve_apps.deployment import ServerAddress, ServerArgs, serving
+    from driftlab.serve_apps.deployment import MIN_TOKEN, ServerAddress, ServerArgs, serving
 
     if token is not None and len(token) < MIN_TOKEN:
         raise RequestError(f"The token has {len(token)} characters; give at least {MIN_TOKEN}, or none to make one.")
@@ -127,14 +126,16 @@ def _finish(agent: Agent, directory: Path, as_json: bool) -> None:
 
 
 def _play(agent: Agent, directory: Path, as_json: bool) -> None:
-    """Run the device, and write its tables however it ends."""
+    """Run the device, and write its tables; one that is stopped can go on."""
     from driftlab.platform.field.tables import write_run
 
     agent.begin(directory)
     try:
         agent.run(_tell)
-    finally:
-        write_run(agent, directory)
+    except BaseException:
+        remark(f"To go on: driftlab device --resume {directory}")
+        raise
+    write_run(agent, directory)
     last = agent.report()
     if as_json:
         print_json({**vars(last), "directory": directory})

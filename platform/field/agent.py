@@ -141,7 +141,7 @@ class Agent:
             self._answer(tell, every_s)
         finally:
             self.traffic.stop.set()
-            self._drain()
+            self.apply_results()
         self._close()
 
     # Answering ------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Agent:
         course, told_s = ((0.0, 1.0),), self.now()
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
-            self._drain()
+            self.apply_results()
             latency_s = self._watch(shown, chosen, course)
             course = ((chosen / fps, self._share(latency_s)),)
             shown = chosen + 1
@@ -162,7 +162,7 @@ class Agent:
                 told_s = self.now()
                 tell(self.report())
         self._wait_for(duration_s)
-        self._drain()
+        self.apply_results()
 
     def _watch(self, shown: int, chosen: int, course: tuple[tuple[float, float], ...]) -> float:
         """Answer a frame, and write the rows of those before it; return the time from shown to answered.
@@ -199,11 +199,11 @@ class Agent:
         """Sleep until a time, and apply what arrives meanwhile: between two frames."""
         while (left_s := time_s - self.now()) > 0:
             time.sleep(min(left_s, 0.05))
-            self._drain()
+            self.apply_results()
 
     # Results --------------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def apply_results(self) -> None:
         """Apply what the network threads have brought."""
         with contextlib.suppress(queue.Empty):
             while True:
@@ -249,7 +249,7 @@ class Agent:
         device, loop = self.cell.device, self.cell.loop
         for thread in self.threads:
             thread.join(LEAVE_S)
-        self._drain()
+        self.apply_results()
         write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
         loop.watching.write_shares(device)

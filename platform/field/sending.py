@@ -149,13 +149,14 @@ class Receiver:
             while not traffic.stop.is_set():
                 if traffic.resync.is_set():
                     self._resync()
-                self._receive()
+                self.receive()
         except DriftlabError as error:
             traffic.fail(error)
         finally:
             self.client.close()
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
+        """Take the results after the newest; wait for the next one."""
         traffic = self.traffic
         asked_s = traffic.now()
         hold_s = min(HOLD_S, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
