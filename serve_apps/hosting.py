@@ -36,6 +36,7 @@ from driftlab.platform.loop.rows import update_row
 log = logging.getLogger(__name__)
 SESSION, NODES, UPLOADS, RESULTS = "session.json", "nodes.pickle", "uploads", "results"
 KEPT_RESULTS = 1000  # messages a device may be behind
+KEPT_S = 60.0  # after its stream, a session makes room for another one
 MOST_WAITING = 8  # uploads of one session
 MOST_DECODED_BYTES = 256 * 2**20  # of one upload
 TRUTH = NodeId("device", "truth")  # plays the workload for an oracle
@@ -56,7 +57,7 @@ class RoundFacts:
 
 
 @dataclass
-class Progress:
+class SessionState:
     """What survives the server's process."""
 
     nodes: dict[NodeId, Any] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class NewestSample:
     """The newest sample, for the page."""
 
     time_s: float
@@ -89,8 +90,8 @@ class HostedSession:
         self.cell: FieldCell = open_on_server(asked, self._session)
         self.app = self.cell.app
         self.weights = dump_weights(self._payload(self.app.context.student.weights))
-        self.progress = Progress(server_state=self.app.server_state)
-        self.shown: Shown | None = None
+        self.progress = SessionState(server_state=self.app.server_state)
+        self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
         self.ended, self.fault, self.asked_all = False, "", False
         self._lock = threading.Lock()
@@ -167,6 +168,11 @@ class HostedSession:
         """List the training rounds."""
         return [vars(one) for one in self.progress.rounds]
 
+    @property
+    def over(self) -> bool:
+        """Tell whether its stream has ended a while ago, and every upload was used."""
+        return self.now_s() > self.app.facts.duration_s + KEPT_S and not self.has_work
+
     def now_s(self) -> float:
         """Return the device's time, as far as its uploads tell it."""
         told_s, at = self._clock
@@ -233,7 +239,7 @@ class HostedSession:
             task = self.app.context.task
             score = float(np.nan_to_num(task.score(task.counts(answers, labels, self.app.context.classes).sum(axis=0))))
         truth = None if labels is None else labels[0]
-        self.shown = Shown(message.sampling.times_s[-1], frame[0], answers[0], truth)
+        self.shown = NewestSample(message.sampling.times_s[-1], frame[0], answers[0], truth)
         return score
 
     def _drive(self, steps: Steps) -> Sequence[Delivery]:

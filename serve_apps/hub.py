@@ -74,7 +74,11 @@ class Hub:
     def open(self, asked: SessionAsked) -> tuple[str, str]:
         """Open a session, which may take as long as its network takes to train; return its id and its token."""
         with self._lock:
-            if len(self.sessions) + self.opening >= self.limits.sessions:
+            full = len(self.sessions) + self.opening >= self.limits.sessions
+            over = next((name for name, one in self.sessions.items() if full and one.over), None)
+            if over is not None:
+                self.drop(over)
+            elif full:
                 raise Full(f"there are {self.limits.sessions} sessions already")
             self.opening += 1
         try:

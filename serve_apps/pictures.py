@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
-from driftlab.serve_apps.hosting import Shown
+from driftlab.serve_apps.hosting import NewestSample
 
 MOST_PIXELS = 16 * 2**20  # of an image in a request
 
@@ -45,7 +45,7 @@ def answer_document(task: str, answer: Any) -> dict[str, Any]:
     return {"task": task, "answer": np.asarray(answer).tolist()}
 
 
-def picture_of(shown: Shown, kind: str) -> bytes | None:
+def picture_of(shown: NewestSample, kind: str) -> bytes | None:
     """Draw the newest sample, or labels in the colours of the report; None for tasks without label maps."""
     image = {"frame": shown.frame, "answer": shown.answer, "truth": shown.truth}.get(kind)
     if image is None:

@@ -216,10 +216,10 @@ class Agent:
         """Hand a result to the application; its plan is in force once the result was accepted."""
         app, parts = self.cell.app, self.cell.loop.parts
         now_s, node, receipt = self.now(), app.node("application"), Receipt(self.version, accepted=True)
-        args = {"update": ("apply", result.payload), "labels": ("track", result.payload, result.captured_s)}
+        verb, *captured = ("track", result.captured_s) if result.kind == "labels" else ("apply",)
         if result.kind != "plan":
             with self.traffic.turn:
-                taking = parts.session.call(node, *args[result.kind], now_s)
+                taking = parts.session.call(node, verb, result.payload, *captured, now_s)
             receipt = parts.session.result(taking).facts
         self._record(result, transfer, receipt, now_s)
         if receipt.accepted:

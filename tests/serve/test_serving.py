@@ -81,9 +81,12 @@ def test_a_device_learns_and_its_tables_are_those_of_a_run(served, tmp_path):
 
 def test_a_killed_device_and_a_killed_replica_go_on(served, tmp_path):
     server, url = served
-    first = device(url, tmp_path / "field", 90, *SHORT)
     client = Client(url, TOKEN)
-    name = waited(lambda: next((name for name, one in sessions(client).items() if one["version"] >= 1), None))
+    older = sessions(client)
+    first = device(url, tmp_path / "field", 60, *SHORT)
+    name = waited(
+        lambda: next((name for name, one in sessions(client).items() if name not in older and one["version"]), None)
+    )
     first.kill()
     first.wait()
     before = sessions(client)[name]

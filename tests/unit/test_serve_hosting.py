@@ -14,7 +14,7 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import Busy, HostedSession
-from driftlab.serve_apps.hub import Hub
+from driftlab.serve_apps.hub import Full, Hub, Limits
 
 FPS = 4.0
 
@@ -118,3 +118,15 @@ def test_a_hub_opens_its_sessions_again(tmp_path):
     assert again.session_of(token) == name
     assert list(again.sessions) == [name]
     again.close()
+
+
+def test_a_session_whose_stream_is_over_makes_room(tmp_path, monkeypatch):
+    hub = Hub(tmp_path, TOKEN, Limits(sessions=1))
+    first, _ = hub.open(read_asked(ASKED))
+    with pytest.raises(Full):
+        hub.open(read_asked(ASKED))
+    monkeypatch.setattr(hosting, "KEPT_S", -1000.0)
+    second, _ = hub.open(read_asked(ASKED))
+    assert list(hub.sessions) == [second]
+    assert not (tmp_path / first).exists()
+    hub.close()
