@@ -25,6 +25,7 @@ from driftlab.serve_apps.routes import build_app
 NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
+REQUEST_S = 900  # opening a session may train its network
 BATCH, BATCH_WAIT_S = 32, 0.005
 
 Image = np.ndarray[Any, Any]
@@ -126,7 +127,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
 
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:
-    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": 600}
+    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_S}
     serve.start(http_options=options)
     serve.run(application(args), name=NAME, route_prefix="/")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DriftlabError, RunError
+from driftlab.errors import RunError
 from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
@@ -124,7 +124,7 @@ class Hub:
             try:
                 about = read_session(folder)
                 self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"])))
-            except (DriftlabError, OSError, ValueError, KeyError):
+            except Exception:  # of a folder that is damaged or of another version; the others go on
                 log.warning("session in %s cannot be opened again", folder, exc_info=True)
 
     def _work(self) -> None:

@@ -94,6 +94,7 @@ def device(
     height, width = _size(size)
     student = {"network": network} | ({} if pretrain_steps is None else {"pretrain_steps": pretrain_steps})
     stream = {"name": workload, "duration_s": seconds, "fps": fps, "height": height, "width": width}
+    remark("Opening a session; the server trains a network that it does not know yet, for a minute or more.")
     ticket = join(server, token, _asked({"system": system, "workload": stream, "student": student, "seed": seed}))
     _start(Agent(ticket), out, as_json)
 

@@ -18,7 +18,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
-from driftlab.platform.field.client import Client
+from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.messages import ResultMessage, load_state
 from driftlab.platform.field.opening import FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import SessionAsked, read_asked
@@ -59,8 +59,8 @@ class DeviceReport:
 
 
 def join(server: str, token: str, asked: SessionAsked) -> Ticket:
-    """Create a session on a server."""
-    client = Client(server.rstrip("/"), token)
+    """Create a session on a server, which may have to train its network first."""
+    client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
     try:
         reply = client.ask_json("POST", "/sessions", document)
@@ -154,7 +154,9 @@ class Agent:
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
             self.apply_results()
-            latency_s = self._watch(shown, chosen, course)
+            self._watch(shown, chosen / fps, course)
+            latency_s = self.now() - chosen / fps
+            self._remember(chosen / fps, latency_s)
             course = ((chosen / fps, self._share(latency_s)),)
             shown = chosen + 1
             chosen = max(shown, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
@@ -163,26 +165,28 @@ class Agent:
                 tell(self.report())
         self._wait_for(duration_s)
         self.apply_results()
+        self._watch(shown, duration_s, course)  # the rest is shown while the last answer is not ready
 
-    def _watch(self, shown: int, chosen: int, course: tuple[tuple[float, float], ...]) -> float:
-        """Answer a frame, and write the rows of those before it; return the time from shown to answered.
+    def _watch(self, shown: int, until_s: float, course: tuple[tuple[float, float], ...]) -> None:
+        """Answer the frame of a time, and write the rows of those before it.
 
         The application derives the times of answers from the machine's shares, as in the lab: the share since the
         previous answer is the one that makes that answer take as long as it took here.
         """
         app, session = self.cell.app, self.cell.loop.parts.session
-        fps, time_s = app.facts.fps, chosen / app.facts.fps
+        fps = app.facts.fps
         with self.traffic.turn:
-            capturing = session.call(app.node("device"), "capture", shown / fps, (chosen + 0.5) / fps)
-            watching = session.call(app.node("application"), "watch", capturing, None, time_s, course)
-        latency_s = self.now() - time_s
+            capturing = session.call(app.node("device"), "capture", shown / fps, until_s + 0.5 / fps)
+            watching = session.call(app.node("application"), "watch", capturing, None, until_s, course)
         reply = session.result(watching)
         self.cell.loop.ledger.take(reply.rows)
         app.account.watched(reply.facts)
+
+    def _remember(self, time_s: float, latency_s: float) -> None:
+        """Keep the latencies of the last seconds for the report."""
         self.answered.append((time_s, latency_s))
-        while self.answered and self.answered[0][0] < time_s - RECENT_S:
+        while self.answered[0][0] < time_s - RECENT_S:
             self.answered.popleft()
-        return latency_s
 
     def _share(self, latency_s: float) -> float:
         """Return the share of the modelled machine that makes the newest answer take the measured time."""

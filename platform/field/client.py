@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from driftlab.errors import DriftlabError, RequestError, first_line, shortened
 
 TIMEOUT_S = 40.0  # longer than the server holds a long poll
+BUILD_S = 900.0  # for a server to train a network first
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
 AWAY = (429, 502, 503, 504, 408)
 
@@ -101,6 +102,7 @@ class Client:
     url: str
     token: str
     counted: SocketBytes = field(default_factory=SocketBytes)
+    timeout_s: float = TIMEOUT_S
     _line: Any = None
 
     def __post_init__(self) -> None:
@@ -120,8 +122,8 @@ class Client:
         used = self._line is not None
         try:
             reply, data = self._exchange(method, path, body, head)
-        except ServerAway:
-            if not used:
+        except ServerAway as error:
+            if not used or isinstance(error.__cause__, TimeoutError):
                 raise
             reply, data = self._exchange(method, path, body, head)  # servers close connections that were idle
         return self._checked(reply, data, path)
@@ -158,7 +160,7 @@ class Client:
     def _connect(self) -> Any:
         parts = urlsplit(self.url)
         connect = _CountedTlsConnection if parts.scheme == "https" else _CountedConnection
-        self._line = connect(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        self._line = connect(parts.hostname or "", parts.port, timeout=self.timeout_s)
         return self._line
 
     def _checked(self, reply: http.client.HTTPResponse, data: bytes, path: str) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import cv2
 import numpy as np
@@ -27,6 +29,10 @@ from driftlab.platform.results.tables.read import open_run, read_info
 
 START_S = 240  # on a busy machine
 STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
+OPENED = {
+    "workload": {"name": "streets/running", "height": 32, "width": 48},
+    "student": {"network": "half", "pretrain_steps": 2},
+}
 SHORT = [*STREAM, "--pretrain-steps", "2", "--system", "just_in_time"]
 
 
@@ -124,9 +130,7 @@ def waited(look):
 
 def test_answers_come_in_batches_of_one_version(served):
     client = Client(served[1], TOKEN)
-    workload = {"name": "streets/running", "height": 32, "width": 48}
-    student = {"network": "half", "pretrain_steps": 2}
-    opened = client.ask_json("POST", "/sessions", {"workload": workload, "student": student})
+    opened = client.ask_json("POST", "/sessions", OPENED)
     pictures = [np.full((32, 48, 3), 10 * number, dtype=np.uint8) for number in range(12)]
     images = [cv2.imencode(".png", picture)[1].tobytes() for picture in pictures]
 
@@ -149,3 +153,31 @@ def test_only_health_is_open(served):
         else:
             assert allowed, path
     assert b"<main>" in Client(served[1], TOKEN).ask("GET", "/")
+
+
+def test_a_demo_device_starts_and_stops(served):
+    client = Client(served[1], TOKEN)
+    assert client.ask_json("POST", "/demo", {"seconds": 30}) == {"running": True}
+    (device,) = (one for one in psutil.Process(served[0].pid).children(recursive=True) if "device" in one.cmdline())
+    assert TOKEN not in " ".join(device.cmdline())
+    assert client.ask_json("DELETE", "/demo") == {"running": False}
+    assert not device.is_running()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_the_page_shows_a_session_in_a_browser(served, tmp_path):
+    client = Client(served[1], TOKEN)
+    opened = client.ask_json("POST", "/sessions", OPENED)
+    address = served[1].replace("://", f"://me:{quote(TOKEN)}@")
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=4000",
+        f"--user-data-dir={tmp_path}",
+    ]
+    command = ["chromium", *options, "--dump-dom", address]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert f'data-name="{opened["id"]}"' in shown
+    assert "ams on streets/running" in shown
+    client.ask("DELETE", f"/sessions/{opened['id']}")

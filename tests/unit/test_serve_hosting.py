@@ -120,6 +120,16 @@ def test_a_hub_opens_its_sessions_again(tmp_path):
     again.close()
 
 
+def test_a_damaged_session_keeps_no_other_from_opening(tmp_path):
+    hub = Hub(tmp_path, TOKEN)
+    names = [hub.open(read_asked(ASKED))[0] for _ in range(2)]
+    hub.close()
+    (tmp_path / names[0] / hosting.NODES).write_bytes(b"damaged")
+    again = Hub(tmp_path, TOKEN)
+    assert list(again.sessions) == names[1:]
+    again.close()
+
+
 def test_a_session_whose_stream_is_over_makes_room(tmp_path, monkeypatch):
     hub = Hub(tmp_path, TOKEN, Limits(sessions=1))
     first, _ = hub.open(read_asked(ASKED))
