@@ -53,6 +53,8 @@ def test_the_device_answers_while_the_server_is_away(played):
     away = frames[frames["time_s"].between(*AWAY_S)]
     assert len(away) == (AWAY_S[1] - AWAY_S[0]) * FPS + 1
     assert away["processed"].mean() > 0.5
+    profile_ms = played[1]._node.work_s * 1e3
+    assert frames["latency_ms"].min() > 5 * profile_ms  # measured here, not computed for the device's hardware
 
 
 @pytest.mark.slow
@@ -82,6 +84,23 @@ def test_tables_count_the_payloads_of_both_sides(played):
     assert read_info(run.path)["times"] == "wall clock of the device"
     up = moved[moved["direction"] == "up"]
     assert read_info(run.path)["socket_bytes"]["up"] > up["wire_bytes"].sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["remote_tracking", "tent"])
+def test_other_systems_need_no_line_of_their_own(system, tmp_path):
+    short = {**ASKED["workload"], "duration_s": 3}
+    with served(tmp_path / "served") as server:
+        agent = Agent(join(server.url, TOKEN, read_asked({**ASKED, "system": system, "workload": short})))
+        with create_run(agent.cell.experiment, tmp_path / "run") as directory:
+            agent.begin(directory)
+            agent.run()
+            write_run(agent, directory)
+    run = open_run(tmp_path / "run")
+    kinds = set(run.frame("transfers")["kind"])
+    assert kinds == ({"samples", "labels"} if system == "remote_tracking" else set())
+    assert len(run.frame("frames")) == 3 * FPS
+    assert ("profile" in read_info(run.path)["times"]) == (system == "tent")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from driftlab.serve_apps.hosting import Busy, HostedSession
 from driftlab.serve_apps.hub import Full, Hub, Limits
 
 FPS = 4.0
+TRACKING = {"name": "remote_tracking", "codec": "h264"}
 
 
 def upload(number, codec="h264"):
@@ -98,6 +99,16 @@ def test_a_resync_brings_every_weight(session):
     first, second = decode_results(session.results(0), FPS)
     assert len(second.payload) > 3 * len(first.payload)
     assert session.status()["version"] == 2
+
+
+def test_labels_come_back_where_the_device_tracks(tmp_path):
+    asked = read_asked({**ASKED, "system": {"name": "remote_tracking", "streaming": TRACKING}})
+    session = HostedSession(tmp_path, asked)
+    session.upload(upload(1))
+    session.work()
+    (one,) = decode_results(session.results(0), FPS)
+    assert (one.kind, one.captured_s, session.status()["version"]) == ("labels", 0.75, 0)
+    assert session.history()[0]["row"] == {}
 
 
 def test_results_are_dropped_in_order(session, monkeypatch):
