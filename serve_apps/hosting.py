@@ -329,7 +329,7 @@ class HostedSession:
             self.progress = pickle.loads((self.folder / NODES).read_bytes())
             self._session.nodes.update(self.progress.nodes)
             self.app.server_state, self.app.has_learner = self.progress.server_state, self.progress.has_learner
-            self.app.trains, self._taken = self.progress.trains, self.progress.used
+            self.app.trains = self.progress.trains
         for file in self._upload_files():
             message = decode_samples(file.read_bytes(), self.app.facts.fps)
             self._clock = (message.sent_s, time.monotonic())

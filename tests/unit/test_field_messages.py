@@ -54,6 +54,14 @@ def test_no_mutation_of_an_upload_escapes_as_another_error():
         assert list(read.sampling.times_s) == sorted(set(read.sampling.times_s))
 
 
+def test_a_frame_twice_is_refused():
+    body = sample((3, 4, 9)).encode(4.0)
+    listed = np.array([1, 5], dtype="<u2").tobytes()
+    assert body.count(listed) == 1
+    with pytest.raises(WireError):
+        decode_samples(body.replace(listed, np.array([0, 6], dtype="<u2").tobytes()), 4.0)
+
+
 def test_results_read_back_one_after_another():
     plan = dump_state(Rates(0.5, 12.0, True, (0.5, 0.25)))
     sent = [ResultMessage(1, "update", plan, b"delta"), ResultMessage(2, "labels", b"null", b"labels", 1.25)]
@@ -91,3 +99,12 @@ def test_a_state_of_another_member_is_refused():
 def test_a_request_over_the_network_names_no_file(asked):
     with pytest.raises(RequestError):
         experiment_of(read_asked(asked))
+
+
+def test_a_member_in_a_file_is_not_loaded(tmp_path):
+    code, mark = tmp_path / "code.py", tmp_path / "loaded"
+    code.write_text(f"open({str(mark)!r}, 'w')")
+    system = {"name": "mine", "streaming": {"name": f"{code}:Mine"}}
+    with pytest.raises(RequestError):
+        experiment_of(read_asked({"workload": WORKLOAD, "system": system}))
+    assert not mark.exists()

@@ -60,6 +60,8 @@ def test_every_route_asks_for_a_token(server, session):
             status, data, _ = raw(server, method, here, token)
             assert status == (200 if path in OPEN else 401), (method, path, token)
             assert TOKEN.encode() not in data
+    assert raw(server, "GET", "/nothing")[0] == 401
+    assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
     assert session["id"] in server.hub.sessions  # no DELETE got through
 
 
