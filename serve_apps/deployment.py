@@ -37,7 +37,9 @@ class ServerArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     folder: str
-    token: str = Field(default_factory=lambda: os.environ.get(TOKEN_VARIABLE, ""), min_length=MIN_TOKEN)
+    token: str = Field(
+        default_factory=lambda: os.environ.get(TOKEN_VARIABLE, ""), min_length=MIN_TOKEN, validate_default=True
+    )
     sessions: int = Field(64, ge=1)
 
 
