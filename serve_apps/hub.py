@@ -54,7 +54,7 @@ class Hub:
         self.opening = 0
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it
         self._reopen()
         self._worker = threading.Thread(target=self._work, name="rounds", daemon=True)
         self._worker.start()

@@ -99,13 +99,18 @@ def test_a_killed_device_and_a_killed_replica_go_on(served, tmp_path):
     (replica,) = (one for one in psutil.Process(server.pid).children(recursive=True) if is_replica(one))
     os.kill(replica.pid, signal.SIGKILL)
     second = driftlab("device", "--resume", tmp_path / "field", stdout=subprocess.PIPE)
-    after = waited(lambda: one if (one := sessions(client).get(name, before))["version"] > before["version"] else None)
-    assert after["uploads"] > before["uploads"]
+    after = waited(lambda: later_than(before, sessions(client).get(name)))
     told, _ = second.communicate(timeout=START_S)
     assert second.returncode == 0, told
     versions = open_run(tmp_path / "field").frame("frames")["version"]
     assert versions.is_monotonic_increasing
     assert versions.max() >= after["version"]
+
+
+def later_than(before, after):
+    """Return a session's state once it has taken and used another upload."""
+    going_on = after is not None and all(after[name] > before[name] for name in ("uploads", "version"))
+    return after if going_on else None
 
 
 def is_replica(process):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN
@@ -99,6 +101,19 @@ def test_a_resync_brings_every_weight(session):
     first, second = decode_results(session.results(0), FPS)
     assert len(second.payload) > 3 * len(first.payload)
     assert session.status()["version"] == 2
+
+
+def test_no_mutated_upload_breaks_a_session(session):
+    body, rng = upload(1), rng_for(0, "mutations")
+    for _ in range(300):
+        data = bytearray(body)
+        for place in rng.integers(len(data), size=2):
+            data[place] = rng.integers(256)
+        with contextlib.suppress(WireError, Busy):
+            session.upload(bytes(data))
+        if session.has_work:
+            session.work()
+    assert session.fault == ""
 
 
 def test_labels_come_back_where_the_device_tracks(tmp_path):
