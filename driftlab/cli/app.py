@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from driftlab import __version__
-from driftlab.cli import catalogue, doctor, results, run, tune
+from driftlab.cli import catalogue, doctor, field, results, run, tune
 from driftlab.cli.output import remark, say
 from driftlab.errors import DriftlabError, RequestError
 
@@ -39,7 +39,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback()(_common)
-    for group in (doctor, catalogue, run, tune, results):
+    for group in (doctor, catalogue, run, tune, field, results):
         group.register(app)
     return app
 

@@ -62,11 +62,22 @@ def claims(
         print_table(("not testable here", "why"), untestable(verdicts).items())
 
 
-def diff(first: Folder, second: Folder, as_json: Json = False) -> None:
-    """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where."""
-    from driftlab.platform.results.tables.diff import differences
+def diff(
+    first: Folder,
+    second: Folder,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Compare scores and traffic up to this share.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where.
 
-    found = differences(first, second)
+    With --tolerance, compare the figures of each cell, as of a lab run and a device's measured one.
+    """
+    from driftlab.platform.results.tables.diff import departures, differences
+
+    found = differences(first, second) if tolerance is None else departures(first, second, tolerance)
     if as_json:
         print_json({"identical": not found, "differences": found})
     elif found:
@@ -75,7 +86,7 @@ def diff(first: Folder, second: Folder, as_json: Json = False) -> None:
         if len(found) > SHOWN:
             say(f"and {len(found) - SHOWN} more")
     else:
-        say("No difference.")
+        say("No difference." if tolerance is None else f"No figure differs by more than {tolerance:.1%}.")
     raise typer.Exit(1 if found else 0)
 
 

@@ -74,7 +74,7 @@ class Loop:
                     self.clock.step()
             else:
                 self.clock.run()
-                self._close()
+                self.close()
             self.advanced((stop_s - now_s) * len(self.devices))
             now_s = stop_s
             yield CellProgress(now_s, {app.name: app.account for app in self._apps})
@@ -120,7 +120,7 @@ class Loop:
         run.local = streaming.place == "device"
         return run
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Write a row per device and the cell's own row."""
         live = self.parts.context.live
         self.teaching.close()

@@ -44,7 +44,7 @@ class Watching:
                 self._look(app, view, what, stop_s)
                 app.view = None
         device.close(parts.clock.now)
-        self._write(device)
+        self.write_shares(device)
         yield from self._take(self.looking.pop(device.spec.name, []))
 
     def visitors(self, device: DeviceRun) -> Process:
@@ -59,7 +59,7 @@ class Watching:
 
     def follow(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, and apply the current ones."""
-        self._write(device)
+        self.write_shares(device)
         if not self.parts.context.live or self.parts.clock.now >= device.until_s:
             return
         running = {one.demand.app: one for one in device.allocations if accelerator_share(one.grant.answer)}
@@ -122,7 +122,7 @@ class Watching:
             self.parts.ledger.take(reply.rows)
             app.account.watched(seen)
 
-    def _write(self, device: DeviceRun) -> None:
+    def write_shares(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, whose lengths are known now."""
         for one, length_s in device.closed:
             row = share_row(one, length_s)

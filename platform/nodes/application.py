@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
 from driftlab.errors import RequestError, WireError
@@ -55,6 +56,7 @@ class Application:
         self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
         self._noticing = Noticing(self._task) if spec.notices else None
         self._tracker = Tracker(self._task, chained=spec.chained)
+        self._work_s = 0.0  # of the newest answer, alone on the machine
         self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
         self._following: Following | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
@@ -88,6 +90,8 @@ class Application:
         except WireError as error:
             return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
         now = State(changed.vector, changed.buffers)
+        if newest.since_s >= arrive_s:  # no frame will be answered with it
+            self._versions.pop()
         self._versions.append(Version(changed.version, arrive_s, now))
         if kept is not None:
             network = self._scaling.select(family, self._budget)
@@ -129,6 +133,23 @@ class Application:
         self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
         unknown = self._task.count_unlisted(unpacked[None], spec.classes)
         return Reply(Receipt(self._versions[-1].number, accepted=True, unknown=unknown))
+
+    def answer(self, images: npt.NDArray[np.uint8]) -> Reply:
+        """Predict images outside the stream with the newest version, which the receipt names."""
+        newest = self._versions[-1]
+        self._use(newest)
+        answers = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
+        return Reply(Receipt(newest.number, accepted=True), payload=answers)
+
+    @property
+    def version(self) -> int:
+        """Return the number of the newest version."""
+        return self._versions[-1].number
+
+    @property
+    def work_s(self) -> float:
+        """Return the time of the newest answer alone on the device's machine, as its profile says."""
+        return self._work_s
 
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Reply
+from driftlab.platform.core.records import Reply, Weights
 from driftlab.platform.scaling.base import Profile
 from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
 
@@ -26,14 +26,7 @@ class Builder:
 
     def build(self, recipe: FamilyRecipe, limit_s: float = 600.0) -> Reply:
         """Build a family within a limit of time, and return its stored form."""
-        from driftlab.platform.networks.predict import digest
-        from driftlab.platform.networks.zoo import build
-
-        network, scaling = recipe.network, limited(recipe.scaling, limit_s)
-        size = (network.height, network.width)
-        arrays = obtain_family(recipe, BUILD_CALLS * limit_s)
-        family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
-        return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
+        return built_from(recipe, obtain_family(recipe, BUILD_CALLS * limit_s), limit_s)
 
     def pack(self, recipe: PackRecipe) -> Reply:
         """Return an adaptation member's summary of a family's training data."""
@@ -41,3 +34,14 @@ class Builder:
 
         pack = obtain_pack(recipe)
         return Reply(digest(pack), payload=pack)
+
+
+def built_from(recipe: FamilyRecipe, arrays: Weights, limit_s: float = 600.0) -> Reply:
+    """Describe a family by its stored form."""
+    from driftlab.platform.networks.predict import digest
+    from driftlab.platform.networks.zoo import build
+
+    network, scaling = recipe.network, limited(recipe.scaling, limit_s)
+    size = (network.height, network.width)
+    family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
+    return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)

@@ -26,6 +26,7 @@ PACKAGES = (  # of the platform: each imports from lines above its own, and from
     ("results",),
     ("request",),
     ("grid",),
+    ("field",),
     ("tuning",),
 )
 RESULTS = (("tables",), ("analysis",), ("claims", "figures"), ("report",))  # likewise, and neighbours stay apart

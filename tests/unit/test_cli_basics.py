@@ -35,7 +35,7 @@ def test_version():
 def test_help_names_every_command():
     output = call("--help").output
     assert call("-h").output == output
-    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export"):
+    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export", "serve", "device"):
         assert f"\n  {command} " in output
 
 

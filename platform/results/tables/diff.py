@@ -21,6 +21,8 @@ IRRELEVANT = frozenset(
     {"backend", "workers", "address", "clock", "out", "resume", "rack", "racks", "packing", "faults"}
 )
 
+FIGURES = ("duration_s", "frames", "score", "score_frame", "uplink_kbps", "downlink_kbps", "updates")  # of `departures`
+
 
 def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row.
@@ -44,6 +46,29 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
             ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
             lines += [f"table '{name}', cell '{cell}', {line}" for line in _of_tables(ours, theirs)]
     return lines
+
+
+def departures(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
+    """Say which figures of two runs differ by more than a share of the larger one, as of a lab run and a measured one.
+
+    Cells are matched by system, workload and seed: what their devices and links were may differ.
+    """
+    left, right = (_figures(run if isinstance(run, Run) else open_run(run)) for run in (a, b))
+    lines = [f"{' '.join(map(str, cell))}: only in one of the runs" for cell in sorted(left.keys() ^ right.keys())]
+    for cell in sorted(left.keys() & right.keys()):
+        for name in FIGURES:
+            ours, theirs = left[cell][name], right[cell][name]
+            if (ours is None) != (theirs is None):
+                lines.append(f"{' '.join(map(str, cell))}, {name}: {_shown(ours)} vs {_shown(theirs)}")
+            elif ours is not None and abs(ours - theirs) > tolerance * max(abs(ours), abs(theirs)):
+                share = abs(ours - theirs) / max(abs(ours), abs(theirs))
+                lines.append(f"{' '.join(map(str, cell))}, {name}: {ours:.6g} vs {theirs:.6g} ({share:.1%})")
+    return lines
+
+
+def _figures(run: Run) -> dict[tuple[str, str, int], dict[str, Any]]:
+    rows = run.table("runs").select(["system", "workload", "seed", *FIGURES]).to_pylist()
+    return {(row["system"], row["workload"], row["seed"]): row for row in rows}
 
 
 def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,160 @@
+"""`driftlab serve` and `driftlab device`: the same methods in wall time, with HTTP between device and server."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from driftlab.cli.output import print_json, remark, say
+from driftlab.errors import RequestError
+
+if TYPE_CHECKING:
+    from driftlab.platform.field.agent import Agent, DeviceReport
+
+TOKEN_VARIABLE = "DRIFTLAB_TOKEN"
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine's loopback interface.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help=f"The server's token.  [default: ${TOKEN_VARIABLE}]", envvar=TOKEN_VARIABLE, show_default=False),
+]
+Server = Annotated[str | None, typer.Option(metavar="URL", help="Address of the server.", show_default=False)]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/field-TIME]")]
+Resume = Annotated[Path | None, typer.Option(help="Continue the device of this folder.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+EXAMPLES = """\b
+Examples:
+  driftlab serve                                                     prints its address and its token
+  driftlab device --server http://127.0.0.1:8700 --token T --workload streets/walking_paris --seconds 120
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="Serve learning and answers to real devices.", epilog=EXAMPLES)(serve)
+    app.command(short_help="Be a device in real time, with a server.", epilog=EXAMPLES)(device)
+
+
+def serve(
+    port: Port = 8700,
+    token: Token = None,
+    folder: Annotated[Path, typer.Option(help="Where sessions are kept; a server goes on with them.")] = Path("served"),
+    sessions: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many at a time.")] = 64,
+    address: Annotated[str | None, typer.Option(help="Serve on this Ray cluster: HOST:PORT or auto.")] = None,
+) -> None:
+    """Serve learning, updates and answers over HTTP on Ray Serve, until it is interrupted.
+
+    Every route but /healthz needs the token. It is made at the start and printed once, or given.
+    """
+    from driftlab.serve_apps.deployment import MIN_TOKEN, ServerAddress, ServerArgs, serving
+
+    if token is not None and len(token) < MIN_TOKEN:
+        raise RequestError(f"The token has {len(token)} characters; give at least {MIN_TOKEN}, or none to make one.")
+    secret = token or secrets.token_urlsafe(24)
+    where = ServerAddress("127.0.0.1", port)
+    args = ServerArgs(folder=str(folder.absolute()), token=secret, sessions=sessions)
+    with serving(args, where, address):
+        say(f"server  {where.url}")
+        if token is None:
+            say(f"token   {secret}")
+        say("A browser asks for the token as a password; the name does not matter.")
+        threading.Event().wait()
+
+
+def device(
+    server: Server = None,
+    token: Token = None,
+    workload: Annotated[str, typer.Option(help="A built-in stream.")] = "streets/walking_paris",
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the stream.")] = 120.0,
+    system: Annotated[str, typer.Option(help="A system by name.")] = "ams",
+    network: Annotated[str, typer.Option(help="The network on the device.")] = "tiny",
+    fps: Annotated[float, typer.Option(min=0.1, max=240, help="Frames per second of the camera.")] = 4.0,
+    size: Annotated[str, typer.Option(metavar="HEIGHTxWIDTH", help="Size of the network's input.")] = "64x96",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
+    pretrain_steps: Annotated[int | None, typer.Option(min=0, help="Steps before the session, on the server.")] = None,
+    out: Out = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> None:
+    """Play a stream in real time, answer every frame for which there is time, and learn from a server.
+
+    The device answers on while the server is away. It writes the same tables as `driftlab run`, with measured times.
+    """
+    from driftlab.platform.field.agent import Agent, join, read_ticket
+
+    if resume is not None:
+        ticket = read_ticket(resume)
+        _finish(Agent(ticket), resume, as_json)
+        return
+    if server is None or token is None:
+        raise RequestError(f"Name the server with --server URL and its token with --token or ${TOKEN_VARIABLE}.")
+    height, width = _size(size)
+    student = {"network": network} | ({} if pretrain_steps is None else {"pretrain_steps": pretrain_steps})
+    stream = {"name": workload, "duration_s": seconds, "fps": fps, "height": height, "width": width}
+    remark("Opening a session; the server trains a network that it does not know yet, for a minute or more.")
+    ticket = join(server, token, _asked({"system": system, "workload": stream, "student": student, "seed": seed}))
+    _start(Agent(ticket), out, as_json)
+
+
+def _asked(document: dict[str, Any]) -> Any:
+    from driftlab.platform.field.request import read_asked
+
+    return read_asked(document)
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise RequestError(f"--size '{text}' is no size; give HEIGHTxWIDTH in pixels, such as 64x96.")
+    return int(height), int(width)
+
+
+def _start(agent: Agent, out: Path | None, as_json: bool) -> None:
+    from driftlab.platform.grid.run import create_run
+
+    with create_run(agent.cell.experiment, out) as directory:
+        _play(agent, directory, as_json)
+
+
+def _finish(agent: Agent, directory: Path, as_json: bool) -> None:
+    from driftlab.platform.grid import paths
+
+    with paths.locked(directory):
+        _play(agent, directory, as_json)
+
+
+def _play(agent: Agent, directory: Path, as_json: bool) -> None:
+    """Run the device, and write its tables; one that is stopped can go on."""
+    from driftlab.platform.field.tables import write_run
+
+    agent.begin(directory)
+    try:
+        agent.run(_tell)
+    except BaseException:
+        remark(f"To go on: driftlab device --resume {directory}")
+        raise
+    write_run(agent, directory)
+    last = agent.report()
+    if as_json:
+        print_json({**vars(last), "directory": directory})
+    else:
+        say(_line(last))
+        say(f"run     {directory}")
+        say(f"report  driftlab report {directory}")
+
+
+def _tell(report: DeviceReport) -> None:
+    remark(_line(report))
+
+
+def _line(report: DeviceReport) -> str:
+    score = "-" if report.score is None else f"{report.score:.3f}"
+    latency = "-" if report.latency_ms is None else f"{report.latency_ms:.0f}"
+    line = (
+        f"{report.time_s:6.1f} s  {report.fps:4.1f} fps  {latency:>4} ms  up {report.up_kbps:6.1f}  "
+        f"down {report.down_kbps:6.1f} kbit/s  version {report.version:3d}  mIoU {score}"
+    )
+    return f"{line}  server away: {report.away[:60]}" if report.away else line

@@ -1,0 +1,276 @@
+"""A device in wall time: it answers its stream frame by frame, and learns from a server when there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError
+from driftlab.platform.backend.inline import InlineSession
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.records import Receipt
+from driftlab.platform.field.client import BUILD_S, Client
+from driftlab.platform.field.messages import ResultMessage, load_state
+from driftlab.platform.field.opening import FieldCell, load_weights, open_on_device
+from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.platform.field.sending import Receiver, Sender, Traffic
+from driftlab.platform.field.tables import write_update_rows
+from driftlab.platform.loop.placing import place_app
+from driftlab.platform.loop.rows import transfer_row
+from driftlab.platform.world.link import Transfer
+
+STATE = "field.json"  # beside the tables: how a killed device finds its session again
+RECENT_S = 10.0  # over which rates and latency are told
+LEAVE_S = 5.0  # for the network threads to end
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A session on a server, as the device keeps it on disk."""
+
+    server: str
+    id: str
+    token: str
+    asked: dict[str, Any]
+    began: float = 0.0  # wall clock at the stream's start; 0: not yet
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """The state of a device, for a person."""
+
+    time_s: float
+    fps: float
+    latency_ms: float | None
+    up_kbps: float
+    down_kbps: float
+    version: int
+    score: float | None
+    away: str
+
+
+def join(server: str, token: str, asked: SessionAsked) -> Ticket:
+    """Create a session on a server, which may have to train its network first."""
+    client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
+    document = asked.model_dump(mode="json", exclude_none=True)
+    try:
+        reply = client.ask_json("POST", "/sessions", document)
+    finally:
+        client.close()
+    return Ticket(client.url, str(reply["id"]), str(reply["token"]), document)
+
+
+def keep_ticket(ticket: Ticket, folder: Path) -> None:
+    """Write a ticket so that only its owner can read it."""
+    file = folder / STATE
+    write_atomically(file, json.dumps(asdict(ticket)))
+    file.chmod(0o600)
+
+
+def read_ticket(folder: Path) -> Ticket:
+    """Read the ticket of a device that was stopped."""
+    try:
+        return Ticket(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RequestError(f"'{folder}' holds no device to continue: {error}") from error
+
+
+@dataclass
+class Agent:
+    """Runs one session's device until its stream ends."""
+
+    ticket: Ticket
+    cell: FieldCell = field(init=False)
+    traffic: Traffic = field(init=False)
+    version: int = 0
+    answered: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last answers
+    threads: list[threading.Thread] = field(default_factory=list)
+    outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
+
+    def __post_init__(self) -> None:
+        """Fetch the network, and place the lab's device and application in this process."""
+        client = Client(self.ticket.server, self.ticket.token)
+        path = f"/sessions/{self.ticket.id}"
+        weights = load_weights(client.ask("GET", f"{path}/weights"))
+        status = client.ask_json("GET", path)
+        self.cell = open_on_device(read_asked(self.ticket.asked), InlineSession(), weights)
+        self.traffic = Traffic(self.cell, client, path, self.now, number=int(status["uploads"]))
+        self.cell.device.follow = lambda device: None  # the agent itself follows the stream
+        place_app(self.cell.loop.parts, self.cell.app)
+        self._zero = 0.0  # of the monotonic clock, at the stream's start
+        self.fresh = not self.ticket.began
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Open the camera and run the network once: the first time takes seconds."""
+        app, session = self.cell.app, self.cell.loop.parts.session
+        frames = session.call(app.node("device"), "capture", 0.0, 0.5 / app.facts.fps).reply.payload  # type: ignore[attr-defined]
+        session.call(app.node("application"), "answer", frames.images)
+
+    def begin(self, folder: Path) -> None:
+        """Start the stream, or go on with it where it is by now; the folder keeps the ticket."""
+        if not self.ticket.began:
+            self.ticket = replace(self.ticket, began=time.time())
+        self._zero = time.monotonic() - (time.time() - self.ticket.began)
+        keep_ticket(self.ticket, folder)
+
+    def now(self) -> float:
+        """Return the seconds since the stream began."""
+        return time.monotonic() - self._zero
+
+    def run(self, tell: Callable[[DeviceReport], None] = lambda report: None, every_s: float = 5.0) -> None:
+        """Answer the stream in real time until its end; then stop the network threads and close the accounts."""
+        duration_s = self.cell.app.facts.duration_s
+        self.cell.device.begin_window(0.0, duration_s)
+        self.threads = [
+            threading.Thread(target=part.run, name=f"field-{type(part).__name__.lower()}", daemon=True)
+            for part in (Sender(self.traffic), Receiver(self.traffic))
+        ]
+        for thread in self.threads:
+            thread.start()
+        try:
+            self._answer(tell, every_s)
+        finally:
+            self.traffic.stop.set()
+            self.apply_results()
+        self._close()
+
+    # Answering ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, tell: Callable[[DeviceReport], None], every_s: float) -> None:
+        """Answer every frame that is shown while the network is free; the others keep the previous answer."""
+        fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
+        shown = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # the first without a row, the next to answer
+        course, told_s = ((0.0, 1.0),), self.now()
+        while chosen / fps < duration_s:
+            self._wait_for(chosen / fps)
+            self.apply_results()
+            self._watch(shown, chosen / fps, course)
+            latency_s = self.now() - chosen / fps
+            self._remember(chosen / fps, latency_s)
+            course = ((chosen / fps, self._share(latency_s)),)
+            shown = chosen + 1
+            chosen = max(shown, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
+            if self.now() - told_s >= every_s:
+                told_s = self.now()
+                tell(self.report())
+        self._wait_for(duration_s)
+        self.apply_results()
+        self._watch(shown, duration_s, course)  # the rest is shown while the last answer is not ready
+
+    def _watch(self, shown: int, until_s: float, course: tuple[tuple[float, float], ...]) -> None:
+        """Answer the frame of a time, and write the rows of those before it.
+
+        The application derives the times of answers from the machine's shares, as in the lab: the share since the
+        previous answer is the one that makes that answer take as long as it took here.
+        """
+        app, session = self.cell.app, self.cell.loop.parts.session
+        fps = app.facts.fps
+        with self.traffic.turn:
+            capturing = session.call(app.node("device"), "capture", shown / fps, until_s + 0.5 / fps)
+            watching = session.call(app.node("application"), "watch", capturing, None, until_s, course)
+        reply = session.result(watching)
+        self.cell.loop.ledger.take(reply.rows)
+        app.account.watched(reply.facts)
+
+    def _remember(self, time_s: float, latency_s: float) -> None:
+        """Keep the latencies of the last seconds for the report."""
+        self.answered.append((time_s, latency_s))
+        while self.answered[0][0] < time_s - RECENT_S:
+            self.answered.popleft()
+
+    def _share(self, latency_s: float) -> float:
+        """Return the share of the modelled machine that makes the newest answer take the measured time."""
+        work_s: float = self._node.work_s
+        return work_s / latency_s if work_s and latency_s > 0 else 1.0
+
+    @property
+    def _node(self) -> Any:
+        session = self.cell.loop.parts.session
+        assert isinstance(session, InlineSession)
+        return session.nodes[self.cell.app.node("application")]
+
+    def _wait_for(self, time_s: float) -> None:
+        """Sleep until a time, and apply what arrives meanwhile: between two frames."""
+        while (left_s := time_s - self.now()) > 0:
+            time.sleep(min(left_s, 0.05))
+            self.apply_results()
+
+    # Results --------------------------------------------------------------------------------------------------------
+
+    def apply_results(self) -> None:
+        """Apply what the network threads have brought."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.traffic.inbox.get_nowait()()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(*self.traffic.results.get_nowait())
+
+    def _take(self, result: ResultMessage, transfer: Transfer) -> None:
+        """Hand a result to the application; its plan is in force once the result was accepted."""
+        app, parts = self.cell.app, self.cell.loop.parts
+        now_s, node, receipt = self.now(), app.node("application"), Receipt(self.version, accepted=True)
+        verb, *captured = ("track", result.captured_s) if result.kind == "labels" else ("apply",)
+        if result.kind != "plan":
+            with self.traffic.turn:
+                taking = parts.session.call(node, verb, result.payload, *captured, now_s)
+            receipt = parts.session.result(taking).facts
+        self._record(result, transfer, receipt, now_s)
+        if receipt.accepted:
+            self.version = receipt.version
+            app.device_state = load_state(parts.streaming.start(app.facts), result.plan)
+        elif result.kind == "update":
+            self.traffic.resync.set()
+
+    def _record(self, result: ResultMessage, transfer: Transfer, receipt: Receipt, now_s: float) -> None:
+        """Write the row of a message from the server."""
+        app = self.cell.app
+        message = app.message("down", result.kind)
+        app.messages["down"] += 1
+        message.sequence, message.transfer, message.arrive_s = app.messages["down"], transfer, now_s
+        message.refused = receipt.reason
+        columns = {} if receipt.unknown is None else {"unknown": receipt.unknown}
+        self.cell.loop.ledger.row("transfers", **transfer_row(message), **columns)
+        payload = Transfer(**{**vars(transfer), "wire_bytes": transfer.bytes})
+        app.account.sent("down", payload)
+        if result.kind == "update":
+            app.account.updates += receipt.accepted
+            self.outcomes[result.number] = (now_s, receipt)
+
+    # End ------------------------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        device, loop = self.cell.device, self.cell.loop
+        for thread in self.threads:
+            thread.join(LEAVE_S)
+        self.apply_results()
+        write_update_rows(self.traffic, self.outcomes)
+        device.close(self.cell.app.facts.duration_s)
+        loop.watching.write_shares(device)
+        loop.close()
+
+    def report(self) -> DeviceReport:
+        """Say how the device does."""
+        now_s, account = self.now(), self.cell.app.account
+        latencies = sorted(latency_s for _, latency_s in self.answered)
+        span_s = min(RECENT_S, max(now_s, 1e-9))
+        return DeviceReport(
+            time_s=now_s,
+            fps=len(latencies) / span_s,
+            latency_ms=latencies[len(latencies) // 2] * 1e3 if latencies else None,
+            up_kbps=account.up_bytes * 8e-3 / max(now_s, 1e-9),
+            down_kbps=account.down_bytes * 8e-3 / max(now_s, 1e-9),
+            version=self.version,
+            score=account.score,
+            away=self.traffic.failed or self.traffic.away,
+        )

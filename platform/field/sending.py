@@ -1,0 +1,191 @@
+"""The two network threads of a device: one sends samples as planned, one waits for what comes back."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from driftlab.errors import DriftlabError
+from driftlab.platform.backend.base import NodeId
+from driftlab.platform.core.records import Noticed, Uploaded
+from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
+from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
+from driftlab.platform.field.opening import FieldCell
+from driftlab.platform.loop.rows import sample_columns, transfer_row
+from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
+from driftlab.platform.world.link import Transfer
+
+log = logging.getLogger(__name__)
+CAMERA = NodeId("device", "sampling")  # the sending thread's view of the stream
+LATE_S = 1.0  # from which on a plan begins now
+HOLD_S = 20.0  # for which the server holds a request for results
+
+
+@dataclass
+class Traffic:
+    """What the threads of a device share."""
+
+    cell: FieldCell
+    client: Client  # with the session's token
+    path: str  # of the session on the server
+    now: Callable[[], float]  # seconds since the stream began
+    stop: threading.Event = field(default_factory=threading.Event)
+    turn: threading.Lock = field(default_factory=threading.Lock)  # of the application node
+    inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the answering thread
+    results: queue.SimpleQueue[tuple[ResultMessage, Transfer]] = field(default_factory=queue.SimpleQueue)
+    resync: threading.Event = field(default_factory=threading.Event)
+    number: int = 0  # of the newest upload
+    after: int = 0  # number of the newest result
+    away: str = ""  # why the server does not answer
+    failed: str = ""  # why the session cannot go on
+
+    def persist(self, ask: Callable[[], bytes]) -> tuple[bytes, int] | None:
+        """Repeat a request until the server answers; return the reply and the number of tries, None at the end."""
+        waiting = Backoff()
+        while not self.stop.is_set():
+            try:
+                reply = ask()
+            except ServerAway as error:
+                self.away = str(error)
+                self.stop.wait(waiting.next_s(error))
+                continue
+            self.away = ""
+            return reply, waiting.tries
+        return None
+
+    def wait_until(self, time_s: float) -> None:
+        self.stop.wait(max(0.0, time_s - self.now()))
+
+    def fail(self, error: DriftlabError) -> None:
+        """End both threads; the device answers on."""
+        self.failed = str(error)
+        log.warning("the session cannot go on: %s", error)
+
+
+class Sender:
+    """Samples and sends as planned by the streaming member."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic, self.client = traffic, traffic.client.another()
+        self.parts, self.app = traffic.cell.loop.parts, traffic.cell.app
+        self.parts.session.place(CAMERA, self.app.wish.stream)
+
+    def run(self) -> None:
+        """Send until the stream ends."""
+        due_s = self.traffic.now()
+        try:
+            while not self.traffic.stop.is_set() and (sampling := self._plan(due_s)) is not None:
+                self.traffic.wait_until(sampling.send_s)
+                if sampling.times_s and not self.traffic.stop.is_set():
+                    self._send(sampling)
+                due_s = sampling.send_s if sampling.next_s is None else sampling.next_s
+                self.traffic.wait_until(due_s)
+        except DriftlabError as error:
+            self.traffic.fail(error)
+        finally:
+            self.client.close()
+
+    def _plan(self, due_s: float) -> Sampling | None:
+        """Plan from where the last plan ended, or from now if that is long ago."""
+        now_s = due_s if self.traffic.now() - due_s < LATE_S else self.traffic.now()
+        if now_s >= self.app.facts.duration_s:
+            return None
+        planned = self.parts.streaming.plan_uplink(self.app.device_state, self.app.facts, now_s, self._seen())
+        return None if planned is None or planned.send_s >= self.app.facts.duration_s else planned
+
+    def _seen(self) -> Seen:
+        """Return the device's observations, where the streaming member uses them."""
+        if not self.parts.streaming.notices:
+            return Seen()
+        with self.traffic.turn:
+            noticing = self.parts.session.call(self.app.node("application"), "notice")
+        noticed: Noticed = self.parts.session.result(noticing).facts
+        return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
+
+    def _send(self, sampling: Sampling) -> None:
+        session, traffic = self.parts.session, self.traffic
+        packing = session.call(CAMERA, "upload", sampling)
+        sent: Uploaded = session.result(packing).facts
+        payload: bytes = packing.reply.payload  # type: ignore[attr-defined]
+        traffic.number += 1
+        queued_s = traffic.now()
+        message = SampleMessage(traffic.number, queued_s, sampling, payload)
+
+        def post() -> bytes:
+            fresh = replace(message, sent_s=traffic.now())  # the server reads the device's clock from it
+            return self.client.ask("POST", f"{traffic.path}/uploads", fresh.encode(self.app.facts.fps))
+
+        done = traffic.persist(post)
+        framed = len(message.encode(self.app.facts.fps))
+        traffic.inbox.put(lambda: self._write(sampling, sent, framed, queued_s, done))
+
+    def _write(
+        self, sampling: Sampling, sent: Uploaded, framed: int, queued_s: float, done: tuple[bytes, int] | None
+    ) -> None:
+        """Write the row of an upload; one that was never acknowledged did not arrive."""
+        now_s = self.traffic.now() if done else float("nan")
+        transfer = Transfer(queued_s, queued_s, now_s, now_s, sent.bytes, framed, done[1] if done else 0)
+        message = self.app.message("up", "samples")
+        self.app.messages["up"] += 1
+        message.sequence, message.transfer = self.app.messages["up"], transfer
+        message.refused = "" if done else "the server did not answer before the session ended"
+        self.app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
+        columns = sample_columns(sent, sampling)
+        self.parts.ledger.row("transfers", **transfer_row(message), **columns)
+
+
+class Receiver:
+    """Waits for results, from the newest that the device has on."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic, self.client = traffic, traffic.client.another()
+
+    def run(self) -> None:
+        traffic = self.traffic
+        try:
+            while not traffic.stop.is_set():
+                if traffic.resync.is_set():
+                    self._resync()
+                self.receive()
+        except DriftlabError as error:
+            traffic.fail(error)
+        finally:
+            self.client.close()
+
+    def receive(self) -> None:
+        """Take the results after the newest; wait for the next one."""
+        traffic = self.traffic
+        asked_s = traffic.now()
+        hold_s = min(HOLD_S, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
+        path = f"{traffic.path}/updates?after={traffic.after}&hold_s={hold_s:.3f}"
+        try:
+            done = traffic.persist(lambda: self.client.ask("GET", path))
+        except SessionGone:  # the server dropped messages that this device lacks
+            traffic.resync.set()
+            return
+        now_s, fps = traffic.now(), traffic.cell.app.facts.fps
+        for result in decode_results(done[0], fps) if done else ():
+            traffic.after = result.number
+            size = len(result.payload) or len(result.plan)
+            transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode(fps)), 0)
+            traffic.results.put((result, transfer))
+
+    def _resync(self) -> None:
+        """Ask for every weight; the answer comes as the next update."""
+        traffic = self.traffic
+        done = traffic.persist(lambda: self.client.ask("POST", f"{traffic.path}/resync", b""))
+        if done is not None:
+            traffic.after = max(traffic.after, int(done[0]))
+            traffic.resync.clear()
+            traffic.inbox.put(self._write_request)
+
+    def _write_request(self) -> None:
+        app, now_s = self.traffic.cell.app, self.traffic.now()
+        message = app.message("up", "resync")
+        app.messages["up"] += 1
+        message.sequence = app.messages["up"]
+        message.transfer = Transfer(now_s, now_s, now_s, now_s, RESYNC_BYTES, RESYNC_BYTES, 0)
+        self.traffic.cell.loop.ledger.row("transfers", **transfer_row(message))

@@ -1,0 +1,57 @@
+"""The tables of a device in the field: the same as of a lab run, with times that were measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from driftlab.errors import DriftlabError
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.records import Receipt
+from driftlab.platform.field.sending import Traffic
+from driftlab.platform.grid import paths
+from driftlab.platform.grid.plan import origins_of
+from driftlab.platform.grid.run import provenance
+from driftlab.platform.results.tables.recorder import Recorder
+
+if TYPE_CHECKING:
+    from driftlab.platform.field.agent import Agent
+
+MEASURED = "wall clock of the device"
+LESSONS = "wall clock of the device; answers and lessons on the stream: computed from the hardware profile"
+
+
+def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Receipt]]) -> None:
+    """Write the server's training rounds, each with what became of it here; without a server there are none."""
+    try:
+        rounds = traffic.client.ask_json("GET", f"{traffic.path}/rounds")
+    except DriftlabError:
+        return
+    for one in rounds:
+        row, number = one["row"], int(one["number"])
+        if not row:  # labels, which have no row here in a lab run either
+            continue
+        if number in outcomes:
+            arrive_s, receipt = outcomes[number]
+            version = receipt.version if receipt.accepted else None
+            row |= {"version": version, "arrive_s": arrive_s, "accepted": receipt.accepted}
+            row["reason"] = receipt.reason or None
+        traffic.cell.loop.ledger.row("updates", **row)
+
+
+def write_run(agent: Agent, directory: Path) -> None:
+    """Write the tables, and say in run.json what was measured and what a profile says."""
+    socket = agent.traffic.client.counted
+    facts: dict[str, Any] = {
+        **provenance(),
+        "times": LESSONS if agent.cell.loop.parts.learns_on_stream else MEASURED,
+        "energy": f"computed from the profile '{agent.cell.device.spec.hardware.name}'",
+        "field": {"server": agent.ticket.server, "session": agent.ticket.id},
+        "socket_bytes": {"up": socket.up, "down": socket.down},
+    }
+    write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    cell = agent.cell.loop.parts.cell
+    origin = origins_of(agent.cell.experiment, [cell])[cell.id]
+    Recorder(str(directory)).write(cell.id, agent.cell.loop.ledger.rows, origin)

@@ -1,0 +1,136 @@
+"""All sessions of a server: opened, found by token, worked on in turn, dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RunError
+from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
+
+log = logging.getLogger(__name__)
+LOOK_S = 0.05  # between two looks for work
+
+
+class Full(RunError):
+    """The server holds as many sessions as it may."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server accepts."""
+
+    sessions: int = 64
+    body_bytes: int = 32 * 2**20
+    image_bytes: int = 4 * 2**20
+
+
+def digest_of(token: str) -> str:
+    """Hash a token: only the hash is kept on disk."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Hub:
+    """The sessions; one thread works on them in turn, so that each waits for one round of every other at most."""
+
+    def __init__(self, folder: Path, token: str, limits: Limits | None = None) -> None:
+        use_one_thread()
+        keep_freed_memory()
+        self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
+        self.sessions: dict[str, HostedSession] = {}
+        self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
+        self.opening = 0
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it
+        self._reopen()
+        self._worker = threading.Thread(target=self._work, name="rounds", daemon=True)
+        self._worker.start()
+
+    @property
+    def is_working(self) -> bool:
+        return self._worker.is_alive()
+
+    def is_owner(self, token: str) -> bool:
+        """Tell whether a token is the server's, in constant time."""
+        return secrets.compare_digest(digest_of(token), self.token_digest)
+
+    def session_of(self, token: str) -> str | None:
+        """Return the session that a token is for; comparing hashes tells nothing of the token."""
+        return self.tokens.get(digest_of(token))
+
+    def open(self, asked: SessionAsked) -> tuple[str, str]:
+        """Open a session, which may take as long as its network takes to train; return its id and its token."""
+        with self._lock:
+            full = len(self.sessions) + self.opening >= self.limits.sessions
+            over = next((name for name, one in self.sessions.items() if full and one.over), None)
+            if over is not None:
+                self.drop(over)
+            elif full:
+                raise Full(f"there are {self.limits.sessions} sessions already")
+            self.opening += 1
+        try:
+            name, token = secrets.token_hex(8), secrets.token_urlsafe(24)
+            self._builder.submit(self._open, name, token, asked).result()
+        finally:
+            with self._lock:
+                self.opening -= 1
+        return name, token
+
+    def drop(self, name: str) -> None:
+        """End a session and remove its files."""
+        session = self.sessions.pop(name)
+        session.ended = True
+        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
+        with session.idle():
+            shutil.rmtree(session.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Stop the work; what was acknowledged is on disk."""
+        self._stop.set()
+        self._worker.join()
+        self._builder.shutdown(cancel_futures=True)
+
+    def _open(self, name: str, token: str, asked: SessionAsked) -> None:
+        folder = self.folder / name
+        try:
+            session = HostedSession(folder, asked)
+            about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
+            write_atomically(folder / SESSION, json.dumps(about))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._add(name, about, session)
+
+    def _add(self, name: str, about: Any, session: HostedSession) -> None:
+        self.sessions[name] = session
+        self.tokens[about["token"]] = name
+
+    def _reopen(self) -> None:
+        """Open the sessions of the process before this one."""
+        for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
+            try:
+                about = read_session(folder)
+                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"])))
+            except Exception:  # of a folder that is damaged or of another version; the others go on
+                log.warning("session in %s cannot be opened again", folder, exc_info=True)
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            ready = [session for session in list(self.sessions.values()) if session.has_work]
+            for session in ready:
+                session.work()
+            if not ready:
+                self._stop.wait(LOOK_S)

@@ -1,0 +1,59 @@
+"""Images in requests and on the page."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from driftlab.datasets.sheet import PALETTE
+from driftlab.errors import RequestError
+from driftlab.serve_apps.hosting import NewestSample
+
+MOST_PIXELS = 16 * 2**20  # of an image in a request
+
+
+def decode_image(body: bytes, size: tuple[int, int]) -> np.ndarray[Any, Any]:
+    """Decode a PNG or JPEG image, and resize it to the network's input."""
+    data = np.frombuffer(body, dtype=np.uint8)
+    try:
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) and _pixels(body) <= MOST_PIXELS else None
+    except cv2.error:
+        image = None
+    if image is None:
+        raise RequestError(f"{len(body)} bytes are no PNG or JPEG image of at most {MOST_PIXELS} pixels")
+    height, width = size
+    if image.shape[:2] != size:
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return np.ascontiguousarray(image[..., ::-1]).astype(np.uint8)
+
+
+def _pixels(body: bytes) -> float:
+    """Read the size of an image from its head, before anything is decoded."""
+    try:
+        with Image.open(io.BytesIO(body), formats=("PNG", "JPEG")) as image:
+            return float(image.width * image.height)
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
+        return float("inf")
+
+
+def answer_document(task: str, answer: Any) -> dict[str, Any]:
+    """Write an answer for JSON: classes of pixels, boxes, or the class of the image."""
+    return {"task": task, "answer": np.asarray(answer).tolist()}
+
+
+def picture_of(shown: NewestSample, kind: str) -> bytes | None:
+    """Draw the newest sample, or labels in the colours of the report; None for tasks without label maps."""
+    image = {"frame": shown.frame, "answer": shown.answer, "truth": shown.truth}.get(kind)
+    if image is None:
+        return None
+    if kind != "frame":
+        labels = np.asarray(image)
+        if labels.ndim != 2 or labels.dtype != np.uint8:
+            return None
+        image = PALETTE[labels]
+    done, data = cv2.imencode(".png", np.ascontiguousarray(np.asarray(image)[..., ::-1]))
+    return data.tobytes() if done else None

@@ -1,0 +1,264 @@
+"""The HTTP surface: routes over a hub, each behind a token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from driftlab.errors import DriftlabError, RequestError, WireError
+from driftlab.platform.field.request import SessionAsked
+from driftlab.serve_apps.demo import DemoDevice
+from driftlab.serve_apps.hosting import Busy, HostedSession
+from driftlab.serve_apps.hub import Full, Hub
+from driftlab.serve_apps.pictures import answer_document, decode_image, picture_of
+
+PAGE = Path(__file__).parent / "page.html"
+MOST_HOLD_S = 30.0
+LOOK_S = 0.05  # between two looks for a result
+RETRY_AFTER = {"Retry-After": "2"}
+BINARY = "application/octet-stream"
+ASK_TOKEN = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # browsers then ask for it
+GUARDS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+Answerer = Callable[[HostedSession, np.ndarray[Any, Any]], Awaitable[tuple[int, Any]]]
+
+
+def token_of(request: Request) -> str:
+    """Read the token of a request: as a bearer's, or as the password that a browser asked for."""
+    scheme, _, rest = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+def hub_of(request: Request) -> Hub:
+    hub: Hub = request.app.state.hub()
+    return hub
+
+
+def owner(request: Request) -> Hub:
+    """Let the server's own token pass."""
+    hub = hub_of(request)
+    if not hub.is_owner(token_of(request)):
+        raise HTTPException(401, "give the server's token", ASK_TOKEN)
+    if request.headers.get("sec-fetch-site") == "cross-site" and request.method != "GET":
+        raise HTTPException(403, "another site's page may not do this")
+    return hub
+
+
+def session_of(request: Request, name: str) -> HostedSession:
+    """Let the session's token or the server's pass; for any other session's token this one does not exist."""
+    hub, token = hub_of(request), token_of(request)
+    own = hub.session_of(token)
+    if own is None:
+        owner(request)
+    session = hub.sessions.get(name)
+    if session is None or own not in (None, name):
+        raise HTTPException(404, "there is no such session")
+    return session
+
+
+Owner = Annotated[Hub, Depends(owner)]
+Session = Annotated[HostedSession, Depends(session_of)]
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """Read a body up to a limit; a longer one is not read to its end."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most_bytes:
+            raise HTTPException(413, f"the body may have {most_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def answer_here(session: HostedSession, image: np.ndarray[Any, Any]) -> tuple[int, Any]:
+    """Answer one image by itself."""
+    version, answers = await run_in_threadpool(session.answer, image[None])
+    return version, answers[0]
+
+
+# Routes ---------------------------------------------------------------------------------------------------------------
+
+
+async def healthz() -> dict[str, str]:
+    """Say that the server runs; the only route without a token."""
+    return {"status": "ok"}
+
+
+async def page(hub: Owner) -> HTMLResponse:
+    """Return the live page."""
+    return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+
+
+async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
+    """Return the description of all routes."""
+    described: dict[str, Any] = request.app.openapi()
+    return described
+
+
+async def list_sessions(hub: Owner) -> dict[str, Any]:
+    """List the sessions with their states."""
+    return {name: session.status() for name, session in list(hub.sessions.items())}
+
+
+async def open_session(hub: Owner, asked: SessionAsked) -> dict[str, str]:
+    """Open a session; its token is told here and never again. The network may have to be trained first."""
+    name, token = await run_in_threadpool(hub.open, asked)
+    return {"id": name, "token": token, "weights": f"/sessions/{name}/weights"}
+
+
+async def status(session: Session) -> dict[str, Any]:
+    """Return the state and the current plan of a session."""
+    return session.status()
+
+
+async def weights(session: Session) -> Response:
+    """Return the initial weights as safetensors."""
+    return Response(session.weights, media_type=BINARY)
+
+
+async def rounds(session: Session) -> list[dict[str, Any]]:
+    """List the training rounds, as in the table of updates."""
+    return session.history()
+
+
+async def upload(request: Request, session: Session) -> Response:
+    """Take one upload: the codec's bytes after a header with their frames."""
+    body = await read_body(request, hub_of(request).limits.body_bytes)
+    return Response(str(await run_in_threadpool(session.upload, body)), media_type="text/plain")
+
+
+async def updates(
+    session: Session,
+    after: Annotated[int, Query(ge=0)] = 0,
+    hold_s: Annotated[float, Query(ge=0, le=MOST_HOLD_S)] = 0.0,
+) -> Response:
+    """Return the results after a number; hold the request until there is one."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + hold_s
+    while (found := session.results(after)) == b"" and loop.time() < until_s and not session.ended:
+        await asyncio.sleep(LOOK_S)
+    if found is None:
+        raise HTTPException(410, "these results were dropped; ask for every weight")
+    return Response(found, media_type=BINARY)
+
+
+async def resync(session: Session) -> Response:
+    """Send every weight with the next result; return the number of the newest result until then."""
+    session.asked_all = True
+    return Response(str(session.progress.number), media_type="text/plain")
+
+
+async def answers(request: Request, session: Session) -> JSONResponse:
+    """Answer a PNG or JPEG image with one whole version of the network, which the reply names."""
+    body = await read_body(request, hub_of(request).limits.image_bytes)
+    answerer: Answerer = request.app.state.answer
+    image = await run_in_threadpool(decode_image, body, session.app.size)
+    version, answer = await answerer(session, image)
+    return JSONResponse({"version": version, **answer_document(session.app.context.task.name, answer)})
+
+
+async def picture(session: Session, kind: str) -> Response:
+    """Return the newest sample, its answer or its truth as PNG."""
+    found = None if session.shown is None else await run_in_threadpool(picture_of, session.shown, kind)
+    if found is None:
+        raise HTTPException(404, "there is no such picture yet")
+    return Response(found, media_type="image/png")
+
+
+async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
+    """End a session and remove what is kept of it."""
+    await run_in_threadpool(hub_of(request).drop, name)
+    return {"dropped": name}
+
+
+async def start_demo(
+    request: Request, hub: Owner, seconds: Annotated[float, Body(ge=1, le=3600, embed=True)] = 300.0
+) -> dict[str, Any]:
+    """Start a device on this machine, in a process of its own."""
+    demo: DemoDevice = request.app.state.demo
+    url = f"http://127.0.0.1:{request.url.port}"  # never another host that the request may name
+    return {"running": demo.start(url, token_of(request), seconds)}
+
+
+async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
+    """Stop the device on this machine."""
+    demo: DemoDevice = request.app.state.demo
+    return {"running": await run_in_threadpool(demo.stop)}
+
+
+ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/healthz", healthz),
+    ("GET", "/", page),
+    ("GET", "/openapi.json", openapi),
+    ("GET", "/sessions", list_sessions),
+    ("POST", "/sessions", open_session),
+    ("GET", "/sessions/{name}", status),
+    ("DELETE", "/sessions/{name}", drop),
+    ("GET", "/sessions/{name}/weights", weights),
+    ("GET", "/sessions/{name}/rounds", rounds),
+    ("POST", "/sessions/{name}/uploads", upload),
+    ("GET", "/sessions/{name}/updates", updates),
+    ("POST", "/sessions/{name}/resync", resync),
+    ("POST", "/sessions/{name}/answer", answers),
+    ("GET", "/sessions/{name}/pictures/{kind}", picture),
+    ("POST", "/demo", start_demo),
+    ("DELETE", "/demo", stop_demo),
+)
+
+
+def build_app(hub: Callable[[], Hub], answer: Answerer = answer_here) -> FastAPI:
+    """Build the application over a hub, which need not be there yet."""
+    app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.hub, app.state.answer, app.state.demo = hub, answer, DemoDevice()
+    for method, path, function in ROUTES:
+        app.add_api_route(path, function, methods=[method], response_model=None)
+    for kind, code, headers in (
+        (Full, 503, RETRY_AFTER),
+        (Busy, 429, RETRY_AFTER),
+        (WireError, 422, {}),
+        (RequestError, 422, {}),
+        (DriftlabError, 500, {}),
+    ):
+        app.add_exception_handler(kind, partial(_refused, code=code, headers=headers))
+    app.middleware("http")(_guarded)
+    return app
+
+
+async def _refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, code, headers=headers)
+
+
+async def _guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refuse a request without a valid token before its body is looked at, and set the headers of every reply."""
+    if request.url.path != "/healthz":
+        hub, token = hub_of(request), token_of(request)
+        if not hub.is_owner(token) and hub.session_of(token) is None:
+            detail = json.dumps({"detail": "give a token"}).encode()
+            return Response(detail, 401, {**ASK_TOKEN, **GUARDS}, "application/json")
+    reply = await go_on(request)
+    reply.headers.update(GUARDS)
+    return reply

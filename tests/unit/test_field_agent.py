@@ -1,0 +1,143 @@
+"""A device in wall time against a server without Ray: it never stops answering, and goes on from its version."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from served_factory import ASKED, TOKEN, served
+
+from driftlab.errors import RequestError
+from driftlab.platform.field.agent import Agent, join, read_ticket
+from driftlab.platform.field.client import Backoff, Client, ServerAway
+from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.sending import Receiver
+from driftlab.platform.field.tables import write_run
+from driftlab.platform.grid.run import create_run
+from driftlab.platform.results.tables.read import open_run, read_info
+
+FPS = 4
+AWAY_S = (3.0, 5.0)  # while the server is down
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Play a stream of 12 s; meanwhile the server is stopped, and started again from its folder."""
+    folder = tmp_path_factory.mktemp("field")
+    with served(folder / "served") as server:
+        agent = Agent(join(server.url, TOKEN, read_asked(ASKED)))
+
+        def outage():
+            time.sleep(AWAY_S[0])
+            server.stop()
+            time.sleep(AWAY_S[1] - AWAY_S[0])
+            server.start()
+
+        thread = threading.Thread(target=outage)
+        with create_run(agent.cell.experiment, folder / "run") as directory:
+            agent.begin(directory)
+            thread.start()
+            agent.run()
+            write_run(agent, directory)
+        thread.join()
+        client, path = server.client(), f"/sessions/{agent.ticket.id}"
+        status, rounds = client.ask_json("GET", path), client.ask_json("GET", f"{path}/rounds")
+    return open_run(folder / "run"), agent, status | {"rounds": rounds}
+
+
+@pytest.mark.slow
+def test_the_device_answers_while_the_server_is_away(played):
+    frames = played[0].frame("frames")
+    assert frames["frame"].tolist() == list(range(12 * FPS))
+    away = frames[frames["time_s"].between(*AWAY_S)]
+    assert len(away) == (AWAY_S[1] - AWAY_S[0]) * FPS + 1
+    assert away["processed"].mean() > 0.5
+    profile_ms = played[1]._node.work_s * 1e3
+    assert frames["latency_ms"].min() > 5 * profile_ms  # measured here, not computed for the device's hardware
+
+
+@pytest.mark.slow
+def test_it_goes_on_from_its_version(played):
+    run, agent, status = played
+    assert agent.traffic.failed == ""
+    versions = run.frame("frames")["version"]
+    assert versions.is_monotonic_increasing
+    assert agent.version >= versions.max() >= 1
+    assert status["version"] >= agent.version >= 2
+    updates = run.frame("updates")
+    taken = updates[updates["accepted"] == True]  # noqa: E712  null where it did not arrive
+    assert taken["version"].tolist() == list(range(1, len(taken) + 1))
+    assert (taken["arrive_s"] > taken["train_end_s"] - 0.5).all()  # two clocks, which uploads align
+
+
+@pytest.mark.slow
+def test_tables_count_the_payloads_of_both_sides(played):
+    run, agent, status = played
+    moved = run.frame("transfers")
+    taken = moved[moved["refused"].isna()]
+    assert taken[taken["direction"] == "up"]["bytes"].sum() == status["up_bytes"] > 0
+    sent = sum(one["row"]["bytes"] for one in status["rounds"] if one["number"] <= agent.traffic.after)
+    assert moved[moved["direction"] == "down"]["bytes"].sum() == sent > 0
+    framing = (moved["wire_bytes"] - moved["bytes"]).tolist()
+    assert all(20 <= one <= 90 for one in framing)
+    assert read_info(run.path)["times"] == "wall clock of the device"
+    up = moved[moved["direction"] == "up"]
+    assert read_info(run.path)["socket_bytes"]["up"] > up["wire_bytes"].sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["remote_tracking", "tent"])
+def test_other_systems_need_no_line_of_their_own(system, tmp_path):
+    short = {**ASKED["workload"], "duration_s": 3}
+    with served(tmp_path / "served") as server:
+        agent = Agent(join(server.url, TOKEN, read_asked({**ASKED, "system": system, "workload": short})))
+        with create_run(agent.cell.experiment, tmp_path / "run") as directory:
+            agent.begin(directory)
+            agent.run()
+            write_run(agent, directory)
+    run = open_run(tmp_path / "run")
+    kinds = set(run.frame("transfers")["kind"])
+    assert kinds == ({"samples", "labels"} if system == "remote_tracking" else set())
+    assert len(run.frame("frames")) == 3 * FPS
+    assert ("profile" in read_info(run.path)["times"]) == (system == "tent")
+
+
+@pytest.mark.slow
+def test_a_stopped_device_replays_its_updates(tmp_path):
+    with served(tmp_path / "served") as server:
+        first = Agent(join(server.url, TOKEN, read_asked(ASKED)))
+        first.begin(tmp_path)
+        thread = threading.Thread(target=first.run, daemon=True)
+        thread.start()
+        while first.version < 1 and thread.is_alive():
+            time.sleep(0.1)
+        second = Agent(read_ticket(tmp_path))
+        second.begin(tmp_path)
+        assert second.now() == pytest.approx(first.now(), abs=0.2)
+        Receiver(second.traffic).receive()
+        second.apply_results()
+        assert second.version >= first.version >= 1
+        assert second.traffic.number >= 1
+        thread.join()
+
+
+def test_a_folder_without_a_ticket_is_refused(tmp_path):
+    with pytest.raises(RequestError):
+        read_ticket(tmp_path)
+
+
+def test_waiting_times_double_with_jitter_and_obey_the_server():
+    waiting = Backoff()
+    waits = [waiting.next_s(ServerAway("away")) for _ in range(10)]
+    for number, wait_s in enumerate(waits):
+        usual_s = min(15.0, 0.5 * 2**number)
+        assert 0.75 * usual_s <= wait_s <= 1.25 * usual_s
+    assert Backoff().next_s(ServerAway("full", 8.0)) >= 6.0
+
+
+def test_a_server_that_is_not_there_is_away():
+    with pytest.raises(ServerAway):
+        Client("http://127.0.0.1:9", "token").ask("GET", "/")
+    with pytest.raises(RequestError):
+        Client("ftp://127.0.0.1", "token")

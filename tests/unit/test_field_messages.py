@@ -1,0 +1,110 @@
+"""Framing: every upload and result reads back as it was written, and no other bytes are taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RequestError, WireError
+from driftlab.platform.field.messages import (
+    RESULT,
+    SAMPLES,
+    ResultMessage,
+    SampleMessage,
+    decode_results,
+    decode_samples,
+    dump_state,
+    load_state,
+)
+from driftlab.platform.field.request import experiment_of, read_asked
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.rates import Rates
+
+WORKLOAD = {"name": "streets/running"}
+
+
+def sample(frames=(1, 5, 9), fps=4.0, **settings):
+    times_s = tuple(frame / fps for frame in frames)
+    return SampleMessage(7, 2.5, Sampling(times_s, 2.5, codec="h264", **settings), b"payload")
+
+
+@pytest.mark.parametrize("frames", [(1, 5, 9), (0,), (3, 4, 9)])
+@pytest.mark.parametrize("fps", [4.0, 30.0, 29.97])
+def test_an_upload_reads_back(frames, fps):
+    message = sample(frames, fps, scale=2, stamp="receipt")
+    assert decode_samples(message.encode(fps), fps) == message
+
+
+def test_even_samples_cost_no_bytes_each():
+    framing = len(sample().encode(4.0)) - len(b"payload")
+    assert framing == SAMPLES.size + len("h264") == 24
+    assert len(sample((3, 4, 9)).encode(4.0)) == len(sample().encode(4.0)) + 4
+
+
+def test_no_mutation_of_an_upload_escapes_as_another_error():
+    body, rng = sample((3, 4, 9)).encode(4.0), np.random.default_rng(0)
+    for _ in range(500):
+        data = bytearray(body[: rng.integers(len(body) + 1)])
+        for place in rng.integers(len(data), size=3) if data else ():
+            data[place] = rng.integers(256)
+        try:
+            read = decode_samples(bytes(data), 4.0)
+        except WireError:
+            continue
+        assert list(read.sampling.times_s) == sorted(set(read.sampling.times_s))
+
+
+def test_a_frame_twice_is_refused():
+    body = sample((3, 4, 9)).encode(4.0)
+    listed = np.array([1, 5], dtype="<u2").tobytes()
+    assert body.count(listed) == 1
+    with pytest.raises(WireError):
+        decode_samples(body.replace(listed, np.array([0, 6], dtype="<u2").tobytes()), 4.0)
+
+
+def test_results_read_back_one_after_another():
+    plan = dump_state(Rates(0.5, 12.0, True, (0.5, 0.25)))
+    sent = [ResultMessage(1, "update", plan, b"delta"), ResultMessage(2, "labels", b"null", b"labels", 1.25)]
+    data = b"".join(one.encode(4.0) for one in sent)
+    assert list(decode_results(data, 4.0)) == sent
+    assert len(data) == 2 * RESULT.size + len(plan) + len(b"deltanulllabels")
+    with pytest.raises(WireError):
+        list(decode_results(data[:-1], 4.0))
+
+
+@pytest.mark.parametrize("state", [Rates(0.5, 12.0, True, (0.5, 0.25)), 8.0, None, True])
+def test_a_state_reads_back(state):
+    first = Rates(1.0, 10.0) if isinstance(state, Rates) else state
+    assert load_state(first, dump_state(state)) == state
+
+
+def test_a_state_of_another_member_is_refused():
+    with pytest.raises(WireError):
+        load_state(Rates(1.0, 10.0), b"[1,2,3,4,5,6,7]")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workload": {"name": "video:/etc/passwd"}},
+        {"workload": {"name": "streets/../x"}},
+        {"workload": WORKLOAD, "student": {"weights": "/etc/passwd"}},
+        {"workload": WORKLOAD, "system": {"name": "mine", "streaming": "/tmp/code.py:Mine"}},
+        {"workload": WORKLOAD, "system": {"name": "mine", "streaming": {"name": "/tmp/code.py:Mine"}}},
+        {"workload": WORKLOAD, "system": "/tmp/code.py"},
+        {"workload": {"name": "streets/running", "duration_s": 1e9}},
+        {"workload": WORKLOAD, "task": "detection"},
+    ],
+)
+def test_a_request_over_the_network_names_no_file(asked):
+    with pytest.raises(RequestError):
+        experiment_of(read_asked(asked))
+
+
+def test_a_member_in_a_file_is_not_loaded(tmp_path):
+    code, mark = tmp_path / "code.py", tmp_path / "loaded"
+    code.write_text(f"open({str(mark)!r}, 'w')")
+    system = {"name": "mine", "streaming": {"name": f"{code}:Mine"}}
+    with pytest.raises(RequestError):
+        experiment_of(read_asked({"workload": WORKLOAD, "system": system}))
+    assert not mark.exists()

@@ -1,0 +1,137 @@
+"""The HTTP surface: nothing without a token, nothing above a limit, one whole version in every answer."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+
+import cv2
+import numpy as np
+import pytest
+from served_factory import ASKED, TOKEN, served
+
+from driftlab.errors import RequestError
+from driftlab.platform.field.client import ServerAway
+from driftlab.platform.field.messages import SampleMessage, decode_results
+from driftlab.platform.field.opening import load_weights
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.codec import pack
+from driftlab.serve_apps.hub import Limits
+
+OPEN = {"/healthz"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("served"), Limits(sessions=2, body_bytes=4096, image_bytes=4096)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def session(server):
+    client = server.client()
+    opened = client.ask_json("POST", "/sessions", ASKED)
+    client.close()
+    return opened
+
+
+def raw(server, method, path, token=None, body=None, **headers):
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    head = headers | ({} if token is None else {"Authorization": f"Bearer {token}"})
+    line.request(method, path, body, head)
+    reply = line.getresponse()
+    data = reply.read()
+    line.close()
+    return reply.status, data, reply
+
+
+def routes(server):
+    described = server.client().ask_json("GET", "/openapi.json")["paths"]
+    return [(verb.upper(), path) for path, verbs in described.items() for verb in verbs]
+
+
+def test_every_route_asks_for_a_token(server, session):
+    found = routes(server)
+    assert len(found) >= 15
+    for method, path in found:
+        here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
+        for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
+            status, data, _ = raw(server, method, here, token)
+            assert status == (200 if path in OPEN else 401), (method, path, token)
+            assert TOKEN.encode() not in data
+    assert raw(server, "GET", "/nothing")[0] == 401
+    assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
+    assert session["id"] in server.hub.sessions  # no DELETE got through
+
+
+def test_a_strangers_session_does_not_exist(server, session):
+    other = server.client().ask_json("POST", "/sessions", ASKED)
+    for method, path in routes(server):
+        if "{name}" in path:
+            here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
+            assert raw(server, method, here, other["token"])[0] == 404, (method, path)
+    assert raw(server, "GET", "/sessions", other["token"])[0] == 401
+    assert raw(server, "GET", f"/sessions/{other['id']}", other["token"])[0] == 200
+    with pytest.raises(ServerAway) as full:  # two sessions are the limit
+        server.client().ask_json("POST", "/sessions", ASKED)
+    assert full.value.after_s == 2
+    assert raw(server, "DELETE", f"/sessions/{other['id']}", other["token"])[0] == 200
+    assert raw(server, "GET", f"/sessions/{other['id']}", TOKEN)[0] == 404
+    assert not (server.folder / other["id"]).exists()
+
+
+def test_a_browser_gives_the_token_as_a_password(server):
+    head = {"Authorization": "Basic " + base64.b64encode(f"me:{TOKEN}".encode()).decode()}
+    status, data, reply = raw(server, "GET", "/", **head)
+    assert status == 200
+    assert b"<main>" in data
+    assert b"http://" not in data.replace(b"http://www.w3.org/2000/svg", b"")  # nothing from elsewhere
+    assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    refused, _, reply = raw(server, "GET", "/")
+    assert (refused, reply.headers["WWW-Authenticate"].split()[0]) == (401, "Basic")
+    from_elsewhere = {**head, "Sec-Fetch-Site": "cross-site"}
+    assert raw(server, "DELETE", "/demo", **from_elsewhere)[0] == 403
+
+
+def test_what_is_too_large_or_torn_is_refused(server, session):
+    path = f"/sessions/{session['id']}"
+    assert raw(server, "POST", f"{path}/uploads", TOKEN, b"x" * 5000)[0] == 413
+    assert raw(server, "POST", f"{path}/answer", TOKEN, b"x" * 5000)[0] == 413
+    assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
+    assert raw(server, "POST", f"{path}/answer", TOKEN, b"no image")[0] == 422
+    assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": 1}')[0] == 422
+    many = SampleMessage(1, 0.0, Sampling(tuple(n / 4 for n in range(4000)), 0.0, codec="h264", scale=8), b"")
+    assert raw(server, "POST", f"{path}/uploads", TOKEN, many.encode(4.0))[0] == 422
+    assert server.hub.sessions[session["id"]].received == 0
+
+
+def test_results_that_were_never_there_are_gone(server, session):
+    path = f"/sessions/{session['id']}/updates"
+    assert raw(server, "GET", f"{path}?after=0", TOKEN)[:2] == (200, b"")
+    assert raw(server, "GET", f"{path}?after=7", TOKEN)[0] == 410
+
+
+def test_an_upload_becomes_an_update_and_answers_name_their_version(server, session):
+    client, path = server.client(session["token"]), f"/sessions/{session['id']}"
+    assert load_weights(client.ask("GET", f"{path}/weights"))
+    picture = np.full((40, 60, 3), 90, dtype=np.uint8)
+    image = cv2.imencode(".png", picture)[1].tobytes()
+    before = json.loads(client.ask("POST", f"{path}/answer", image))
+    assert (before["version"], np.shape(before["answer"])) == (0, (32, 48))
+    payload = pack(np.full((2, 32, 48, 3), 90, dtype=np.uint8), "h264").payload
+    body = SampleMessage(1, 2.0, Sampling((0.75, 1.75), 2.0, codec="h264"), payload).encode(4.0)
+    assert client.ask("POST", f"{path}/uploads", body) == b"1"
+    assert client.ask("POST", f"{path}/uploads", body) == b"1"  # again: the acknowledgement was lost
+    (update,) = decode_results(client.ask("GET", f"{path}/updates?after=0&hold_s=20"), 4.0)
+    assert (update.number, update.kind) == (1, "update")
+    after = json.loads(client.ask("POST", f"{path}/answer", image))
+    assert after["version"] == 1
+    status = client.ask_json("GET", path)
+    assert (status["uploads"], status["up_bytes"], status["fault"]) == (1, len(payload), "")
+    assert status["down_bytes"] == len(update.payload)
+    for kind in ("frame", "answer", "truth"):
+        data = client.ask("GET", f"{path}/pictures/{kind}")
+        assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape == (32, 48, 3)
+    with pytest.raises(RequestError):
+        client.ask("GET", f"{path}/pictures/other")
