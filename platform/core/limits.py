@@ -29,8 +29,9 @@ def time_limit(seconds: float) -> Iterator[None]:
     compiled code is interrupted when it returns.
     """
     watch = _watch()
-    call = watch.begin(time.monotonic() + seconds)
+    call = watch.number()
     try:
+        watch.begin(call, time.monotonic() + seconds)
         yield
     finally:
         watch.end(call)
@@ -72,27 +73,34 @@ def limited(member: Member, seconds: float) -> Any:
 
 
 class _Watch:
-    """One thread that interrupts every call past its limit: a thread per call cost more than the calls."""
+    """One thread that interrupts every call past its limit: a thread per call cost more than the calls.
+
+    A call may be interrupted while it begins or ends another one. So it enters the lock itself, which an interruption
+    cannot leave locked; the condition's own way in is Python code that it can.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._numbers = itertools.count()
         self._calls: dict[int, tuple[float, int]] = {}  # until when, and in which thread
         self._sleeps_until = float("inf")
         threading.Thread(target=self._run, name="time limits", daemon=True).start()
 
-    def begin(self, until: float) -> int:
+    def number(self) -> int:
+        """Return a number for a call."""
+        return next(self._numbers)
+
+    def begin(self, number: int, until: float) -> None:
         """Watch a call of this thread."""
-        with self._changed:
-            number = next(self._numbers)
+        with self._lock:
             self._calls[number] = (until, threading.get_ident())
             if until < self._sleeps_until:
                 self._changed.notify()
-            return number
 
     def end(self, number: int) -> None:
         """Stop watching a call; nothing is raised for it afterwards."""
-        with self._changed:
+        with self._lock:
             self._calls.pop(number, None)
 
     def _run(self) -> None:

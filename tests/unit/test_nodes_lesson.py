@@ -89,6 +89,25 @@ class TestTimeLimit:
         (inside,) = [race()] if where == "main" else in_thread(race)
         assert 0 < inside < 150
 
+    def test_an_interruption_while_another_block_begins_or_ends_locks_nothing(self):
+        def nested() -> int:
+            hits = 0
+            for _ in range(400):
+                try:
+                    with time_limit(0.0005):
+                        while True:
+                            with time_limit(60):
+                                pass
+                except TookTooLong:
+                    hits += 1
+            return hits
+
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(nested()), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert found == [400]
+
     def test_what_the_block_raises_is_raised(self):
         with pytest.raises(KeyError), time_limit(10):
             raise KeyError
