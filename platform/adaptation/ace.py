@@ -109,9 +109,7 @@ class _Painting(LossWalk):
         return self._pack["image"][drawn], self._pack["label"][drawn]
 
     def _run(self, model: nn.Module, batch: Batch, images: Pixels) -> torch.Tensor:
-        outputs: torch.Tensor = model(
-            stream.device_inputs(model, replace(batch, images=images), np.arange(len(images)))
-        )
+        outputs: torch.Tensor = model(stream.device_inputs(model, batch.showing(images), np.arange(len(images))))
         return outputs
 
 

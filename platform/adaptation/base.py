@@ -32,6 +32,10 @@ class Batch:
     times_s: npt.NDArray[np.float64] | None = None  # capture times of the images
     domain: int | None = None  # of the newest image, where the experiment tells domains
 
+    def showing(self, images: npt.NDArray[np.uint8]) -> Batch:
+        """Return a batch of other images, which have neither labels nor times."""
+        return Batch(images, None, self.rng, self.task, None, self.domain)
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -42,7 +42,7 @@ class ConDa(Shot, Remembering):
         if phase.on_stream or not len(batch.images):
             return super().adapt(model, state, batch, phase)
         images = np.concatenate([batch.images, kept.image]) if len(kept) else batch.images
-        done = super().adapt(model, state, replace(batch, images=images), phase)
+        done = super().adapt(model, state, batch.showing(images), phase)
         return done if done.skipped else self._remember(model, batch, kept, done)
 
     def lesson(

@@ -131,7 +131,7 @@ class _Aligning(LossWalk):
         if not self._member.alpha:
             return total
         again = batch.rng.choice(len(self._replay), min(len(rows), len(self._replay)), replace=False)
-        past = replace(batch, images=self._replay.image)
+        past = batch.showing(self._replay.image)
         outputs = model(stream.device_inputs(model, past, again))
         done.forward.append(len(again))
         done.backward.append(len(again))

@@ -83,7 +83,7 @@ class Snap(Modifier):
         later = replace(state, held={**state.held, "waited": np.array(waited)})
         if waited < self.every or images is None or len(images) < 2:
             return Adapted(later, skipped=f"it learns from every {self.every} batches", work=Passes())
-        memory = replace(batch, images=images, times_s=None)
+        memory = batch.showing(images)
         done = self.inner.adapt(model, state.inner, memory, Phase(on_stream=True))
         if not done.iterations:
             return replace(done, state=later, answers=None)

@@ -12,7 +12,7 @@ from stream_factory import CLASSES, FIXED, FPS, HEIGHT, WIDTH, member, real, str
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
-from driftlab.platform.core.catalogue import FAMILIES, member_class
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.predict import load
 from driftlab.platform.networks.zoo import build
@@ -55,6 +55,14 @@ def pack_of(name: str) -> Weights:
     return made.pack(model, Data(CLASSIFICATION, CLASSES, *parts, 0))
 
 
+def in_fours(name: str) -> Member:
+    """Let a member learn from four frames at a time; a policy that wraps one tells it so."""
+    made = member(name).make()
+    if not made.stream_batch:
+        return member(name)
+    return member(name, settings=("stream_batch=4",)) if hasattr(made, "settings") else member(name, stream_batch=4)
+
+
 def scrambled(frames: Frames) -> Frames:
     """Replace all truth by other truth."""
     rng = np.random.default_rng(9)
@@ -87,8 +95,7 @@ class TestLabelFree:
     def test_scrambled_truth_changes_nothing_but_scores(self, name):
         seen, found = stream(12.0), []
         for frames in (seen, scrambled(seen)):
-            params = {"stream_batch": 4} if member(name).make().stream_batch else {}
-            node = real(member(name, **params), network=NETWORK, pack=pack_of(name), detects=True)
+            node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects=True)
             found.append(watched(node, frames, np.arange(0, 13, 4.0)))
         kept = [{key: value for key, value in one.items() if key not in SCORES} for one in found]
         assert kept[0] == kept[1] and len(kept[0]["frames.processed"]) == 12 * FPS
