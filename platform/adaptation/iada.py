@@ -1,7 +1,7 @@
 """IADA: features follow a discriminator until they look like those of the source, which a generator stands in for.
 
-Differs from the paper, of which a summary and a third party's code were at hand: one network is the encoder of every
-domain in turn; nets and steps are those for small features; the sign is the one that does not saturate.
+Differs from the paper: its text was not at hand, but a summary and a third party's code; one network is the encoder of
+every domain in turn; nets and steps are those for small features; the sign is the one that does not saturate.
 """
 
 from __future__ import annotations

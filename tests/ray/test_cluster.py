@@ -182,8 +182,9 @@ def test_signals_stay_those_of_the_process_that_uses_ray(backend):
     """Ray's own handler of SIGTERM aborts the process that takes more than 3 s to end."""
     usual = signal.signal(signal.SIGUSR1, print)
     try:
-        ours = [handler_of(number) for number in (signal.SIGTERM, signal.SIGINT)]
-        assert ours == [0, handler_of(signal.SIGUSR1)]  # the system's, and Python's
+        own = handler_of(signal.SIGUSR1)
+        assert handler_of(signal.SIGINT) == own
+        assert handler_of(signal.SIGTERM) in (0, own)  # the system's, or Python's if a test before has set one
     finally:
         signal.signal(signal.SIGUSR1, usual)
 

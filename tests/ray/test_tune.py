@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -145,8 +146,7 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
         driver.kill()
     else:
         name = "raylet" if victim == "raylet" else "ray::"
-        (process, *_) = [one for one in psutil.Process(driver.pid).children(recursive=True) if matches(one, name)]
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(child_of(driver, name).pid, signal.SIGKILL)
     said = driver.communicate(timeout=LIMIT_S)[1]
     assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], said
     if victim == "raylet":
@@ -154,6 +154,17 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
     with continue_search(folder) as session:
         finish_here(session)
     assert told(open_run(folder)).equals(told(alone))
+
+
+def child_of(driver, name):
+    """Find a process of the search; between two trials there may be none for a moment."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline and driver.poll() is None:
+        for one in psutil.Process(driver.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if matches(one, name):
+                    return one
+    raise AssertionError(f"the search ended without a process called {name}")
 
 
 def matches(process, name):

@@ -53,6 +53,7 @@ class TestOverrides:
         "teacher.pretrain_batch=16",
         "teacher.pretrain_seed=3",
         "teacher.border_noise=0.5",
+        "teacher.flicker=2",
         "server.hardware=laptop",
         "server.gpus=2",
         "server.label_s=null",
@@ -80,7 +81,7 @@ class TestOverrides:
         settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
         overridden = {override.partition("=")[0] for override in self.CHANGES}
         untouched = {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)}
-        assert untouched == {"size", "bound_rows", "tuned"}  # chosen among what a file offers, or recorded
+        assert untouched == {"size", "bound_rows", "tuned", "student.weights"}  # of a file, or recorded
 
     def test_a_whole_number_may_stand_for_a_float_and_no_float_for_a_count(self):
         assert parse(document(), ["window_s=5"]).window_s == 5.0

@@ -19,7 +19,9 @@ from driftlab.platform.world.variants import knee, paged_bytes
 ALPHAS = (0.0, 0.1, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
-BLIND = ("uniform", "status_quo")  # to memory
+LEARNERS = ("uniform_learning", "ekya", "recl", "afs", "synergy", "muri", "elasticdnn", "joint")
+UNCHOOSING = ("uniform", *LEARNERS)  # leave the network to the application
+BLIND = (*UNCHOOSING, "status_quo")  # to memory
 WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal", "priced"]), ("max", "lookahead")]
 LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) for walk in WALKS)]  # the cost of Eq. 2
 
@@ -42,7 +44,7 @@ class TestAlone:
 
     def wanted(self, name: str, demand: Demand, memory_bytes: int) -> tuple[int | None, ...]:
         fits = [i for i, one in enumerate(demand.variants) if one.memory_bytes <= memory_bytes]
-        if name == "uniform":
+        if name in UNCHOOSING:
             return (None,)
         if name == "status_quo":
             return (knee(demand.variants),)
@@ -61,7 +63,7 @@ class TestAlone:
                 given = Window(0.0, 10.0, memory_bytes, (demand,))
                 for allocation in twice(Member("scheduling", name).make(), given):
                     assert factory.variants(allocation) == wanted
-                    waits = wanted == (None,) and name != "uniform"
+                    waits = wanted == (None,) and name not in UNCHOOSING
                     assert factory.shares(allocation) == (0.0 if waits else 1.0,)
 
     @pytest.mark.parametrize("name", sorted({*FAMILIES["scheduling"]} - {*BLIND}))
