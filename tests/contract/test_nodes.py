@@ -194,6 +194,7 @@ def updated_application_script() -> Script:
             watched(2),
             ("apply", (first, 4.1)),
             ("apply", (second, 4.1)),
+            ("answer", (frames(4, 5).images,)),
             ("switch", (0,)),
             watched(4, truth=frames(4, 6).labels),
             ("finish", ()),
