@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -125,9 +126,9 @@ class Elastic(Adaptation):
     def begin(self, lesson: PhaseRun) -> None:
         """Compute what a phase needs once, before its first step."""
 
+    @abstractmethod
     def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         """Return the loss of some samples; None where nothing can be learned from them."""
-        raise NotImplementedError
 
     def score_loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
         """Return the loss by which filters are scored: the mean entropy."""

@@ -73,8 +73,8 @@ class Task(ABC):
         return None
 
     def score_classes(self, by_class: Counts) -> Floats:
-        """Score these counts, NaN where a class did not occur."""
-        raise NotImplementedError(f"task '{self.name}' counts no classes")
+        """Score these counts, NaN where a class did not occur, as none does where answers are not classes."""
+        return np.full(len(by_class), np.nan)
 
     @abstractmethod
     def phi(self, now: Answer, before: Answer, classes: int) -> float:

@@ -165,8 +165,8 @@ def test_the_frontier_joins_systems_that_differ_in_one_number():
     )
     shown = show(frontier, tables)
     x, y = lines(drawn(shown.panels[0]))[shown.legend["ams"].colour]
-    assert x == [1.0, 2.0, 4.0] or x == pytest.approx([2.5, 5.0, 10.0])
-    assert len(y) == 3
+    assert x == [1.0, 2.0, 4.0]
+    assert y == pytest.approx([0.105, 0.205, 0.405])
     assert {"no_custom", "oracle"} <= set(shown.legend)
 
 
