@@ -10,8 +10,8 @@ and a phase that left the predictions less certain or less varied than before is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
