@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from driftlab.cli.output import print_json, remark, say
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, shortened
 
 if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent, DeviceReport
 
 TOKEN_VARIABLE = "DRIFTLAB_TOKEN"
+MOST_SIZE = 20  # characters of a frame's size
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine's loopback interface.")]
 Token = Annotated[
     str | None,
@@ -107,8 +108,8 @@ def _asked(document: dict[str, Any]) -> Any:
 
 def _size(text: str) -> tuple[int, int]:
     height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise RequestError(f"--size '{text}' is no size; give HEIGHTxWIDTH in pixels, such as 64x96.")
+    if not (height.isdecimal() and width.isdecimal() and len(text) <= MOST_SIZE):
+        raise RequestError(f"--size '{shortened(text)}' is no size; give HEIGHTxWIDTH in pixels, such as 64x96.")
     return int(height), int(width)
 
 

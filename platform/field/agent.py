@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from driftlab.errors import RequestError
+from pydantic import BaseModel, ConfigDict, Field
+
+from driftlab.errors import DataError, RequestError, WireError, first_line
 from driftlab.platform.backend.inline import InlineSession
+from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
 from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.messages import ResultMessage, load_state
 from driftlab.platform.field.opening import FieldCell, load_weights, open_on_device
-from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.loop.placing import place_app
 from driftlab.platform.loop.rows import transfer_row
+from driftlab.platform.results.tables.shapes import shape_fault
 from driftlab.platform.world.link import Transfer
 
 STATE = "field.json"  # beside the tables: how a killed device finds its session again
@@ -33,15 +36,16 @@ RECENT_S = 10.0  # over which rates and latency are told
 LEAVE_S = 5.0  # for the network threads to end
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(BaseModel):
     """A session on a server, as the device keeps it on disk."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
     server: str
-    id: str
+    id: Annotated[str, Field(pattern=PLAIN)]
     token: str
     asked: dict[str, Any]
-    began: float = 0.0  # wall clock at the stream's start; 0: not yet
+    began: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall clock at the stream's start; 0: not yet
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,28 @@ def join(server: str, token: str, asked: SessionAsked) -> Ticket:
         reply = client.ask_json("POST", "/sessions", document)
     finally:
         client.close()
-    return Ticket(client.url, str(reply["id"]), str(reply["token"]), document)
+    try:
+        return Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document)
+    except (TypeError, KeyError, ValueError) as error:
+        raise WireError(f"{client.url} is no server of driftlab: it answers without a session.") from error
 
 
 def keep_ticket(ticket: Ticket, folder: Path) -> None:
     """Write a ticket so that only its owner can read it."""
     file = folder / STATE
-    write_atomically(file, json.dumps(asdict(ticket)))
+    write_atomically(file, ticket.model_dump_json())
     file.chmod(0o600)
 
 
 def read_ticket(folder: Path) -> Ticket:
     """Read the ticket of a device that was stopped."""
     try:
-        return Ticket(**json.loads((folder / STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise RequestError(f"'{folder}' holds no device to continue: {error}") from error
+        document = read_json(read_text(folder / STATE))
+    except (OSError, ValueError, DataError) as error:
+        raise RequestError(f"'{folder}' holds no device to continue: {first_line(error)}.") from error
+    if fault := shape_fault(Ticket, document):
+        raise RequestError(f"'{folder}' holds no device to continue: {fault}.")
+    return Ticket.model_validate(document)
 
 
 @dataclass
@@ -101,9 +111,9 @@ class Agent:
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
         weights = load_weights(client.ask("GET", f"{path}/weights"))
-        status = client.ask_json("GET", path)
+        uploads = client.ask_json("GET", path)["uploads"]
         self.cell = open_on_device(read_asked(self.ticket.asked), InlineSession(), weights)
-        self.traffic = Traffic(self.cell, client, path, self.now, number=int(status["uploads"]))
+        self.traffic = Traffic(self.cell, client, path, self.now, number=uploads)
         self.cell.device.follow = lambda device: None  # the agent itself follows the stream
         place_app(self.cell.loop.parts, self.cell.app)
         self._zero = 0.0  # of the monotonic clock, at the stream's start
@@ -119,8 +129,8 @@ class Agent:
     def begin(self, folder: Path) -> None:
         """Start the stream, or go on with it where it is by now; the folder keeps the ticket."""
         if not self.ticket.began:
-            self.ticket = replace(self.ticket, began=time.time())
-        self._zero = time.monotonic() - (time.time() - self.ticket.began)
+            self.ticket = self.ticket.model_copy(update={"began": time.time()})
+        self._zero = time.monotonic() - max(0.0, time.time() - self.ticket.began)  # the clock may have been set back
         keep_ticket(self.ticket, folder)
 
     def now(self) -> float:

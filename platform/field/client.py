@@ -5,16 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from driftlab.errors import DriftlabError, RequestError, first_line, shortened
+from driftlab.errors import DriftlabError, RequestError, WireError, first_line, shortened
+from driftlab.platform.core.documents import read_json
 
 TIMEOUT_S = 40.0  # longer than the server holds a long poll
 BUILD_S = 900.0  # for a server to train a network first
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+TOKEN = re.compile(r"[!-~]+( [!-~]+)*")
 AWAY = (429, 502, 503, 504, 408)
 
 
@@ -106,9 +109,10 @@ class Client:
     _line: Any = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.url):
             raise RequestError(f"'{shortened(self.url)}' is no address of a server; give http://HOST:PORT.")
+        if not TOKEN.fullmatch(self.token):
+            raise RequestError("The token is none of a server: it has characters that no token has, or none at all.")
 
     def another(self, token: str | None = None) -> Client:
         """Return a client for another thread, or with another token, whose bytes count with these."""
@@ -150,7 +154,11 @@ class Client:
     def ask_json(self, method: str, path: str, document: Any = None) -> Any:
         """Send and receive JSON."""
         body = None if document is None else json.dumps(document).encode()
-        return json.loads(self.ask(method, path, body, kind="application/json"))
+        reply = self.ask(method, path, body, kind="application/json")
+        try:
+            return read_json(reply.decode())
+        except ValueError as error:
+            raise WireError(f"{self.url} is no server of driftlab: {path} answers no JSON") from error
 
     def close(self) -> None:
         if self._line is not None:
@@ -173,6 +181,16 @@ class Client:
         if reply.status == 410:
             raise SessionGone(told)
         raise RequestError(f"The server refuses {path}: {reply.status} {told}")
+
+
+def _is_address(url: str) -> bool:
+    """Tell whether sockets accept the host and the port of an address."""
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(host)
 
 
 @dataclass

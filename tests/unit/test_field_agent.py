@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 
 import pytest
 from served_factory import ASKED, TOKEN, served
 
-from driftlab.errors import RequestError
-from driftlab.platform.field.agent import Agent, join, read_ticket
+from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
+from driftlab.errors import DriftlabError, RequestError
+from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
 from driftlab.platform.field.request import read_asked
 from driftlab.platform.field.sending import Receiver
@@ -122,9 +125,55 @@ def test_a_stopped_device_replays_its_updates(tmp_path):
         thread.join()
 
 
-def test_a_folder_without_a_ticket_is_refused(tmp_path):
+TICKET = {"server": "http://127.0.0.1:9", "id": "a", "token": "b", "asked": {}, "began": 1}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [None, "[]", "[" * 10**5, json.dumps({**TICKET, "id": "../a b"}), json.dumps({**TICKET, "began": "x"}), "a pipe"],
+    ids=["missing", "a list", "deep", "another name", "no time", "a pipe"],
+)
+def test_a_folder_without_a_ticket_is_refused(tmp_path, kept):
+    file = tmp_path / "field.json"
+    if kept == "a pipe":
+        os.mkfifo(file)
+    elif kept is not None:
+        file.write_text(kept)
     with pytest.raises(RequestError):
         read_ticket(tmp_path)
+
+
+def test_a_ticket_reads_back(tmp_path):
+    keep_ticket(Ticket(**TICKET), tmp_path)
+    assert read_ticket(tmp_path) == Ticket(**TICKET)
+    assert (tmp_path / "field.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_clock_that_was_set_back_keeps_no_device_waiting(tmp_path):
+    agent = Agent.__new__(Agent)
+    agent.ticket = Ticket(**{**TICKET, "began": time.time() + 1e6})
+    agent.begin(tmp_path)
+    assert 0 <= agent.now() < 10
+
+
+@pytest.mark.parametrize("number", range(len(REPLIES)))
+def test_a_server_of_another_kind_is_one_message(number):
+    with foreign_server() as port, pytest.raises(DriftlabError) as caught:
+        Agent(join(f"http://127.0.0.1:{port}", token_of(number), read_asked(ASKED)))
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("server", "token"),
+    [
+        *((f"http://{place}", "token") for place in ("[::1", "h:99999", "h:x", ":9", "x" * 300, "é" * 300)),
+        *(("http://h:9", token) for token in ("", "a\nb", "\N{SNOWMAN}", "x" * 20 + "é")),
+    ],
+    ids=range(10),
+)
+def test_what_no_socket_accepts_is_refused(server, token):
+    with pytest.raises(RequestError):
+        Client(server, token)
 
 
 def test_waiting_times_double_with_jitter_and_obey_the_server():
