@@ -40,14 +40,17 @@ def time_limit(seconds: float) -> Iterator[None]:
 class _Limited:
     """A member whose every call has a limit of time; its parameters and what it says of itself are as they are."""
 
-    def __init__(self, made: Any, name: str, seconds: float) -> None:
-        self._made, self._name, self._seconds = made, name, seconds
+    def __init__(self, made: Any, name: str, seconds: float, but: tuple[str, ...]) -> None:
+        self._made, self._name, self._seconds, self._but = made, name, seconds, but
+
+    def __str__(self) -> str:
+        return self._name
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):  # what copying and pickling look for, before there is a member
             raise AttributeError(key)
         value = getattr(self._made, key)
-        if not inspect.ismethod(value):
+        if not inspect.ismethod(value) or key in self._but:
             return value
 
         def call(*args: Any, **named: Any) -> Any:
@@ -63,13 +66,16 @@ class _Limited:
         self.__dict__[key] = call  # found without coming here from now on
         return call
 
-    def __reduce__(self) -> tuple[type[_Limited], tuple[Any, str, float]]:
-        return type(self), (self._made, self._name, self._seconds)
+    def __reduce__(self) -> tuple[type[_Limited], tuple[Any, str, float, tuple[str, ...]]]:
+        return type(self), (self._made, self._name, self._seconds, self._but)
 
 
-def limited(member: Member, seconds: float) -> Any:
-    """Make a member whose calls raise RunError, with its name and the limit, when they do not return in time."""
-    return _Limited(member.make(), str(member), seconds)
+def limited(member: Member, seconds: float, but: tuple[str, ...] = ()) -> Any:
+    """Make a member whose calls raise RunError, with its name and the limit, when they do not return in time.
+
+    The verbs in `but` are limited by their caller.
+    """
+    return _Limited(member.make(), str(member), seconds, but)
 
 
 class _Watch:

@@ -33,7 +33,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     wanted = recipes_of(experiment)
     session = backend.open("artefacts")
     built = _build(wanted, session, progress, experiment.limits.member_s)
-    packs = _packs([one for one, _ in asked], session)
+    packs = _packs([one for one, _ in asked], session, experiment.limits.member_s)
     settings = {}
     for one, sharing in asked:
         setting = _setting(one, built, packs)
@@ -128,7 +128,7 @@ def _build(
     return networks
 
 
-def _packs(asked: Sequence[Asked], session: Session) -> dict[tuple[str, str], Job]:
+def _packs(asked: Sequence[Asked], session: Session, limit_s: float) -> dict[tuple[str, str], Job]:
     """Let adaptations find out what they need to know of the data that students were built on, each thing once."""
     members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
     wanted = {
@@ -143,7 +143,7 @@ def _packs(asked: Sequence[Asked], session: Session) -> dict[tuple[str, str], Jo
     for number, (which, recipe) in enumerate(wanted.items()):
         builder = NodeId("builder", f"packer-{number}")
         session.place(builder)
-        jobs[which] = session.call(builder, "pack", recipe)
+        jobs[which] = session.call(builder, "pack", recipe, limit_s)
     for job in jobs.values():
         session.result(job)
     return jobs

@@ -21,6 +21,7 @@ from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
 from driftlab.platform.nodes.detecting import DomainDetector
 from driftlab.platform.nodes.following import Following
+from driftlab.platform.nodes.lesson import LIMITED_HERE
 from driftlab.platform.nodes.noticing import Noticing
 from driftlab.platform.nodes.pace import Pace
 from driftlab.platform.nodes.scorer import Scorer
@@ -49,7 +50,7 @@ class Application:
 
     def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
         self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
-        self._adaptation = spec.student.adaptation.make()
+        self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = student.family_of(spec.student, self._scaling, weights)
         self._pace = Pace()

@@ -28,11 +28,11 @@ class Builder:
         """Build a family within a limit of time, and return its stored form."""
         return built_from(recipe, obtain_family(recipe, BUILD_CALLS * limit_s), limit_s)
 
-    def pack(self, recipe: PackRecipe) -> Reply:
-        """Return an adaptation member's summary of a family's training data."""
+    def pack(self, recipe: PackRecipe, limit_s: float = 600.0) -> Reply:
+        """Return an adaptation member's summary of a family's training data, made within a limit of time."""
         from driftlab.platform.networks.digest import digest
 
-        pack = obtain_pack(recipe)
+        pack = obtain_pack(recipe, BUILD_CALLS * limit_s)
         return Reply(digest(pack), payload=pack)
 
 

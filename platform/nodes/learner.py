@@ -18,7 +18,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes import student
-from driftlab.platform.nodes.lesson import attempt
+from driftlab.platform.nodes.lesson import LIMITED_HERE, attempt
 from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget, Draft
@@ -43,7 +43,8 @@ class Learner:
     ) -> None:
         self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
         self._limit_s, self._domains_told, self._pack_of_source = limit_s, domains_told, pack
-        self._adaptation, self._scaling = spec.adaptation.make(), limited(spec.scaling, limit_s)
+        self._adaptation = limited(spec.adaptation, limit_s, but=LIMITED_HERE)
+        self._scaling = limited(spec.scaling, limit_s)
         self._family = student.family_of(spec, self._scaling, weights)
         self._domain: int | None = None  # of the newest sample
         self._moved = False  # whether an adaptation ever changed a buffer of any network

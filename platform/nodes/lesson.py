@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ENDLESS = "learning did not end"
+LIMITED_HERE = ("adapt", "answer")  # verbs of an adaptation whose failure is a row and not the end of the cell
 
 
 def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float) -> Adapted:
@@ -31,7 +32,7 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     except TookTooLong:
         fault = f"{ENDLESS} within {limit_s:g} s of this machine's time"
     except Exception as error:  # a user's member may raise anything; the reason is recorded in its row
-        log.warning("%s failed while learning", type(member).__name__, exc_info=True)
+        log.warning("%s failed while learning", member, exc_info=True)
         fault = f"learning failed: {type(error).__name__}: {error}"
     if fault:
         state.write(model, before)

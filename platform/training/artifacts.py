@@ -109,13 +109,13 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
     return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
 
 
-def obtain_pack(recipe: PackRecipe) -> Weights:
+def obtain_pack(recipe: PackRecipe, limit_s: float = math.inf) -> Weights:
     """Return an adaptation member's summary of the source data, cached like weights; empty for a member without one."""
 
     def build() -> Weights:
         from driftlab.platform.training.pretrain import build_pack
 
-        return build_pack(recipe, obtain_family(recipe.family))
+        return build_pack(recipe, obtain_family(recipe.family), limit_s)
 
     if not recipe.adaptation.make().packs:
         return {}
