@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,12 @@ import psutil
 
 from driftlab.actors import watchdog
 from driftlab.actors.folders import SessionFolder, open_folder
-from driftlab.errors import BackendLost
+from driftlab.errors import MOST_LINE, BackendLost, shortened
 
 HEADS = {"gcs_server": "control store (gcs_server)", "raylet": "scheduler (raylet)"}
+LOG_ERROR = re.compile(r"(?m)^\[[^\]\n]* [EC] [^\]\n]*\] (?:\(\w+\) )?(?:[\w.]+:\d+: )?(?P<said>.+)")
+KILLED = "has ended by SIGKILL"
+LOG_BYTES = 2**16  # of the end of a log
 WATCHDOG_S = 15.0  # for the watchdog to end, after it has killed the remaining processes
 
 
@@ -50,9 +55,11 @@ class LocalRay:
 
     def check(self) -> None:
         """Raise if an essential process has ended early."""
-        ended = next((name for pid, name in self._heads.items() if _has_ended(pid)), None)
+        ended = next(((name, how) for pid, name in self._heads.items() if (how := ending_of(pid))), None)
         if ended is not None and not self._lost:
-            why = f"{HEADS[ended]} has ended; something killed it, or memory is short"
+            name, how = ended
+            said = "" if how == KILLED else last_error(self.folder.path / "session_latest/logs", name)
+            why = f"{HEADS[name]} {how}; {said or 'something killed it, or memory is short'}"
             if self._started:
                 self._lost = f"Ray's {why}, and no cell can go on without it. {self._go_on}"
             else:  # Ray gives up where a process of its own takes 15 s to start
@@ -101,9 +108,24 @@ def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, and leave its exit status to its owner."""
+def ending_of(pid: int) -> str:
+    """Say how a child has ended, and leave its exit status to its owner; nothing while it runs."""
     try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return True
+        return "has ended"
+    if found is None:
+        return ""
+    if found.si_code == os.CLD_EXITED:
+        return f"has ended with exit code {found.si_status}"
+    return f"has ended by {signal.Signals(found.si_status).name}"
+
+
+def last_error(logs: Path, name: str) -> str:
+    """Return the last error in the logs of one of Ray's processes; nothing if there is none."""
+    for file in (logs / f"{name}.err", logs / f"{name}.out"):
+        with contextlib.suppress(OSError), file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - LOG_BYTES))
+            if found := LOG_ERROR.findall(log.read().decode(errors="replace")):
+                return f"its log says: {shortened(found[-1], MOST_LINE).rstrip('.')}"
+    return ""
