@@ -3,7 +3,7 @@
 Kills of the driver, torn files, full disks, wrong clocks and pauses fall on runs in one process, which are forked and
 so begin at once. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are killed or stopped.
 Prints what it did and the first difference; the last line is JSON. Exit code 1 if a table differs, or anything stays
-behind.
+behind. Then, and where a run on Ray failed by itself, its folder and Ray's logs move to the folder `--keep`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import itertools
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults import grids
 from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
-from benchmarks.faults.on_ray import disturb_on_ray
+from benchmarks.faults.on_ray import SAID, disturb_on_ray
 from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.grid.run import create_run, execute, resume
@@ -75,12 +77,14 @@ def disturbed(
     run, log = folder / "disturbed", folder / "disturbed.log"
     go = _runner(spec, run)
     if span_s is None:
-        if wrong := [line for _ in range(RAY_RUNS) for line in disturb_on_ray(spec, run, dice, say)]:
-            return [*wrong, log.read_text(encoding="utf-8")[-1500:]]
+        for number in range(RAY_RUNS):
+            logs = folder / f"ray-{number}"
+            if wrong := list(disturb_on_ray(spec, run, logs, dice, say)):
+                return [*wrong, (logs / SAID).read_text(encoding="utf-8")[-1500:]]
     else:
         inflicted = Inflicted(dice, run, go, span_s, log)
         for _ in range(FAULTS_PER_RUN):
-            say(f"  {inflicted.any_fault()}")
+            say(inflicted.any_fault())
     code = ended(child(go, log))
     if code != 0:
         return [f"it cannot go on (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
@@ -95,6 +99,48 @@ def _compare(first: Path, second: Path, found: Path) -> None:
     found.write_text(json.dumps(list(differences(first, second))))
 
 
+@dataclass
+class Campaign:
+    """One seed's grids, and what happened to them."""
+
+    seed: int
+    on_ray: bool
+    kept: Path  # where folders of broken and failed runs go
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: int = 0  # runs that failed by themselves, with a reason, and could go on
+    broken: int = 0
+
+    def say(self, line: str) -> None:
+        """Print what was done, and count it."""
+        kind = line.partition(":")[0]
+        if kind.startswith("  "):
+            self.faults[kind.strip()] += 1
+        self.failed += kind == "failed"
+        print(line, flush=True)
+
+    def disturb(self, number: int, name: str, place: Path) -> None:
+        """Disturb a grid, and keep its folder if something is to be looked at."""
+        dice, failed = random.Random(f"{self.seed}/{number}"), self.failed
+        with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
+            spec = grids.small(name, dice)
+            span_s = undisturbed(spec, Path(folder))
+            self.say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
+            found = disturbed(spec, Path(folder), dice, None if self.on_ray else span_s, self.say)
+            if found:
+                self.broken += 1
+                print(f"DIFFERENCE {found[0]}\n{found[-1]}", flush=True)
+            if found or self.failed > failed:
+                kept = self.kept / f"{self.seed}-{number}"
+                shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True)
+                print(f"kept in {kept}", flush=True)
+
+    def summary(self) -> dict[str, object]:
+        """Say it all in one line."""
+        counted = {"faults": self.faults.total(), "kinds": dict(sorted(self.faults.items()))}
+        ends = {"failed": self.failed, "broken": self.broken}
+        return {"benchmark": "faults", "seed": self.seed, "ray": self.on_ray, **counted, **ends}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
@@ -102,43 +148,19 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=10**9, help="end after so many")
     parser.add_argument("--grid", help="this built-in grid alone")
     parser.add_argument("--ray", action="store_true", help="kill parts of Ray too, which takes longer")
+    parser.add_argument("--keep", type=Path, default=Path("faults-kept"), help="folder for what is to be looked at")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
-    counts: Counter[str] = Counter()
-    broken = 0
-
-    def say(line: str) -> None:
-        counts[line.split(":")[0].strip()] += line.startswith("  ")
-        print(line, flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="driftlab-faults-") as place:
+    campaign = Campaign(options.seed, options.ray, options.keep)
+    order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
+    with tempfile.TemporaryDirectory(prefix="driftlab-faults-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
-        for number in itertools.count():
-            if time.monotonic() > deadline or sum(counts.values()) >= options.faults:
+        for number, name in enumerate(itertools.cycle([options.grid] if options.grid else order)):
+            if time.monotonic() > deadline or campaign.faults.total() >= options.faults:
                 break
-            name, dice = options.grid or order[number % len(order)], random.Random(f"{options.seed}/{number}")
-            with tempfile.TemporaryDirectory(dir=place) as folder:
-                spec = grids.small(name, dice)
-                span_s = undisturbed(spec, Path(folder))
-                say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
-                found = disturbed(spec, Path(folder), dice, None if options.ray else span_s, say)
-                if found:
-                    print(f"  DIFFERENCE {found[0]}\n{found[-1]}", flush=True)
-                broken += bool(found)
-    faults = {name: count for name, count in sorted(counts.items()) if count}
-    print(
-        json.dumps(
-            {
-                "benchmark": "faults",
-                "seed": options.seed,
-                "faults": sum(faults.values()),
-                "kinds": faults,
-                "broken": broken,
-            }
-        )
-    )
-    return 1 if broken else 0
+            campaign.disturb(number, name, Path(place))
+    print(json.dumps(campaign.summary()))
+    return 1 if campaign.broken else 0
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FORKED_S = 180.0  # a child that is not disturbed ends within
+FORKED_S = 600.0  # a child that is not disturbed ends within, on a busy machine
 ERROR = 3
 Act = Callable[[], Any]
+Told = tuple[str, bool]
 
 
 def child(act: Act, log: Path) -> int:
@@ -25,6 +26,7 @@ def child(act: Act, log: Path) -> int:
     if pid:
         return pid
     code = ERROR
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     try:
         with log.open("a", encoding="utf-8") as file:
             os.dup2(file.fileno(), 1)
@@ -53,26 +55,24 @@ def ended(pid: int, within_s: float = FORKED_S) -> int | None:
 
 
 class Inflicted:
-    """One folder of a run and what is done to it; every method is a fault and says what it did."""
+    """One folder of a run and what is done to it; every method is a fault and says what it did, and whether it hit."""
 
     def __init__(self, dice: random.Random, folder: Path, go: Act, span_s: float, log: Path) -> None:
         self._dice, self._folder, self._go, self._span_s, self._log = dice, folder, go, span_s, log
 
-    def kill(self) -> str:
+    def kill(self) -> Told:
         """Kill the driver at any moment of the run."""
         after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
-        pid = child(self._go, self._log)
-        code = ended_or_signalled(pid, after_s, signal.SIGKILL)
-        return f"SIGKILL after {after_s:.2f} s ({code})"
+        code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGKILL)
+        return f"SIGKILL after {after_s:.2f} s ({code})", code != 0
 
-    def interrupt(self) -> str:
+    def interrupt(self) -> Told:
         """Interrupt the driver as Ctrl-C does."""
         after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
-        pid = child(self._go, self._log)
-        code = ended_or_signalled(pid, after_s, signal.SIGINT)
-        return f"SIGINT after {after_s:.2f} s ({code})"
+        code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGINT)
+        return f"SIGINT after {after_s:.2f} s ({code})", code != 0
 
-    def pause(self) -> str:
+    def pause(self) -> Told:
         """Stop the driver and let it go on, several times: a slow machine."""
         pid, times = child(self._go, self._log), self._dice.randint(1, 4)
         for _ in range(times):
@@ -81,13 +81,13 @@ class Inflicted:
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(self._dice.uniform(0.05, 0.5))
                 os.kill(pid, signal.SIGCONT)
-        return f"{times} pauses ({ended(pid)})"
+        return f"{times} pauses ({ended(pid)})", True
 
-    def tear(self) -> str:
+    def tear(self) -> Told:
         """Cut, bend or remove files that a run leaves behind."""
         files = sorted(self._folder.rglob("*.parquet"))
         if not files:
-            return "nothing to tear"
+            return "nothing to tear", False
         file, how = self._dice.choice(files), self._dice.choice(("cut", "flip", "remove", "empty", "swap"))
         content = file.read_bytes()
         place = self._dice.randrange(len(content)) if content else 0
@@ -100,9 +100,9 @@ class Inflicted:
             file.write_bytes(
                 {"cut": content[:place], "flip": content[:place] + bent + content[place + 1 :], "empty": b""}[how]
             )
-        return f"{how} {file.relative_to(self._folder)}"
+        return f"{how} {file.relative_to(self._folder)}", True
 
-    def fill(self) -> str:
+    def fill(self) -> Told:
         """Let every file end at so many bytes, as a full disk does."""
         most = self._dice.choice((0, 10, 100, 1000, 5000, 20_000))
 
@@ -110,9 +110,10 @@ class Inflicted:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
             self._go()
 
-        return f"files end at {most} bytes ({ended(child(act, self._log))})"
+        code = ended(child(act, self._log))
+        return f"files end at {most} bytes ({code})", code != 0
 
-    def refuse(self) -> str:
+    def refuse(self) -> Told:
         """Let the disk be full from some flush on."""
         good = self._dice.randint(0, 60)
 
@@ -127,9 +128,10 @@ class Inflicted:
             os.fsync = fsync  # type: ignore[assignment]
             self._go()
 
-        return f"disk full after {good} flushes ({ended(child(act, self._log))})"
+        code = ended(child(act, self._log))
+        return f"disk full after {good} flushes ({code})", code != 0
 
-    def turn_clock(self) -> str:
+    def turn_clock(self) -> Told:
         """Let the wall clock jump by years, back and forth, and every file be of another time."""
         jumps = [self._dice.uniform(-2e9, 2e9) for _ in range(5)]
         for file in self._folder.rglob("*"):
@@ -140,13 +142,15 @@ class Inflicted:
             time.time = lambda: max(0.0, sound() + jumps[next(calls) % len(jumps)])
             self._go()
 
-        return f"clock off by up to {max(map(abs, jumps)) / 3e7:.0f} years ({ended(child(act, self._log))})"
+        return f"clock off by up to {max(map(abs, jumps)) / 3e7:.0f} years ({ended(child(act, self._log))})", True
 
     def any_fault(self) -> str:
+        """Inflict a fault; an indented line says what it was, another line that the run had ended before."""
         often, seldom = (self.kill, self.tear), (self.fill, self.refuse, self.turn_clock, self.pause, self.interrupt)
         make = self._dice.choice(often if self._dice.random() < 0.6 else seldom)
         self._undo()
-        return f"{make.__name__}: {make()}"
+        told, hit = make()
+        return f"  {make.__name__}: {told}" if hit else f"missed {make.__name__}: {told}"
 
     def _undo(self) -> None:
         """Take some cells back, so that there is something to disturb."""

@@ -1,8 +1,13 @@
-"""Faults of a run on Ray: actors, raylet, control store and driver are killed, or stopped for a while."""
+"""Faults of a run on Ray: actors, raylet, control store and driver are killed, or stopped for a while.
+
+A run may also fail by itself on a busy machine. One that ends with exit code 1 and one message is no difference: it
+is told and counted, Ray's logs of it are kept, and what matters is that it goes on to the same tables.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -18,49 +23,95 @@ from driftlab.actors import faults, watchdog
 from driftlab.platform.request.experiment import Experiment
 
 RUN_S, GONE_S, LOST_S = 600.0, 15.0, 60.0
+LOOK_S, FAILED = 0.2, 1
+SAID = "driver.log"
 ACTOR_FAULTS = 8
-NOT_STARTED = "Ray did not start on this machine"
 STOPS = {"stop": signal.SIGTERM, "interrupt": signal.SIGINT}
-ENDS = ("driver", "raylet", "gcs_server", *STOPS, "none")
+HEADS = ("raylet", "gcs_server")
+ENDS = ("driver", *HEADS, *STOPS, "none")
 Say = Callable[[str], None]
 
 
-def disturb_on_ray(spec: Experiment, run: Path, dice: random.Random, say: Say) -> Iterator[str]:
-    """Run on Ray, or go on; kill and stop its actors, then perhaps Ray or the driver. Yield what should not be."""
+def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random, say: Say) -> Iterator[str]:
+    """Run on Ray, or go on; kill and stop its actors, then perhaps Ray or the driver. Yield what should not be.
+
+    What the driver says goes into the folder `logs`, and Ray's logs are linked into it, where they outlive the session.
+    """
+    logs.mkdir()
+    said = logs / SAID
+    with _started(spec, run, said) as driver:
+        mark = _await_actors(driver, logs)
+        for _ in range(dice.randint(1, ACTOR_FAULTS)):
+            time.sleep(dice.uniform(0, 2.0))
+            keep_logs(mark, logs)
+            if driver.poll() is None and (told := _actor_fault(dice)):
+                say(f"  actor: {told}")
+        end = dice.choice(ENDS)
+        if driver.poll() is not None:
+            end = "none"
+        wrong = list(_end(driver, end, say))
+    if driver.returncode == FAILED:
+        reason = clean_failure(said.read_text(encoding="utf-8", errors="replace"))
+        wrong = [] if reason else [f"it failed without one message that says how to go on, after {end}"]
+        if reason and end not in HEADS:
+            say(f"failed: {reason}")
+    yield from wrong
+    yield from (f"left running after {end}: {process}" for process in _left(mark))
+
+
+@contextlib.contextmanager
+def _started(spec: Experiment, run: Path, said: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a driver on Ray whose words go into a file; kill it at the end if it is still there."""
     words = ["run", "--resume", str(run)]
     if not (run / "spec.yaml").exists():
         file = run.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
         words = ["run", str(file), "--out", str(run)]
     command = [sys.executable, "-m", "driftlab", *words, "--workers", "1", "--rack", "1"]
-    said = run.with_suffix(".log")
-    said.unlink(missing_ok=True)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-    with said.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+    with said.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
         signal.signal(signal.SIGINT, before)
         try:
-            _await_actors(driver)
-            mark = _mark_of(driver)
-            for _ in range(dice.randint(1, ACTOR_FAULTS)):
-                time.sleep(dice.uniform(0, 2.0))
-                if driver.poll() is None and (told := _actor_fault(dice)):
-                    say(f"  actor: {told}")
-            end = dice.choice(ENDS)
-            wrong = list(_end(driver, end, say))
-            if NOT_STARTED not in said.read_text(encoding="utf-8"):  # it says why, and the next one goes on
-                yield from wrong
+            yield driver
         finally:
             driver.kill()
+
+
+def clean_failure(said: str) -> str | None:
+    """Return the only message of a run that failed with a reason and a way back; None if it did not end so."""
+    errors = [line for line in said.splitlines() if line.startswith("Error: ")]
+    if len(errors) != 1 or "Traceback (most recent call last)" in said or "driftlab run --resume " not in said:
+        return None
+    return errors[0].removeprefix("Error: ")
+
+
+def _left(mark: str | None) -> list[psutil.Process]:
+    """List the processes of a session that do not end in time."""
     deadline = time.monotonic() + GONE_S
-    while mark and watchdog.processes_of(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    yield from (f"left running after {end}: {process}" for process in (watchdog.processes_of(mark) if mark else ()))
+    while mark and (left := watchdog.processes_of(mark)):
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(LOOK_S)
+    return []
 
 
-def _await_actors(driver: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + RUN_S
-    while driver.poll() is None and not faults.actor_processes() and time.monotonic() < deadline:
-        time.sleep(0.05)
+def _await_actors(driver: subprocess.Popen[bytes], logs: Path) -> str | None:
+    """Wait for the first actor, or the end; return the folder of the Ray that the driver has started."""
+    mark, deadline = None, time.monotonic() + RUN_S
+    while driver.poll() is None and time.monotonic() < deadline:
+        mark = mark or _mark_of(driver)
+        keep_logs(mark, logs)
+        if faults.actor_processes():
+            break
+        time.sleep(LOOK_S)
+    return mark
+
+
+def keep_logs(mark: str | None, kept: Path) -> None:
+    """Link the logs of a Ray into a folder on the same disk, as far as they are there."""
+    for file in Path(mark).glob("session_2*/logs/*") if mark else ():
+        with contextlib.suppress(OSError):  # a folder, linked before, or just removed
+            os.link(file, kept / file.name)
 
 
 def _mark_of(driver: subprocess.Popen[bytes]) -> str | None:
@@ -93,8 +144,6 @@ def _actor_fault(dice: random.Random) -> str | None:
 
 def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
     """End the run by a fault, or let it end; yield what is wrong with how it ends."""
-    if driver.poll() is not None:
-        end = "none"
     allowed: tuple[int, ...] = (0,)
     if end == "driver":
         driver.kill()
@@ -106,7 +155,7 @@ def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
         heads = [child for child in psutil.Process(driver.pid).children() if child.name() == end]
         for head in heads:
             head.kill()
-        allowed = (0, 1)
+        allowed = (0, FAILED)
     if end != "none":
         say(f"  head: {end}")
     try:

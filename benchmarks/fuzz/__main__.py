@@ -2,6 +2,9 @@
 
 The promises: no traceback, no answer later than 10 s, exit code 2 and one message for a wrong request, 1 and a reason
 for a run that failed. Request `--only N` asks one of them again. The last line is JSON; exit code 1 if a promise broke.
+
+Most requests are asked in this process, where nothing has to be imported, and each fiftieth in a process of its own.
+The time for which an answer had no processor, since other work took it, does not count towards the limit.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.fuzz.asking import ANSWER_S, Answer, answers
 from benchmarks.fuzz.films import write_film
+from benchmarks.fuzz.foreign import foreign_server
 from benchmarks.fuzz.grammar import TINY, Request, World, request
 from driftlab.platform.grid.run import run
 
@@ -32,12 +36,13 @@ def campaign(
     (folder / "finished").mkdir(parents=True)
     finished = run(TINY, out=folder / "finished" / "run").directory
     film = write_film(folder / "film.mp4")
-    for number in numbers:
-        dice = random.Random(f"{seed}/{number}")
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            asked = request(dice, World(Path(place), finished, film))
-            for answer in answers(asked, Path(place), process=every > 0 and number % every == every - 1):
-                yield number, asked, answer
+    with foreign_server() as port:
+        for number in numbers:
+            dice = random.Random(f"{seed}/{number}")
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                asked = request(dice, World(Path(place), finished, film, port))
+                for answer in answers(asked, Path(place), process=every > 0 and number % every == every - 1):
+                    yield number, asked, answer
 
 
 def main() -> int:
@@ -51,7 +56,7 @@ def main() -> int:
     last = options.first + options.count
     numbers = range(options.first, last) if options.only is None else range(options.only, options.only + 1)
     codes: Counter[str] = Counter()
-    broken, slowest_s = 0, 0.0
+    broken, slowest_s, own_s = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory(prefix="driftlab-fuzz-") as folder:
         os.environ["DRIFTLAB_CACHE"] = f"{folder}/networks"
         for number, _, answer in campaign(options.seed, numbers, Path(folder)):
@@ -60,7 +65,8 @@ def main() -> int:
                 print(f"{number - numbers.start} asked, {broken} broken", file=sys.stderr, flush=True)
             codes[str(answer.code)] += 1
             broken += bool(faults)
-            slowest_s = max(slowest_s, answer.took_s if answer.code == 2 else 0.0)
+            if not answer.ran:
+                slowest_s, own_s = max(slowest_s, answer.took_s), max(own_s, answer.own_s)
             if faults or options.keep or options.only is not None or (answer.code == 1 and "FAILED" in answer.output):
                 print(
                     f"{number}: {'; '.join(faults) or 'kept'}: {answer.words}".encode("ascii", "replace").decode()[
@@ -73,7 +79,8 @@ def main() -> int:
                     flush=True,
                 )
     line = {"benchmark": "fuzz", "seed": options.seed, "requests": len(numbers), "codes": dict(codes), "broken": broken}
-    print(json.dumps({**line, "slowest_refusal_s": round(slowest_s, 2), "limit_s": ANSWER_S}))
+    slowest = {"slowest_s": round(slowest_s, 2), "slowest_own_s": round(own_s, 2)}
+    print(json.dumps({**line, **slowest, "limit_s": ANSWER_S}))
     return 1 if broken else 0
 
 

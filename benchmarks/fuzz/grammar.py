@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.fuzz import values
+from benchmarks.fuzz import foreign, values
 from driftlab.cli.kinds import KINDS
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.request import experiment
@@ -54,6 +54,7 @@ class World:
     folder: Path
     finished: Path
     film: Path
+    port: int = 9  # of a server that is none of driftlab's
 
 
 def request(dice: random.Random, world: World) -> Request:
@@ -67,6 +68,7 @@ def request(dice: random.Random, world: World) -> Request:
         _film: 3,
         _stored: 10,
         _tune: 5,
+        _field: 4,
         _words: 6,
         _options: 3,
     }
@@ -325,12 +327,40 @@ def _words(dice: random.Random, world: World) -> Request:
     )
 
 
+def _field(dice: random.Random, world: World) -> Request:
+    """Be a device of servers that are none, or ask for a server in a way that is always refused."""
+
+    def odd() -> str:
+        return str(values.value(dice)).replace("\0", "")[:6000]
+
+    if dice.random() < 0.2:
+        return Request(("serve", "--token", "short", dice.choice(("--port", "--sessions", "--folder")), odd()))
+    server = f"http://127.0.0.1:{world.port}"
+    url = dice.choice((*[server] * 4, *ADDRESSES, odd()))
+    token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), odd()))
+    if dice.random() < 0.4:
+        asked = {"workload": {"name": "streets/running"}, "student": {"network": "half"}}
+        ticket = {"server": url, "id": "a", "token": token, "asked": asked, "began": 1.0}
+        file = world.folder / "field.json"
+        file.write_text(_json(values.spoil(dice, ticket, dice.randint(0, 2))), "utf-8", "replace")
+        if dice.random() < 0.3:
+            _put(dice, file)
+        return Request(("device", "--resume", str(world.folder), *dice.choice(((), ("--json",)))))
+    options = ("--workload", "--seconds", "--system", "--network", "--fps", "--size", "--seed", "--pretrain-steps")
+    words = [word for option in dice.sample(options, dice.randint(0, 2)) for word in (option, odd())]
+    return Request(("device", "--server", url, "--token", token, *words, "--out", str(world.folder / "out")))
+
+
+ADDRESSES = (
+    *("http://127.0.0.1:9", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1", "http://", "127.0.0.1:9"),
+    *("https://127.0.0.1:9", "http://127.0.0.1:9/a\nb", "http://:9", f"http://{'x' * 300}.invalid:9"),
+)
 OPTIONS = (
     *("--system", "--workload", "--seed", "--set", "--backend", "--address", "--workers", "--rack", "--clock", "--out"),
     *("--resume", "--json", "--dashboard", "--help", "--version", "-v", "--", "-", "--image"),
 )
 COMMANDS = (
-    *("run", "report", "claims", "diff", "show", "list", "doctor", "demo", "tune", "export"),
+    *("run", "report", "claims", "diff", "show", "list", "doctor", "demo", "tune", "export", "device"),
     *("", "rnu", "--version", "-h"),
 )
 PLANNED = ("run", "tune")  # commands that could start Ray or a long run
