@@ -47,6 +47,10 @@ HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # 3 % faster
+PATIENT = {  # a busy machine lets processes wait for longer than Ray does; a dead one is noticed by its exit
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_agent_register_timeout_ms": "180000",
+}
 ALLOWED = (
     "Give HOST:PORT of the head's GCS (6379 unless it was started otherwise) or 'auto' on a machine of the cluster, "
     "or leave --address out to run on this machine alone. A cluster with authentication also needs RAY_AUTH_MODE=token "
@@ -119,7 +123,7 @@ def connect(config: ClusterConfig) -> Cluster:
         if local is not None:
             context = _within(thread, partial(_start, local.folder.path, config, common))
         else:
-            context = thread.run(partial(_join, address, common))
+            context = thread.run(partial(_join, address, common), beside=_take_signals_back)
         _take_signals_back()
         cluster = thread.run(partial(_describe, namespace, context, thread, local))
         check_gpus(config, cluster.gpus)
@@ -133,7 +137,7 @@ def connect(config: ClusterConfig) -> Cluster:
 
 
 def _take_signals_back() -> None:
-    """Replace Ray's handlers by those of before: after a SIGTERM, Ray's aborts the process within 3 s."""
+    """Replace Ray's handlers by those of before: Ray's prints a trace, and after a SIGTERM aborts within 3 s."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             if (handler := signal.getsignal(number)) is not None:
@@ -142,7 +146,7 @@ def _take_signals_back() -> None:
 
 def _within(thread: RayThread, start: Callable[[], Any]) -> Any:
     try:
-        return thread.run(start, START_S)
+        return thread.run(start, START_S, beside=_take_signals_back)  # Ray takes them some time before it has started
     except TimeoutError as error:
         raise _not_started(error) from error
 
@@ -186,7 +190,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Start a local Ray with a token of its own; for its dashboard, the token is written to the usual file."""
     token_file = TOKEN_FILE.expanduser()
     own = not config.dashboard and not token_file.exists()
-    _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
+    _set_defaults(QUIET | PATIENT | ({} if config.dashboard else UNWATCHED))
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by no later one

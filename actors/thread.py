@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 LOOK_S = 0.2  # interval at which a wait checks whether it still makes sense
+OFTEN_S = 0.02  # interval of what is done beside a wait
 ABANDONED = "ray, abandoned"  # name of a thread that did not return
 
 
@@ -27,10 +28,12 @@ class RayThread:
         self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
         self._thread.start()
 
-    def run(self, function: Callable[[], T], within_s: float = float("inf")) -> T:
-        """Return the result of a call; TimeoutError if it takes too long."""
+    def run(
+        self, function: Callable[[], T], within_s: float = float("inf"), beside: Callable[[], object] | None = None
+    ) -> T:
+        """Return the result of a call; TimeoutError if it takes too long. Meanwhile `beside` is called often."""
         answer, deadline = self.begin(function), time.monotonic() + within_s
-        while not wait([answer], LOOK_S).done:
+        while not _wait(answer, beside):
             self._look()
             if not self._thread.is_alive():
                 raise RuntimeError("this connection to Ray is closed")
@@ -61,3 +64,13 @@ class RayThread:
             except BaseException as error:  # it is raised in the thread that waits for it
                 answer.set_exception(error)
             self.busy = False
+
+
+def _wait(answer: Future[Any], beside: Callable[[], object] | None) -> bool:
+    """Wait for a while; tell whether the answer is there."""
+    if beside is None:
+        return bool(wait([answer], LOOK_S).done)
+    until = time.monotonic() + LOOK_S
+    while not (done := bool(wait([answer], OFTEN_S).done)) and time.monotonic() < until:
+        beside()
+    return done

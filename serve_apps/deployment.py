@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -129,6 +130,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
 
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells of its own start
     options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_S}
     serve.start(http_options=options)
     serve.run(application(args), name=NAME, route_prefix="/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import ray
 import ray_fakes
 import yaml
 from documents_factory import SHARING
+from signals_factory import handler_of
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
@@ -187,10 +187,3 @@ def test_signals_stay_those_of_the_process_that_uses_ray(backend):
         assert handler_of(signal.SIGTERM) in (0, own)  # the system's, or Python's if a test before has set one
     finally:
         signal.signal(signal.SIGUSR1, usual)
-
-
-def handler_of(number):
-    """Return the address of the function that the system calls."""
-    action = ctypes.create_string_buffer(512)
-    assert ctypes.CDLL(None).sigaction(int(number), None, action) == 0
-    return int.from_bytes(action[:8], sys.byteorder)

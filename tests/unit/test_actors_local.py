@@ -1,15 +1,22 @@
-"""What is said of a process of Ray's that has ended: how it ended, and the last error in its log."""
+"""A local Ray: signals while it starts; what is said of a process that has ended, and the last error in its log."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
+from signals_factory import handler_of
 
+from driftlab.actors import cluster
 from driftlab.actors.local import KILLED, ending_of, last_error
+
+IGNORED = 1  # SIG_IGN, as the system has it
 
 
 @pytest.mark.parametrize(
@@ -45,3 +52,28 @@ def test_the_last_error_of_a_log_is_quoted(tmp_path):
     (tmp_path / "raylet.out").write_text("x" * 10**6 + "\n" + LOG)
     assert last_error(tmp_path, "raylet") == "its log says: [Timeout] Exiting since it was marked as dead"
     assert last_error(tmp_path, "gcs_server") == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ray_takes_while_it_starts_is_taken_back_at_once(monkeypatch, number):
+    """Ray starts for seconds after that, on a busy machine."""
+    took_s = []
+
+    def start(folder, config, common):
+        begun_s = time.monotonic()
+        ctypes.CDLL(None).signal(int(number), ctypes.c_void_p(IGNORED))
+        while handler_of(number) == IGNORED and time.monotonic() < begun_s + 5:
+            time.sleep(0.001)
+        took_s.append(time.monotonic() - begun_s)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cluster, "_start", start)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place, pytest.raises(ValueError, match="enough"):
+            monkeypatch.setattr(tempfile, "tempdir", place)
+            cluster.connect(cluster.ClusterConfig())
+    finally:
+        signal.signal(number, before)
+    assert took_s[0] < 1
