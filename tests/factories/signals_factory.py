@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 
+DEFAULT, IGNORED = 0, 1  # SIG_DFL and SIG_IGN, as the system has them
+
 
 def handler_of(number):
     """Return the address of the function that the system calls."""

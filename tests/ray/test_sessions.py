@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
-from socket import SOCK_DGRAM
 
 import psutil
 import pytest
 import ray
 import ray_fakes
+from sockets_factory import listening, on_network
 
 from driftlab.actors import watchdog
 from driftlab.errors import RequestError, RunError
@@ -130,14 +129,6 @@ def test_every_socket_is_on_the_loopback_interface(backend, session):
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     ours = {process.name() for process in watchdog.processes_of(str(backend._cluster.folder))}
     assert {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"} <= ours
-    listening = [
-        (process.name(), socket.laddr)
-        for process in processes
-        for socket in process.net_connections("inet")
-        if socket.status == psutil.CONN_LISTEN or (socket.type == SOCK_DGRAM and socket.laddr)
-    ]
-    assert len(listening) >= 8
-    on_network = [
-        (name, where) for name, where in listening if not ip_address(where.ip.removeprefix("::ffff:")).is_loopback
-    ]
-    assert on_network == []
+    found = listening(processes)
+    assert len(found) >= 8
+    assert on_network(found) == []

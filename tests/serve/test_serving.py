@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from served_factory import TOKEN
+from sockets_factory import listening, on_network
 
 from driftlab.errors import RequestError
 from driftlab.platform.backend.inline import InlineBackend
@@ -48,10 +49,11 @@ def served(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("served")
-    process = driftlab("serve", "--port", port, "--folder", folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with (folder / "said.log").open("w") as said:
+        process = driftlab("serve", "--port", port, "--folder", folder / "kept", stdout=subprocess.PIPE, stderr=said)
     line = next(line for line in process.stdout if line.startswith("server"))
     assert str(port) in line
-    yield process, f"http://127.0.0.1:{port}"
+    yield process, f"http://127.0.0.1:{port}", folder / "said.log"
     process.terminate()
     process.wait(60)
 
@@ -86,7 +88,7 @@ def test_a_device_learns_and_its_tables_are_those_of_a_run(served, tmp_path):
 
 
 def test_a_killed_device_and_a_killed_replica_go_on(served, tmp_path):
-    server, url = served
+    server, url, _ = served
     client = Client(url, TOKEN)
     older = sessions(client)
     first = device(url, tmp_path / "field", 60, *SHORT)
@@ -160,6 +162,12 @@ def test_only_health_is_open(served):
     assert b"<main>" in Client(served[1], TOKEN).ask("GET", "/")
 
 
+def test_every_socket_is_on_the_loopback_interface(served):
+    found = listening([psutil.Process(served[0].pid), *psutil.Process(served[0].pid).children(recursive=True)])
+    assert int(served[1].rpartition(":")[2]) in {where.port for _, where in found}
+    assert on_network(found) == []
+
+
 def test_a_demo_device_starts_and_stops(served):
     client = Client(served[1], TOKEN)
     assert client.ask_json("POST", "/demo", {"seconds": 30}) == {"running": True}
@@ -186,3 +194,14 @@ def test_the_page_shows_a_session_in_a_browser(served, tmp_path):
     assert f'data-name="{opened["id"]}"' in shown
     assert "ams on streets/running" in shown
     client.ask("DELETE", f"/sessions/{opened['id']}")
+
+
+def test_a_stopped_server_says_so_in_two_lines(served):
+    """The last test: the server is gone afterwards."""
+    server, _, said = served
+    below = psutil.Process(server.pid).children(recursive=True)
+    server.terminate()
+    assert server.wait(START_S) == 128 + signal.SIGTERM
+    assert said.read_text().endswith("Stopping: ending what was started; what is finished is kept.\nInterrupted.\n")
+    assert "SIGTERM" not in said.read_text()
+    assert not psutil.wait_procs(below, timeout=10)[1]

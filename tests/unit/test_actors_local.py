@@ -11,12 +11,10 @@ import tempfile
 import time
 
 import pytest
-from signals_factory import handler_of
+from signals_factory import IGNORED, handler_of
 
 from driftlab.actors import cluster
 from driftlab.actors.local import KILLED, ending_of, last_error
-
-IGNORED = 1  # SIG_IGN, as the system has it
 
 
 @pytest.mark.parametrize(
