@@ -64,7 +64,8 @@ for setting, here in runs[runs["status"] == "done"].groupby("setting"):
 
 # %%
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.2), layout="constrained")
+    height = 0.8 + 0.4 * here["system"].nunique()  # inches
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, height), layout="constrained")
     plots.scores(left, here, looks)
     plots.traffic(right, here, looks)
     figure.suptitle(setting, x=0.01, ha="left")
