@@ -6,11 +6,8 @@ import argparse
 import json
 import statistics
 import sys
-import time
 
-import cv2
-import numpy as np
-from _options import options_of
+from _options import frames_options, frames_s
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.city.presets import SETTINGS
@@ -26,20 +23,13 @@ def frame_ms(count: int, repeats: int, preset: str) -> list[float]:
     streams = [open_stream(f"{family}/{preset}", seed=0, **size, **params) for family, params in KINDS]
     found: list[list[float]] = [[] for _ in streams]
     for repeat in range(repeats):
-        times_s = (np.arange(count) + repeat * count) / FPS
         for stream, took in zip(streams, found, strict=True):
-            start_s = time.process_time()
-            stream.at(times_s)
-            took.append((time.process_time() - start_s) / count * 1000)
+            took.append(frames_s(stream, repeat, count, FPS) / count * 1000)
     return [statistics.median(took) for took in found]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=9)
-    options = options_of(parser, count=2, repeats=1)
-    cv2.setNumThreads(1)
+    options = frames_options(argparse.ArgumentParser(description=__doc__), count=50, repeats=9)
     rows = {preset: frame_ms(options.count, options.repeats, preset) for preset in SETTINGS}
     plain = {preset: round(drawn / city, 2) for preset, (drawn, city, _) in rows.items()}
     line = {

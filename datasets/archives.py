@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
 from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest, files_in, memory_faults
-from driftlab.errors import DataError, RequestError, first_line
+from driftlab.errors import DataError, RequestError, first_line, needed_import
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -82,13 +82,10 @@ def open_archive(request: SetRequest) -> LabelledSet:
 
 def open_digits(request: SetRequest) -> LabelledSet:
     """Open scikit-learn's 1 797 handwritten digits of 8 by 8 pixels."""
-    try:
+    with needed_import(
+        "The labelled set 'digits' needs scikit-learn", "Install it with: pip install 'driftlab[data]'."
+    ):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise RequestError(
-            f"The labelled set 'digits' needs scikit-learn, which cannot be imported here ({error}). "
-            "Install it with: pip install 'driftlab[data]'."
-        ) from error
     found = load_digits()
     pictures = np.rint(found.images * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng([request.seed, 31]).permutation(len(pictures))
@@ -104,13 +101,11 @@ def open_digits(request: SetRequest) -> LabelledSet:
 
 def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
     """Open one part with torchvision's own reader."""
-    try:
+    with needed_import(
+        f"The labelled set '{request.name}' needs torchvision",
+        "Take signs/… or digits, which do not need it, or see `driftlab doctor`.",
+    ):
         from torchvision import datasets
-    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
-        raise RequestError(
-            f"The labelled set '{request.name}' needs torchvision, which cannot be imported here ({error}). "
-            "Take signs/… or digits, which do not need it, or see `driftlab doctor`."
-        ) from error
     folder = Path(request.folder).expanduser() / part.pop("sub", "")
     without = {} if archive.reader == "ImageFolder" else {"download": False}
     try:

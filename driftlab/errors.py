@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MOST_QUOTED = 120  # characters of a value that a message quotes
 MOST_LINE = 400  # characters of another library's message
@@ -43,6 +44,15 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     close = difflib.get_close_matches(given[:MOST_QUOTED], names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return RequestError(f"Unknown {kind} '{shortened(given)}'.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+@contextmanager
+def needed_import(need: str, cure: str, kind: type[DriftlabError] = RequestError) -> Iterator[None]:
+    """Say of an import that fails who needs it, and what to do."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch
+        raise kind(f"{need}, which cannot be imported here ({error}). {cure}") from error
 
 
 def first_line(error: BaseException) -> str:

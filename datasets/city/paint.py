@@ -28,6 +28,8 @@ from driftlab.datasets.streets.paint import (
     TORSO,
     Easel,
     fill_skyline,
+    hand_height,
+    limbs,
     place_thing,
     shape,
 )
@@ -382,10 +384,8 @@ def _paint_person(
     if easel.scale < DETAIL_PX:
         easel.fill(legs, LEGS)
     else:
-        stride = (0.13 if thing.speed_mps else 0.04 * preset.liveliness) * beat
-        raised = 0.55 + 0.35 * abs(beat) * max(0.0, preset.liveliness - 1)
-        for sign in (-1, 1):
-            hip, foot, hand = sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * preset.liveliness * abs(beat))
+        raised = hand_height(preset, beat)
+        for sign, hip, foot, hand in limbs(thing, preset, beat):
             easel.quad(legs, hip - 0.06, 0.48, hip + 0.06, 0.48, foot + 0.045, 0, foot - 0.045, 0)
             easel.quad(coat, sign * 0.1, 0.83, sign * 0.16, 0.78, hand + 0.03, raised, hand - 0.03, raised - 0.05)
     easel.fill(coat, TORSO, aside=lean)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.streets.look import TILE, Floats
-from driftlab.errors import DataError
+from driftlab.errors import DataError, needed_import
 
 Marks = npt.NDArray[np.uint8]
 
@@ -138,13 +138,9 @@ def _lay_photographs(tones: Floats, share: float, rng: np.random.Generator) -> N
 @cache
 def photograph(name: str) -> Floats:
     """Read a photograph as grain of unit size that repeats: beside each piece lies its mirror image."""
-    try:
+    cure = "Install driftlab[data], or set photos to 0."
+    with needed_import("photos takes textures from scikit-image", cure, DataError):
         from skimage import data
-    except ImportError as error:
-        raise DataError(
-            f"photos takes textures from scikit-image, which cannot be imported here ({error}); "
-            "install driftlab[data], or set photos to 0"
-        ) from error
     read: Callable[[], npt.NDArray[np.uint8]] = getattr(data, name)
     picture = read()[:256, :256].astype(np.float32)
     piece = cv2.resize(picture, (TILE // 2, TILE // 2), interpolation=cv2.INTER_AREA)

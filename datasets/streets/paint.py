@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -229,6 +230,17 @@ def _paint_car(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) 
         easel.fill(tyre, *SIDE_TYRES)
 
 
+def limbs(thing: Thing, preset: StreetPreset, beat: float) -> Iterator[tuple[int, float, float, float]]:
+    """Give the side, and where hip, foot and hand are, of each half of a person at this beat of the stride."""
+    stride = (0.13 if thing.speed_mps else 0.04 * preset.liveliness) * beat
+    for sign in (-1, 1):
+        yield sign, sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * preset.liveliness * abs(beat))
+
+
+def hand_height(preset: StreetPreset, beat: float) -> float:
+    return 0.55 + 0.35 * abs(beat) * max(0.0, preset.liveliness - 1)
+
+
 def _paint_person(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     """Paint legs that stride, arms that swing, a torso and a head."""
     beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
@@ -238,10 +250,8 @@ def _paint_person(easel: Easel, thing: Thing, time_s: float, preset: StreetPrese
     if easel.scale < DETAIL_PX:
         easel.fill(legs, LEGS)
     else:
-        stride = (0.13 if thing.speed_mps else 0.04 * preset.liveliness) * beat
-        raised = 0.55 + 0.35 * abs(beat) * max(0.0, preset.liveliness - 1)
-        for sign in (-1, 1):
-            hip, foot, hand = sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * preset.liveliness * abs(beat))
+        raised = hand_height(preset, beat)
+        for sign, hip, foot, hand in limbs(thing, preset, beat):
             easel.fill(legs, shape((hip - 0.06, 0.48), (hip + 0.06, 0.48), (foot + 0.045, 0), (foot - 0.045, 0)))
             arm = ((sign * 0.10, 0.83), (sign * 0.16, 0.78), (hand + 0.03, raised), (hand - 0.03, raised - 0.05))
             easel.fill(coat, shape(*arm))

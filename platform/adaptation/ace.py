@@ -36,7 +36,7 @@ Pixels = npt.NDArray[Any]
 class Ace(Walking):
     """Train on labelled source frames in the style of the device's and of past domains."""
 
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 30
+    iterations: stream.PhaseSteps = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
     agreement: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = 10.0
     past: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = 0.5

@@ -46,9 +46,7 @@ class Bufr(Remembering):
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     temperature: Annotated[float, Gt(0), Means("softness of the bins' edges, in ranges of a unit")] = 0.05
     faithful: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
-    bn_momentum: Annotated[
-        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
-    ] = 0.1
+    bn_momentum: stream.NormMomentum = 0.1
 
     tasks, packs = ("classification",), True
 

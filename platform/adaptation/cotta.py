@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 class CoTta(Remembering):
     """Follow a teacher that is the average of past students, and restore weights at random."""
 
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
-        "batch"
-    )
+    answers: stream.AnswerTime = "batch"
     variant: Annotated[Literal["original", "edgebench"], Means("whether the teacher answers, or the student")] = (
         "original"
     )
@@ -52,7 +50,7 @@ class CoTta(Remembering):
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant edgebench")
     ] = 0.1
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 10
+    iterations: stream.PhaseSteps = 10
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
     tasks = ("segmentation", "classification")

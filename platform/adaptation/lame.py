@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.stream import NO_FRAMES, NO_STEPS, OnStream, device_inputs, split_groups
+from driftlab.platform.adaptation.stream import NO_FRAMES, NO_STEPS, AnswerTime, OnStream, device_inputs, split_groups
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
@@ -29,9 +29,7 @@ STILL = "it changes predictions alone, and keeps nothing from one batch to the n
 class Lame(OnStream):
     """Correct the predictions of a batch by the likeness of its frames."""
 
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
-        "batch"
-    )
+    answers: AnswerTime = "batch"
     affinity: Annotated[Literal["knn", "rbf", "linear"], Means("how alike two frames are")] = "knn"
     neighbours: Annotated[int, Ge(1), Means("nearest frames that count, and that set the width of rbf")] = 5
     rounds: Annotated[int, Ge(1), Means("rounds at most")] = 100

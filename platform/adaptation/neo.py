@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Answered, Batch
 from driftlab.platform.adaptation.heads import linear_head
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, as_tensors, own_arrays
-from driftlab.platform.adaptation.stream import NO_FRAMES, NO_STEPS, Rows, WorkLog, device_inputs, split_groups
+from driftlab.platform.adaptation.memory import MethodMemory, as_tensors
+from driftlab.platform.adaptation.of_head import OfHead
+from driftlab.platform.adaptation.stream import NO_FRAMES, Rows, device_inputs
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
@@ -28,12 +29,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Neo(Remembering):
+class Neo(OfHead):
     """Subtract the running mean of features before the head."""
 
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
-        "batch"
-    )
     decay: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the mean; 0: of all frames the same")
     ] = 0.0
@@ -43,39 +41,27 @@ class Neo(Remembering):
     def changes(self, model: nn.Module) -> list[str]:
         return []
 
+    def unfit(self, model: nn.Module, batch: Batch) -> str:
+        if not len(batch.images):
+            return NO_FRAMES
+        return "" if linear_head(model, per_place=True) else "the network has no linear head"
+
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict with the mean of everything until the batch, or until the frame where answers do not wait."""
-        if _unfit(model, batch):
+        if self.unfit(model, batch):
             return super().answer(model, state, batch)
         answers = batch.task.blank(len(batch.images), *batch.images.shape[1:3])
+        held = as_tensors(state.held)
         size = 1 if self.answers == "now" else len(batch.images)
         for start in range(0, len(batch.images), size):
             rows = np.arange(start, start + size)
-            outputs = self._pass(model, batch, rows, as_tensors(state.held))[1]
+            outputs = self.take(model, state, batch, rows, held)[1]
             answers[rows] = batch.task.answers(outputs, *batch.images.shape[1:3])
         return Answered(answers, state, Passes((size,) * (len(batch.images) // size)))
 
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        parts = split_groups(len(batch.images), phase, self.stream_batch)
-        if why := _unfit(model, batch) or ("" if parts else NO_STEPS):
-            return Adapted(state, skipped=why, work=Passes())
-        model.eval()
-        return self._follow(model, state, batch, parts, at_once=phase.on_stream and self.answers == "batch")
-
-    def _follow(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, parts: list[Rows], *, at_once: bool
-    ) -> Adapted:
-        done, held = WorkLog(), as_tensors(state.held)
-        for rows in parts:
-            held, outputs = self._pass(model, batch, rows, held)
-            done.forward.append(len(rows))
-        if not bool(held["mean"].isfinite().all()):
-            return Adapted(state, skipped="its features are not finite", work=done.passes(state))
-        after = replace(state, held=own_arrays(held), steps=state.steps + len(parts))
-        answers = batch.task.answers(outputs, *batch.images.shape[1:3]) if at_once else None
-        return Adapted(after, len(parts), work=done.passes(after, ()), answers=answers)
-
-    def _pass(self, model: nn.Module, batch: Batch, rows: Rows, held: Held) -> tuple[Held, torch.Tensor]:
+    def take(
+        self, model: nn.Module, state: MethodMemory, batch: Batch, rows: Rows, held: Held
+    ) -> tuple[Held, torch.Tensor]:
         """Run frames with a mean to which they belong; return it and the outputs."""
         import torch
 
@@ -115,9 +101,3 @@ class Neo(Remembering):
         weight = self.decay if held and self.decay else len(found) / float(total)
         mean = torch.lerp(held["mean"].to(newest.device), newest, weight) if held else newest
         return {"mean": mean, "count": total}
-
-
-def _unfit(model: nn.Module, batch: Batch) -> str:
-    if not len(batch.images):
-        return NO_FRAMES
-    return "" if linear_head(model, per_place=True) else "the network has no linear head"

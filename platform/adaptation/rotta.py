@@ -19,6 +19,7 @@ from driftlab.platform.adaptation.banks import TimelyBank
 from driftlab.platform.adaptation.memory import below, under
 from driftlab.platform.adaptation.norm_rules import FollowingNorm, normalise_with
 from driftlab.platform.adaptation.of_bank import OfBank, Visit
+from driftlab.platform.adaptation.stream import NormMomentum
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class RoTta(OfBank):
     """Learn from a balanced memory, with a slow teacher and robust batch norms."""
 
-    share: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")] = 0.05
+    share: NormMomentum = 0.05
     speed: Annotated[float, Ge(0), Le(1), Means("weight of the student in the teacher, at each lesson")] = 1e-3
     views: Annotated[Views, Means("what the student's view of a frame changes")] = "all"
 

@@ -13,8 +13,11 @@ from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, own_arrays
 from driftlab.platform.adaptation.stream import (
     NO_STEPS,
+    AnswerTime,
     OnStream,
+    PhaseSteps,
     Rows,
+    StepSize,
     StreamMemory,
     WorkLog,
     answer_by,
@@ -45,22 +48,20 @@ NONE_ACCEPTED = "nothing in the batch was fit to learn from"
 class OfScales(OnStream):
     """Base of members that descend a loss of their own along the scales and shifts of batch norms."""
 
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
-        "batch"
-    )
+    answers: AnswerTime = "batch"
     variant: Annotated[
         Literal["original", "run"],
         Means("statistics of batch norms: of the batch alone, or stored ones that follow it"),
     ] = "original"
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
-    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
+    learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
     beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
     ] = 0.1
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 10
+    iterations: PhaseSteps = 10
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
     @abstractmethod

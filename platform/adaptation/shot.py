@@ -36,17 +36,15 @@ if TYPE_CHECKING:
 class Shot(stream.OnStream):
     """Maximise information with all weights but the head's, and train on pseudo-labels in phases."""
 
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 60
+    iterations: stream.PhaseSteps = 60
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
     relabel: Annotated[int, Ge(1), Means("steps after which a phase finds pseudo-labels anew")] = 15
-    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
+    learning_rate: stream.StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("Nesterov momentum of the steps")] = 0.9
     weight_decay: Annotated[float, Ge(0), Le(1), Means("weight decay of the steps")] = 1e-3
     cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 0.3
     div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
-    bn_momentum: Annotated[
-        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
-    ] = 0.1
+    bn_momentum: stream.NormMomentum = 0.1
 
     def changes(self, model: nn.Module) -> list[str]:
         return list(model.state_dict())

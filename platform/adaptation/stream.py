@@ -29,6 +29,10 @@ MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at
 NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
 Rows = npt.NDArray[np.int64]
 StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
+AnswerTime = Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")]
+PhaseSteps = Annotated[int, Ge(1), Means("steps of a phase")]
+NormMomentum = Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")]
+StepSize = Annotated[float, Ge(0), Le(10), Means("step size")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class OnStream(Adaptation):
     learns: Annotated[
         Literal["instead", "beside"], Means("whether learning replaces answering or shares the machine")
     ] = "instead"
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = "now"
+    answers: AnswerTime = "now"
     episodic: Annotated[bool, Means("whether a told boundary between domains resets what was learned")] = False
 
     labels = "none"

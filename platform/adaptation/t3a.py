@@ -6,29 +6,23 @@ of 0 keeps all features, where the released code loses one per class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 
-from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Answered, Batch
 from driftlab.platform.adaptation.heads import entries_of, linear_head
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, as_tensors, own_arrays
+from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, own_arrays
 from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.stream import (
-    NO_FRAMES,
-    NO_STEPS,
-    Rows,
-    WorkLog,
-    device_inputs,
-    entropies,
-    split_groups,
-)
+from driftlab.platform.adaptation.of_head import OfHead
+from driftlab.platform.adaptation.stream import NO_FRAMES, Rows, device_inputs, entropies
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
     from torch import nn
 
@@ -36,18 +30,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class T3a(Remembering):
+class T3a(OfHead):
     """Replace the head's weights by templates of the classes."""
 
-    answers: Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")] = (
-        "batch"
-    )
     keep: Annotated[int, Ge(0), Means("features that a class keeps, the surest; 0: all")] = 20
 
     tasks = ("classification",)
 
     def changes(self, model: nn.Module) -> list[str]:
         return entries_of(model, linear_head(model))
+
+    def unfit(self, model: nn.Module, batch: Batch) -> str:
+        why = whole_frames("T3a", batch) if len(batch.images) else NO_FRAMES
+        return why or ("" if linear_head(model) else "the network has no linear head")
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         """Begin with the head's weights as features of its classes."""
@@ -63,57 +58,38 @@ class T3a(Remembering):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict with templates to which the batch belongs, as what learns from it does."""
-        if self.answers == "now" or _unfit(model, batch):
+        if self.answers == "now" or self.unfit(model, batch):
             return super().answer(model, state, batch)
-        rows, done = np.arange(len(batch.images)), WorkLog()
-        outputs = self._take(model, state, batch, rows, (as_tensors(state.held), done))[1]
-        return Answered(batch.task.answers(outputs, *batch.images.shape[1:3]), state, Passes(tuple(done.forward)))
+        outputs = self.take(model, state, batch, np.arange(len(batch.images)), as_tensors(state.held))[1]
+        answers = batch.task.answers(outputs, *batch.images.shape[1:3])
+        return Answered(answers, state, Passes((len(batch.images),)))
 
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        parts = split_groups(len(batch.images), phase, self.stream_batch)
-        if why := _unfit(model, batch) or ("" if parts else NO_STEPS):
-            return Adapted(state, skipped=why, work=Passes())
-        model.eval()
-        return self._follow(model, state, batch, parts, at_once=phase.on_stream and self.answers == "batch")
-
-    def _follow(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, parts: list[Rows], *, at_once: bool
-    ) -> Adapted:
+    def install(
+        self, model: nn.Module, state: MethodMemory, held: Supports, classes: int
+    ) -> npt.NDArray[np.bool_] | None:
+        """Replace the head by the templates, without a bias."""
         from driftlab.platform.networks.parts import coordinates, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
-        done, supports = WorkLog(), as_tensors(state.held)
-        for rows in parts:
-            supports, outputs = self._take(model, state, batch, rows, (supports, done))
-            if not bool(outputs.isfinite().all()):
-                return Adapted(state, skipped="its features are not finite", work=done.passes(state))
         name, layout = linear_head(model), layout_of(model)
-        restore_entries(
-            model, _head_of(state, name, own_arrays({"weight": _templates(supports, outputs.shape[1])})["weight"])
-        )
-        after = replace(state, held=own_arrays(supports), steps=state.steps + len(parts))
-        changed = coordinates(layout, [own for own in entries_of(model, name) if own in layout.spans])
-        answers = batch.task.answers(outputs, *batch.images.shape[1:3]) if at_once else None
-        return Adapted(after, len(parts), changed=changed, work=done.passes(after, ()), answers=answers)
+        restore_entries(model, _head_of(state, name, own_arrays({"weight": _templates(held, classes)})["weight"]))
+        return coordinates(layout, [own for own in entries_of(model, name) if own in layout.spans])
 
-    def _take(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, rows: Rows, so_far: tuple[Supports, WorkLog]
+    def take(
+        self, model: nn.Module, state: MethodMemory, batch: Batch, rows: Rows, held: Supports
     ) -> tuple[Supports, torch.Tensor]:
-        """Add frames to the supports; return those that stay, and the outputs for the frames."""
         import torch
 
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.predict import evaluating
 
-        supports, done = so_far
         with evaluating(model), torch.no_grad():
             found = features(model, device_inputs(model, batch, rows)).features
-            done.forward.append(len(rows))
             name = linear_head(model)
             head = as_tensors({own: state.source[own] for own in entries_of(model, name)}, found.device)
             outputs = torch.nn.functional.linear(found, head[f"{name}.weight"], head.get(f"{name}.bias"))
             new = {"features": found, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
-            supports = {key: torch.cat([supports[key].to(found.device), new[key]]) for key in new}
+            supports = {key: torch.cat([held[key].to(found.device), new[key]]) for key in new}
             supports = self._surest(supports, outputs.shape[1])
             return supports, found @ _templates(supports, outputs.shape[1]).T
 
@@ -140,8 +116,3 @@ def _templates(supports: Supports, classes: int) -> torch.Tensor:
 def _head_of(state: MethodMemory, name: str, weight: Any) -> Weights:
     """Return a head with these weights and without a bias."""
     return {own: weight if own == f"{name}.weight" else np.zeros_like(value) for own, value in state.source.items()}
-
-
-def _unfit(model: nn.Module, batch: Batch) -> str:
-    why = whole_frames("T3a", batch) if len(batch.images) else NO_FRAMES
-    return why or ("" if linear_head(model) else "the network has no linear head")

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Lt
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
@@ -54,13 +54,11 @@ class LossWalk:
 class Walking(Remembering):
     """Base of these members."""
 
-    iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 50
+    iterations: stream.PhaseSteps = 50
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 32
-    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size")] = 1e-3
+    learning_rate: stream.StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
-    bn_momentum: Annotated[
-        float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")
-    ] = 0.1
+    bn_momentum: stream.NormMomentum = 0.1
 
     def changes(self, model: nn.Module) -> list[str]:
         return list(model.state_dict())

@@ -10,41 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
-from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import SharePlan, answering, reserve, settle
-from driftlab.platform.scheduling.sizing import Ways, plan_ways
+from driftlab.platform.scheduling.candidates import LearningApp
+from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
+from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Afs(Scheduling):
+class Afs(SharesAmongTrainings):
     """Give each next slot of the machine to the training whose completion time gains most."""
 
     slots: Annotated[int, Ge(1), Means("equal parts into which the share for learning is divided")] = 10
-    answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
-        0.1
-    )
-    ways: Annotated[Ways, Means("way to learn: the first one, or the best for the share (Eq. 8 of ElasticDNN)")] = (
-        "first"
-    )
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
 
-    def allocate(self, window: Window) -> Allocation:
-        """Divide the slots anew whenever something changes."""
-        apps = read_apps(window)
-        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self._plan(apps, chosen))
-        return settle(window, apps, plan, self.patience_s)
-
-    def _plan(self, apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
         answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
         jobs = [(i, k) for i, k in enumerate(chosen) if k is not None]
         if jobs:

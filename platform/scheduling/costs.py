@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
 
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Demand
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Objective = Literal["total", "max"]
+LoweredCost = Annotated[Objective, Means("the cost that is lowered: of all applications together, or the highest one")]
+LatenessWeight = Annotated[float, Ge(0), Le(1), Means("weight of a second of lateness against all of the accuracy")]
+MachineUnits = Annotated[int, Ge(1), Means("parts into which the machine is divided")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Win
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.evaluation import AnswerScale, Freed, Trainings, evaluate, trainings_of
-from driftlab.platform.scheduling.plans import SharePlan, kept, settle
+from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
 
 Floats = npt.NDArray[np.float64]
 EPOCHS, EPOCHS_TRIED = 30.0, 5.0  # of the longest way, and of its trial
@@ -47,10 +47,8 @@ class Ekya(Scheduling):
     iterations: Annotated[int, Ge(1), Means("times that ways and shares are chosen in turn")] = 3
     start: Annotated[Literal["thief", "fair"], Means("thief: steal from equal shares; fair: keep them")] = "thief"
     freed: Annotated[Freed, Means("jobs among which the share of a training that ends is split")] = "all"
-    horizon_s: Annotated[
-        float | None, Gt(0), Means("time over which a plan is judged; none: until the window ends", "s")
-    ] = None
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
+    horizon_s: HorizonS = None
+    patience_s: PatienceS = 200.0
     most: Annotated[int, Ge(1), Means("applications among which the thief steals; more keep equal shares")] = 16
 
     wants = Wants(trials=True, part=EPOCHS_TRIED / EPOCHS)

@@ -22,10 +22,11 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import SharePlan, answering, kept, settle
+from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, answering, kept, settle
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Eq8 = Literal["corrected", "as_printed"]
 MOST = 200_000  # combinations of sizes that are all evaluated
 BATCH = 20_000  # combinations at a time
 IN_TIME = 1 + 1e-12  # rounding of the limit
@@ -55,7 +56,7 @@ class Rules:
     """What the objective and the limits are."""
 
     window_s: float
-    eq8: Literal["corrected", "as_printed"] = "corrected"
+    eq8: Eq8 = "corrected"
     train_share: float = 1.0
     work_conserving: bool = False
     allow_none: bool = False
@@ -65,9 +66,7 @@ class Rules:
 class FilterGrained(Scheduling):
     """Choose every application's size for the best accuracy over a window; its share follows from the size."""
 
-    eq8: Annotated[
-        Literal["corrected", "as_printed"], Means("weights of the two accuracies: by meaning, or as printed")
-    ] = "corrected"
+    eq8: Annotated[Eq8, Means("weights of the two accuracies: by meaning, or as printed")] = "corrected"
     solver: Annotated[
         Literal["auto", "exhaustive", "evolution"],
         Means("how sizes are searched; auto: all of them where that is quick"),
@@ -75,10 +74,8 @@ class FilterGrained(Scheduling):
     train_share: Annotated[float, Gt(0), Le(1), Means("share of the machine for all retraining together")] = 0.5
     work_conserving: Annotated[bool, Means("whether retraining that ends leaves its share to the others")] = False
     allow_none: Annotated[bool, Means("whether an application may always decline to retrain")] = False
-    horizon_s: Annotated[
-        float | None, Gt(0), Means("time over which a plan is judged; none: until the window ends", "s")
-    ] = None
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 600.0
+    horizon_s: HorizonS = None
+    patience_s: PatienceS = 600.0
     seed: Annotated[int, Ge(0), Means("of the evolution")] = 0
 
     wants = Wants(trials=True)

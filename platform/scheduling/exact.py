@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from annotated_types import Ge, Le
-
-from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
-from driftlab.platform.scheduling.costs import tabulate
+from driftlab.platform.scheduling.costs import LatenessWeight, LoweredCost, MachineUnits, tabulate
 from driftlab.platform.scheduling.greedy import Walk, spread
 from driftlab.platform.scheduling.optimum import solve
-from driftlab.platform.scheduling.programming import Objective
 
 
 @dataclass(frozen=True)
 class Exact(Scheduling):
     """Solve NestDNN's problem exactly: by dynamic programming, or the total as a MILP where memory binds."""
 
-    objective: Annotated[
-        Objective, Means("the cost that is lowered: of all applications together, or the highest one")
-    ] = "total"
-    alpha: Annotated[float, Ge(0), Le(1), Means("weight of a second of lateness against all of the accuracy")] = 0.1
-    units: Annotated[int, Ge(1), Means("parts into which the machine is divided")] = 100
+    objective: LoweredCost = "total"
+    alpha: LatenessWeight = 0.1
+    units: MachineUnits = 100
 
     wants = EACH_WINDOW
 

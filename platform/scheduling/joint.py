@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
-from driftlab.platform.scheduling.plans import SharePlan, kept, settle
+from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
 from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
 
 ERRORS = 8  # of estimates, per application, that are remembered
@@ -47,10 +47,8 @@ class Joint(Scheduling):
 
     caution: Annotated[float, Ge(0), Means("standard deviations by which uncertain estimates are lowered")] = 0.0
     joule_price: Annotated[float, Ge(0), Means("accuracy times seconds that a joule must gain")] = 0.0
-    horizon_s: Annotated[
-        float | None, Gt(0), Means("time over which a plan is judged; none: until the window ends", "s")
-    ] = None
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 600.0
+    horizon_s: HorizonS = None
+    patience_s: PatienceS = 600.0
 
     wants = Wants(trials=True)
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
-from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
+from driftlab.platform.scheduling.costs import Choices, LatenessWeight, LoweredCost, MachineUnits, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import exchange, grow, smallest, spread
 from driftlab.platform.scheduling.programming import exchange_alike, levelled, priced
 
@@ -39,15 +39,13 @@ class CachedPlan:
 class NestDnn(Scheduling):
     """Greedily lower the total or the highest cost of missing accuracy and late answers, within compute and memory."""
 
-    objective: Annotated[
-        Literal["total", "max"], Means("the cost that is lowered: of all applications together, or the highest one")
-    ] = "total"
+    objective: LoweredCost = "total"
     method: Annotated[
         Literal["lookahead", "steepest", "literal", "priced"],
         Means("how the total is lowered; the highest cost has one way"),
     ] = "lookahead"
-    alpha: Annotated[float, Ge(0), Le(1), Means("weight of a second of lateness against all of the accuracy")] = 0.1
-    units: Annotated[int, Ge(1), Means("parts into which the machine is divided")] = 100
+    alpha: LatenessWeight = 0.1
+    units: MachineUnits = 100
     cached: Annotated[bool, Means("whether the next window takes an unfinished plan up")] = True
     kept: Annotated[float, Ge(0), Le(1), Means("share of the units that an unfinished plan has handed out")] = 0.7
     renew: Annotated[int, Ge(1), Means("windows that a plan serves before one is made from scratch")] = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from driftlab.errors import RunError
-from driftlab.platform.scheduling.costs import Choices, Ints, UnitPlan, costs_of
-from driftlab.platform.scheduling.programming import Objective, by_programming, fits, least_highest, priced
+from driftlab.platform.scheduling.costs import Choices, Ints, Objective, UnitPlan, costs_of
+from driftlab.platform.scheduling.programming import by_programming, fits, least_highest, priced
 
 TOLERANCE = 1e-6  # of the relaxation
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Gt
 
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Share
 from driftlab.platform.scheduling.base import Allocation, Grant, Window
 from driftlab.platform.scheduling.candidates import LearningApp
 
 Floats = npt.NDArray[np.float64]
+HorizonS = Annotated[float | None, Gt(0), Means("time over which a plan is judged; none: until the window ends", "s")]
+PatienceS = Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")]
 DECLINED = "does not learn now: no way is worth its time"
 UNTOLD = "nothing is known of its ways: the first one"
 

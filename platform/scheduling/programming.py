@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
-from driftlab.platform.scheduling.costs import Choices, Floats, Ints, UnitPlan, costs_of, memory_of
+from driftlab.platform.scheduling.costs import Choices, Floats, Ints, Objective, UnitPlan, costs_of, memory_of
 from driftlab.platform.scheduling.greedy import MIN_GAIN, exchange, grow, smallest
 
-Objective = Literal["total", "max"]
 JOIN: Mapping[Objective, np.ufunc] = {"total": np.add, "max": np.maximum}
 DECADES = (-6.0, 12.0)  # range of the price of all memory, in accuracy: powers of ten
 PRICES = 16  # prices to try

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Gt, Le
 
-from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
-from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import SharePlan, answering, kept, reserve, settle
-from driftlab.platform.scheduling.sizing import Ways, plan_ways
+from driftlab.platform.scheduling.base import Window
+from driftlab.platform.scheduling.candidates import LearningApp
+from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
+from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 OBSERVED = 4  # accuracies that make a gain
@@ -30,29 +28,19 @@ LEAST = 0.01  # gain that counts at least, so that no training stands still
 
 
 @dataclass(frozen=True)
-class Recl(Scheduling):
+class Recl(SharesAmongTrainings):
     """Share the machine among trainings by the recent gain in accuracy of each."""
 
-    answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
-        0.1
-    )
-    ways: Annotated[Ways, Means("way to learn: the first one, or the best for the share (Eq. 8 of ElasticDNN)")] = (
-        "first"
-    )
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
-
-    def allocate(self, window: Window) -> Allocation:
-        """Observe every application once per window; share by the gains whenever something changes."""
-        apps = read_apps(window)
-        seen = dict(kept(window).own or ())
+    def observe(self, window: Window, apps: Sequence[LearningApp], own: Any) -> Any:
+        """Note every application's accuracy once per window."""
+        seen = dict(own or ())
         if window.reason == "window" or not seen:
             seen = {app.app: (*seen.get(app.app, ()), app.now)[-OBSERVED:] for app in apps}
-        gains = np.array([recent_gain(seen.get(app.app, ())) for app in apps])
-        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self._plan(apps, gains, chosen))
-        return settle(window, apps, plan, self.patience_s, tuple(sorted(seen.items())))
+        return tuple(sorted(seen.items()))
 
-    def _plan(self, apps: Sequence[LearningApp], gains: Floats, chosen: Sequence[int | None]) -> SharePlan:
-        answers = reserve(apps, self.answer)
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+        answers, seen = reserve(apps, self.answer), dict(own or ())
+        gains = np.array([recent_gain(seen.get(app.app, ())) for app in apps])
         weights = np.where([one is not None for one in chosen], np.maximum(LEAST, gains), 0.0)
         return SharePlan((1 - answers) * weights / (weights.sum() or 1.0), answering(apps, answers), chosen)
 

@@ -6,18 +6,52 @@ Eq. 8 of ElasticDNN, and so on until nothing changes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Gt, Le
 
-from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.plans import SharePlan
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.candidates import LearningApp, read_apps
+from driftlab.platform.scheduling.plans import PatienceS, SharePlan, kept, settle
 
 Ways = Literal["first", "best"]
 ROUNDS = 3
-Planner = Callable[[Sequence[int | None]], SharePlan]  # from the chosen candidates to shares
+Chosen = Sequence[int | None]  # candidate of each application; None: it does not learn
+Planner = Callable[[Chosen], SharePlan]
+
+
+@dataclass(frozen=True)
+class SharesAmongTrainings(Scheduling):
+    """Base of schedulers that know nothing of accuracies: one plans the shares of trainings for the chosen ways."""
+
+    answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
+        0.1
+    )
+    ways: Annotated[Ways, Means("way to learn: the first one, or the best for the share (Eq. 8 of ElasticDNN)")] = (
+        "first"
+    )
+    patience_s: PatienceS = 200.0
+
+    @abstractmethod
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+        """Divide the machine among the trainings of the chosen candidates; `own` is what the member observed."""
+
+    def observe(self, window: Window, apps: Sequence[LearningApp], own: Any) -> Any:
+        """Return what the member keeps from call to call, given what it kept."""
+        return None
+
+    def allocate(self, window: Window) -> Allocation:
+        """Plan anew whenever something changes."""
+        apps = read_apps(window)
+        own = self.observe(window, apps, kept(window).own)
+        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen, own))
+        return settle(window, apps, plan, self.patience_s, own)
 
 
 def plan_ways(apps: Sequence[LearningApp], ways: Ways, window_s: float, planner: Planner) -> SharePlan:

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Gt, Le
 
-from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Engine
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
-from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
-from driftlab.platform.scheduling.plans import SharePlan, answering, reserve, settle
-from driftlab.platform.scheduling.sizing import Ways, plan_ways
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp
+from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
+from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 ENGINES: tuple[Engine, ...] = get_args(Engine)  # the accelerator comes first
@@ -30,24 +27,10 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Synergy(Scheduling):
+class Synergy(SharesAmongTrainings):
     """Share every engine by the demands of the trainings; each gets at least the proportional part that it can use."""
 
-    answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
-        0.1
-    )
-    ways: Annotated[Ways, Means("way to learn: the first one, or the best for the share (Eq. 8 of ElasticDNN)")] = (
-        "first"
-    )
-    patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
-
-    def allocate(self, window: Window) -> Allocation:
-        """Place the trainings anew whenever something changes, the shortest first."""
-        apps = read_apps(window)
-        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self._plan(apps, chosen))
-        return settle(window, apps, plan, self.patience_s)
-
-    def _plan(self, apps: Sequence[LearningApp], chosen: Sequence[int | None]) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
         answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds

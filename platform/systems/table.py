@@ -15,6 +15,7 @@ def _row(name: str, summary: str, bound: Bound | None = None, **slots: str | Mem
 
 
 _ALL_WEIGHTS = Member("adaptation", "distill", (("fraction", 1.0),))
+_TEN_FPS = Member("streaming", "on_device", (("rate_fps", 10.0),))
 
 _ROWS = (
     _row("no_custom", "The generic student as it was built.", bound="do_nothing"),
@@ -55,21 +56,21 @@ _ROWS = (
     _row(
         "elasticdnn",
         "A smaller network cut for each domain from a gated master, whose filters that matter are retrained.",
-        streaming=Member("streaming", "on_device", (("rate_fps", 10.0),)),
+        streaming=_TEN_FPS,
         adaptation="elasticdnn",
         scaling="surrogate",
     ),
     _row(
         "elasticdnn+tent",
         "As elasticdnn, with Tent's loss on scales and shifts of the filters that matter.",
-        streaming=Member("streaming", "on_device", (("rate_fps", 10.0),)),
+        streaming=_TEN_FPS,
         adaptation=Member("adaptation", "elasticdnn", (("objective", "entropy"),)),
         scaling="surrogate",
     ),
     _row(
         "elasticdnn+cua",
         "As elasticdnn, with features aligned to those of stored source samples, which are replayed.",
-        streaming=Member("streaming", "on_device", (("rate_fps", 10.0),)),
+        streaming=_TEN_FPS,
         adaptation="elasticdnn_cua",
         scaling="surrogate",
     ),

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import scheduling_factory as factory
 
-from driftlab.platform.core.catalogue import FAMILIES, Member
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.world.variants import knee, paged_bytes
@@ -19,8 +19,8 @@ from driftlab.platform.world.variants import knee, paged_bytes
 ALPHAS = (0.0, 0.1, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
-LEARNERS = ("uniform_learning", "ekya", "recl", "afs", "synergy", "muri", "elasticdnn", "joint")
-UNCHOOSING = ("uniform", *LEARNERS)  # leave the network to the application
+# Those that plan whenever something changes leave the network to the application.
+UNCHOOSING = [name for name in FAMILIES["scheduling"] if member_class("scheduling", name).wants != EACH_WINDOW]
 BLIND = (*UNCHOOSING, "status_quo")  # to memory
 WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal", "priced"]), ("max", "lookahead")]
 LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) for walk in WALKS)]  # the cost of Eq. 2
@@ -53,6 +53,7 @@ class TestAlone:
             return (max(keeps_up, key=lambda i: demand.variants[i].accuracy, default=min(fits, default=None)),)
         return (min(fits, key=plain_costs(demand).__getitem__, default=None),)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", FAMILIES["scheduling"])
     def test_who_is_alone_has_everything_and_runs_the_best_that_fits(self, name):
         for seed in range(6):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftlab.errors import RequestError
+from driftlab.errors import needed_import
 from driftlab.platform.networks.zoo import ZOO, Input
 
 CLASSIFIERS = (
@@ -19,14 +19,13 @@ CLASSIFIERS = (
 
 def models() -> Any:
     """Import torchvision's models, or say what to do where that fails."""
-    try:
+    with needed_import(
+        "This network needs torchvision",
+        "Install torch and torchvision from the same index (see `driftlab doctor`), or take another network: "
+        "`driftlab list networks`.",
+    ):
         import torchvision.models
         import torchvision.models.segmentation
-    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
-        raise RequestError(
-            f"This network needs torchvision, which cannot be imported here ({error}). Install torch and torchvision "
-            "from the same index (see `driftlab doctor`), or take another network: `driftlab list networks`."
-        ) from error
     return torchvision.models
 
 
