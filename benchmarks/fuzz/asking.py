@@ -46,7 +46,7 @@ class Answer:
 
     def faults(self) -> Iterator[str]:
         """Name every promise that the answer breaks."""
-        if self.ran and self.code is None:
+        if self.ran and self.took_s > PATIENCE_S:
             return  # broken off: it is only long
         if "Traceback (most" in self.error + self.output:
             yield "a traceback"
