@@ -48,8 +48,8 @@ TOKEN_FILE = Path("~/.ray/auth_token")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 UNWATCHED = {"RAY_task_events_report_interval_ms": "0", "RAY_enable_metrics_collection": "0"}  # 3 % faster
 PATIENT = {  # a busy machine lets processes wait for longer than Ray does; a dead one is noticed by its exit
-    "RAY_health_check_failure_threshold": "60",
-    "RAY_agent_register_timeout_ms": "180000",
+    "health_check_failure_threshold": 60,
+    "agent_register_timeout_ms": 180_000,
 }
 ALLOWED = (
     "Give HOST:PORT of the head's GCS (6379 unless it was started otherwise) or 'auto' on a machine of the cluster, "
@@ -190,7 +190,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
     """Start a local Ray with a token of its own; for its dashboard, the token is written to the usual file."""
     token_file = TOKEN_FILE.expanduser()
     own = not config.dashboard and not token_file.exists()
-    _set_defaults(QUIET | PATIENT | ({} if config.dashboard else UNWATCHED))
+    _set_defaults(QUIET | ({} if config.dashboard else UNWATCHED))
     _set_defaults({"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {})
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that there is a token
     os.environ[MARK] = str(folder)  # inherited by every process of this Ray, and by no later one
@@ -203,6 +203,7 @@ def _start(folder: Path, config: ClusterConfig, common: dict[str, Any]) -> Any:
                 object_store_memory=min(config.store_bytes, psutil.virtual_memory().available // 4),
                 _temp_dir=str(folder),
                 _node_ip_address=LOOPBACK,
+                _system_config=PATIENT,
                 **common,
             )
     except Exception as error:  # Ray has no class of its own for this

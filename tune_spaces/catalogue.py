@@ -33,7 +33,11 @@ def names() -> list[str]:
 
 def summary_of(name: str) -> str:
     """Say in a line what a space is for."""
-    return str(raw(name)["summary"])
+    return str(raw(name)["summary"]) if name in files() else _summary_by_ranges(name)
+
+
+def _summary_by_ranges(name: str) -> str:
+    return f"Every parameter of {name}, by its range."
 
 
 def load(request: str, overrides: Sequence[str] = ()) -> SpaceDocument:
@@ -78,7 +82,7 @@ def _by_ranges(name: str) -> Mapping[str, Any]:
     like = experiments.document_of(FOLDER / f"{_like(system)}.yaml")
     like["experiment"] = {**like["experiment"], "systems": [row]}
     space = {path: domain for one in searched for path, domain in space_of(one).items()}
-    own = {"name": name.replace("/", "-").replace("+", "-"), "summary": f"Every parameter of {name}, by its range."}
+    own = {"name": name.replace("/", "-").replace("+", "-"), "summary": _summary_by_ranges(name)}
     return {**like, **own, "system": row["name"], "space": space, "constraints": []}
 
 

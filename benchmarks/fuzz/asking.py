@@ -25,6 +25,7 @@ ANSWER_S = 10.0
 PATIENCE_S = 90.0  # before an answer is broken off
 STEPS, FRAMES, CELLS = 50, 60, 6  # what a run may cost that is run
 REFUSED, FAILED, GOOD = 2, 1, 0
+ASKED_SERVER = "Opening a session; the server trains a network that it does not know yet, for a minute or more.\n"
 WRONG = re.compile("^Error: ", re.MULTILINE)
 
 
@@ -46,16 +47,14 @@ class Answer:
 
     def faults(self) -> Iterator[str]:
         """Name every promise that the answer breaks."""
-        if self.ran and self.code is None:
+        if self.ran and self.took_s > PATIENCE_S:
             return  # broken off: it is only long
         if "Traceback (most" in self.error + self.output:
             yield "a traceback"
         if self.code not in (GOOD, FAILED, REFUSED):
             yield f"exit code {self.code}"
-        if self.code == REFUSED and not self.ran and not self.error.startswith(("Error: ", "Usage: ")):
-            yield "a refusal that does not begin with what is wrong"
-        if self.code == REFUSED and (len(WRONG.findall(self.error)) != 1 or len(self.error) > 20_000):
-            yield "a refusal that is not one message"
+        if self.code == REFUSED:
+            yield from self._faults_of_refusal()
         if (
             self.code == FAILED
             and "FAILED" not in self.output
@@ -65,6 +64,15 @@ class Answer:
             yield "a failure without a reason"
         if self.own_s > ANSWER_S and not self.ran:
             yield f"an answer after {self.own_s:.1f} s"
+
+    def _faults_of_refusal(self) -> Iterator[str]:
+        said = self.error.removeprefix(ASKED_SERVER)
+        if not self.ran and not said.startswith(("Error: ", "Usage: ")):
+            yield "a refusal that does not begin with what is wrong"
+        if not self.words:
+            return  # the answer is the page of help
+        if len(WRONG.findall(said)) != 1 or len(said) > 20_000:
+            yield "a refusal that is not one message"
 
     @property
     def own_s(self) -> float:
@@ -131,12 +139,12 @@ def _waited_s(process: str) -> float:
         return 0.0
 
 
-def answers(request: Request, folder: Path, *, process: bool = False) -> Iterator[Answer]:
-    """Ask; of a run that is sound and small, ask for its plan and then run it."""
+def answers(request: Request, folder: Path, *, process: bool = False, run: bool = True) -> Iterator[Answer]:
+    """Ask; of a run that is sound and small, ask for its plan and then run it, unless it is to be left at that."""
     asked = ask_process if process else ask
     first = asked((*request.words, *request.limits), folder)
     yield replace(first, ran=request.runs and not request.limits)
-    if request.runs and request.limits and first.code == GOOD and _is_small(request):
+    if run and request.runs and request.limits and first.code == GOOD and _is_small(request):
         yield replace(asked((*request.words, *INLINE, "--out", str(folder / "made")), folder), ran=True)
 
 

@@ -85,6 +85,7 @@ def device(
     The device answers on while the server is away. It writes the same tables as `driftlab run`, with measured times.
     """
     from driftlab.platform.field.agent import Agent, join, read_ticket
+    from driftlab.platform.field.client import Client
 
     if resume is not None:
         ticket = read_ticket(resume)
@@ -95,8 +96,10 @@ def device(
     height, width = _size(size)
     student = {"network": network} | ({} if pretrain_steps is None else {"pretrain_steps": pretrain_steps})
     stream = {"name": workload, "duration_s": seconds, "fps": fps, "height": height, "width": width}
+    asked = _asked({"system": system, "workload": stream, "student": student, "seed": seed})
+    Client(server, token)  # refuses what is no server's before anything is said
     remark("Opening a session; the server trains a network that it does not know yet, for a minute or more.")
-    ticket = join(server, token, _asked({"system": system, "workload": stream, "student": student, "seed": seed}))
+    ticket = join(server, token, asked)
     _start(Agent(ticket), out, as_json)
 
 
