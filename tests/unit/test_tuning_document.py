@@ -194,6 +194,14 @@ def test_trials_are_stopped_early_only_where_a_beginning_is_a_short_run(system, 
         assert "end of the session" in refused(**changes)
 
 
+def test_trials_whose_settings_read_the_end_are_not_stopped_early():
+    minute = {"workloads": [{"name": "streets/interview", "duration_s": 60}]}
+    path = "systems.0.streaming.sample_s"
+    changes = {"system": "one_time", "experiment": minute, "early_stopping": True}
+    assert factory.document(**changes, space={path: {"from": 4, "to": 40}}).early_stopping
+    assert "end of the session" in refused(**changes, space={path: {"from": 4, "to": 80}})
+
+
 @pytest.mark.parametrize("name", ["tnet", "streaming/local", "scheduling/uniform", "no_custom", "none.yaml"])
 def test_a_space_that_is_not_there_is_refused(name):
     with pytest.raises(RequestError):
