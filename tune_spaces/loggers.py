@@ -28,7 +28,7 @@ LOGGERS: Mapping[str, Logger] = {
     "mlflow": Logger(
         "mlflow",
         "ray.air.integrations.mlflow:MLflowLoggerCallback",
-        lambda folder: {"experiment_name": folder.name, "tracking_uri": (folder / "mlflow").as_uri()},
+        lambda folder: {"experiment_name": folder.name, "tracking_uri": f"sqlite:///{folder / 'mlflow.db'}"},
     ),
     "wandb": Logger(
         "wandb", "ray.air.integrations.wandb:WandbLoggerCallback", lambda folder: {"project": f"driftlab-{folder.name}"}

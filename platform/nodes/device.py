@@ -17,6 +17,19 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
 
 
+def stream_of(spec: StreamSpec, scale: int = 1) -> Stream:
+    """Open a stream at the student's size or so many times larger."""
+    return open_stream(
+        spec.workload,
+        seed=spec.seed,
+        height=spec.height * scale,
+        width=spec.width * scale,
+        fps=spec.fps,
+        duration_s=spec.duration_s,
+        **dict(spec.params),
+    )
+
+
 class Device:
     """Captures every frame, and sends the requested ones."""
 
@@ -29,19 +42,13 @@ class Device:
         """Drop streams and cached frames: a restored device opens its streams anew."""
         return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
+    def _open(self, scale: int) -> Stream:
+        return stream_of(self._spec, scale)
+
     def _stream(self, scale: int = 1) -> Stream:
-        """Open the stream at the student's size or larger."""
+        """Return the stream at the student's size or larger."""
         if scale not in self._streams:
-            spec = self._spec
-            self._streams[scale] = open_stream(
-                spec.workload,
-                seed=spec.seed,
-                height=spec.height * scale,
-                width=spec.width * scale,
-                fps=spec.fps,
-                duration_s=spec.duration_s,
-                **dict(spec.params),
-            )
+            self._streams[scale] = self._open(scale)
         return self._streams[scale]
 
     def capture(self, start_s: float, stop_s: float) -> Reply:

@@ -75,7 +75,7 @@ def _fields(schema: type[BaseModel], path: Sequence[Any]) -> list[str]:
     for part in path:
         if part in here.model_fields:
             here = next(_models(here.model_fields[part].annotation), here)
-    return list(here.model_fields)
+    return [field.alias or name for name, field in here.model_fields.items()]
 
 
 def _models(hint: Any) -> Iterator[type[BaseModel]]:

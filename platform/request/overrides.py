@@ -32,11 +32,11 @@ def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> di
             raise RequestError(
                 f"--set '{shortened(override)}' is not KEY=VALUE, such as --set workloads.0.duration_s=30."
             )
-        set_at(result, path.split("."), _value(text, override), f"--set '{shortened(override)}'")
+        set_at(result, path.split("."), read_value(text, override), f"--set '{shortened(override)}'")
     return result
 
 
-def _value(text: str, override: str) -> Any:
+def read_value(text: str, override: str) -> Any:
     """Read a value; what is no YAML is a text."""
     try:
         return read_yaml(text)

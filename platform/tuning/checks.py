@@ -49,14 +49,18 @@ def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
     """Refuse a contradictory domain, a path that leads nowhere, and ends that the experiment does not take."""
     if path.split(".")[0] in FIXED or path == "systems.0.name":
         raise RequestError("it is no setting of a system; leave it out")
-    domain = part.domain()
-    values = part.values[:TRIED] if part.values is not None else (domain.at(0.0), domain.at(1.0))
-    for value in values:
+    for value in _ends(part):
         try:
             experiment_of(document.experiment, {path: value}, document.seeds)
         except RequestError as error:
             said = str(error).split("\n  - ")
             raise RequestError(f"{quoted(value)} is refused: {'; '.join(said[1:] or said)}") from None
+
+
+def _ends(part: DomainPart) -> tuple[Any, ...]:
+    """Give the ends of a range, or the first values of a choice."""
+    domain = part.domain()
+    return part.values[:TRIED] if part.values is not None else (domain.at(0.0), domain.at(1.0))
 
 
 def _check_metric(metric: str, experiment: Experiment) -> None:
@@ -99,8 +103,10 @@ def _check_stopping(document: SpaceDocument) -> None:
     first = next(iter(document.objectives))
     if METRICS[first].at_end:
         raise RequestError(f"'{first}' is known at the end of a trial alone; put another objective first")
-    if reason := reads_end(experiment_of(document.experiment, {}, document.seeds)):
-        raise RequestError(f"{reason}; run full trials")
+    of_ends: list[dict[str, Any]] = [{path: end} for path, part in document.space.items() for end in _ends(part)]
+    for settings in ({}, *of_ends):
+        if reason := reads_end(experiment_of(document.experiment, settings, document.seeds)):
+            raise RequestError(f"{reason}; run full trials")
 
 
 def _seed_faults(document: SpaceDocument) -> Iterator[str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from driftlab.errors import RequestError, quoted
+from driftlab.errors import RequestError, quoted, shortened, unknown_name
 from driftlab.platform.request import experiment as experiments
 from driftlab.platform.request.cells import resolved
 from driftlab.platform.request.check import report, shape_faults
 from driftlab.platform.request.experiment import Choice as Narrowed
 from driftlab.platform.request.experiment import Name, Seed
-from driftlab.platform.request.overrides import apply_overrides
+from driftlab.platform.request.overrides import apply_overrides, read_value, set_at
 from driftlab.platform.search.base import Objective, SearchProblem, constraint_of
 from driftlab.platform.search.space import Domain, OneOf, Range, Space
 from driftlab.platform.tuning.evaluation import experiment_of
@@ -104,15 +105,17 @@ def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str 
     from driftlab.platform.tuning.checks import faults_of
 
     sizes = [one.removeprefix("size=") for one in overrides if one.startswith("size=")]
+    domains = [one for one in overrides if one.startswith("space.")]
     own = [one for one in overrides if _first(one) in SpaceDocument.model_fields and _first(one) != "size"]
     others = [one for one in overrides if one not in own]
     if raw.get("sizes"):
         raw = experiments.sized(dict(raw), sizes, source)
         others = [one for one in others if _first(one) != "size"]
-    document = {**raw, "space": _domains(raw.get("space"), source), "experiment": _experiment(raw, others, source)}
-    if own:
+    space = _domains(_overridden(_domains(raw.get("space"), source), domains), source)
+    document = {**raw, "space": space, "experiment": _experiment(raw, others, source)}
+    if changes := [one for one in own if one not in domains]:
         document = validated(document, source).model_dump(mode="json")
-        document = apply_overrides(document, own)
+        document = apply_overrides(document, changes)
     found = validated(document, source)
     if faults := faults_of(found):
         raise RequestError(report(source, faults))
@@ -128,6 +131,20 @@ def _domains(given: Any, source: str) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not given:
         raise RequestError(f"{source}: space is {quoted(given)}: give a path at least, with its values or its range")
     return {str(path): {"values": part} if isinstance(part, list) else part for path, part in given.items()}
+
+
+def _overridden(space: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply `space.PATH.KEY=VALUE` and `space.PATH=DOMAIN`, where PATH holds dots itself."""
+    space = copy.deepcopy(space)
+    for override in overrides:
+        path, _, text = override.removeprefix("space.").partition("=")
+        value = read_value(text, override)
+        setting, _, key = path.rpartition(".")
+        if path not in space and setting not in space and not isinstance(value, list | dict):
+            raise unknown_name("setting of the space", setting or path, space)
+        inside = path not in space and setting in space
+        set_at(space, [setting, key] if inside else [path], value, f"--set '{shortened(override)}'")
+    return space
 
 
 def _experiment(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> dict[str, Any]:

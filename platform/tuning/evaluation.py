@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from driftlab.platform.backend.base import NodeId
+from driftlab.platform.backend.base import NodeId, run_verb
 from driftlab.platform.backend.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.core.records import Rows
 from driftlab.platform.grid.builds import settings_of
@@ -16,21 +16,23 @@ from driftlab.platform.loop.context import context_key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.request.cells import cells_of
 from driftlab.platform.request.experiment import Experiment, parse
+from driftlab.platform.tuning.films import FilmedDevice, Films
 from driftlab.platform.tuning.measures import measures_of, measures_so_far
 
 NETWORKS_KEPT = 16  # in a process, from trial to trial: more than the workloads and sizes of one search
 
 
 class WarmBackend(InlineBackend):
-    """Keeps networks that were built or loaded, so that the next trial in this process finds them."""
+    """Keeps the networks and the frames of a trial, so that the next one in this process finds them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._built: dict[str, InlineJob] = {}
+        self._films = Films()
 
     def open(self, session: str) -> InlineSession:
         """Open a session; the one that networks are built in remembers them."""
-        return _Building(built=self._built) if session == "artefacts" else InlineSession()
+        return _Building(built=self._built) if session == "artefacts" else _Watching(films=self._films)
 
 
 class _Building(InlineSession):
@@ -48,6 +50,20 @@ class _Building(InlineSession):
                 del self._built[next(iter(self._built))]
             self._built[name] = made
         return self._built[name]
+
+
+class _Watching(InlineSession):
+    """Lets devices watch films."""
+
+    def __init__(self, films: Films) -> None:
+        super().__init__()
+        self._films = films
+
+    def place(self, node: NodeId, *args: Any) -> None:
+        if node.kind == "device":
+            self.nodes[node] = run_verb(node, "start", FilmedDevice, [*args, self._films])
+        else:
+            super().place(node, *args)
 
 
 class Evaluation:

@@ -45,6 +45,22 @@ def test_overrides_reach_the_document_and_the_experiment():
     assert document.experiment["systems"][0]["adaptation"]["momentum"] == 0.5
 
 
+def test_overrides_reach_domains_whose_paths_hold_dots():
+    momentum = "systems.0.adaptation.momentum"
+    document = factory.document(
+        f"space.{RATE}.to=0.01", f"space.{BATCH}=[5, 10]", f"space.{momentum}={{from: 0.5, to: 0.9}}", "trials=3"
+    )
+    assert document.problem.space.domains == {
+        RATE: Range(1e-4, 1e-2, True),
+        BATCH: OneOf((5, 10)),
+        momentum: Range(0.5, 0.9),
+    }
+    assert factory.document(f"space.{BATCH}.values=[5, 10]").problem.space.domains[BATCH] == OneOf((5, 10))
+    assert "learning_rate" in refused("space.systems.0.adaptation.learning_rat.to=0.01")
+    assert "from" in refused(f"space.{RATE}.until=0.01")
+    assert RATE in refused(f"space.{RATE}=0.01")
+
+
 def test_a_size_is_laid_over():
     document = factory.document("size=small", sizes={"small": {"trials": 3, "experiment": {"window_s": 3}}})
     assert (document.trials, document.size, document.experiment["window_s"]) == (3, "small", 3)
@@ -176,6 +192,14 @@ def test_trials_are_stopped_early_only_where_a_beginning_is_a_short_run(system, 
         assert factory.document(**changes).early_stopping
     else:
         assert "end of the session" in refused(**changes)
+
+
+def test_trials_whose_settings_read_the_end_are_not_stopped_early():
+    minute = {"workloads": [{"name": "streets/interview", "duration_s": 60}]}
+    path = "systems.0.streaming.sample_s"
+    changes = {"system": "one_time", "experiment": minute, "early_stopping": True}
+    assert factory.document(**changes, space={path: {"from": 4, "to": 40}}).early_stopping
+    assert "end of the session" in refused(**changes, space={path: {"from": 4, "to": 80}})
 
 
 @pytest.mark.parametrize("name", ["tnet", "streaming/local", "scheduling/uniform", "no_custom", "none.yaml"])

@@ -7,12 +7,16 @@ import pytest
 import tuning_factory as factory
 
 from driftlab.platform.grid.run import run
+from driftlab.platform.nodes.device import stream_of
+from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
+from driftlab.platform.tuning import films
 from driftlab.platform.tuning.evaluation import WarmBackend, experiment_of, overrides_of
 from driftlab.platform.tuning.trial import Assignment, outcomes
 
 SEEDS = (100, 103)
+FRAMES = ("times_s", "images", "scenes", "labels")
 STREETS = {
     "window_s": 2,
     "pictures": 0,
@@ -90,6 +94,9 @@ def test_what_a_trial_has_measured_at_a_window_is_what_a_shorter_run_ends_with(b
     (short,) = outcome_of(shorter, {}, backend)
     assert during.metrics["kbps"] == pytest.approx(short.metrics["kbps"], rel=0.35)
     assert during.metrics["score"] == pytest.approx(short.metrics["score"], abs=0.05)
+    for cell, ended in zip(during.cells, short.cells, strict=True):
+        rest = 8 / 6 if cell["workload"] == "running" else 1.0  # the other one is over
+        assert cell["metrics"]["energy_j"] == pytest.approx(rest * ended["metrics"]["energy_j"], rel=0.1)
 
 
 def test_a_trial_that_is_stopped_lets_go_of_its_nodes(backend):
@@ -120,14 +127,29 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
     assert failed.streamed_s > 0
 
 
-def test_networks_are_kept_from_trial_to_trial(backend, monkeypatch):
+def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
+    from driftlab.datasets.signs.stream import SignsStream
     from driftlab.platform.nodes.builder import Builder
 
     document = factory.document()
     outcome_of(document, {}, backend)
     monkeypatch.setattr(Builder, "build", lambda *args: pytest.fail("it was built again"))
+    monkeypatch.setattr(SignsStream, "_frame", lambda *args: pytest.fail("it was drawn again"))
     (again,) = outcome_of(document, {factory.BATCH: 5}, backend)
-    assert again.status == "done"
+    assert (again.status, again.reason) == ("done", None)
+
+
+@pytest.mark.parametrize("kept_bytes", [films.KEPT_BYTES, 0, 3 * 32 * 48 * 4])
+def test_a_film_shows_what_its_stream_shows(monkeypatch, kept_bytes):
+    monkeypatch.setattr(films, "KEPT_BYTES", kept_bytes)
+    spec = StreamSpec("streets/running", 3, 32, 48, 2.5, 4.0)
+    stream, film = stream_of(spec), films.Films().film(spec, 1)
+    assert (film.name, film.size, film.has_truth) == (stream.name, stream.size, stream.has_truth)
+    for times_s in ([0.0, 0.4, 0.8], [0.8, 1.2, 0.0, 1.2], [], [1.2], [1.2]):
+        found, drawn = film.at(times_s), stream.at(times_s)
+        assert all(np.array_equal(getattr(found, name), getattr(drawn, name)) for name in FRAMES)
+        assert [box.tolist() for box in found.boxes] == [box.tolist() for box in drawn.boxes]
+        found.images[:] = 0  # the caller's own
 
 
 def test_settings_are_written_as_the_command_line_takes_them():

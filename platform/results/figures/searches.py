@@ -113,7 +113,7 @@ def budget(found: Found) -> Shown | None:
     """Say what the search has spent."""
     spent = found.budget
     cells = {
-        "trials": str(spent.trials),
+        "trials": _ended(found),
         "failed": str(spent.failed),
         "stopped early": str(spent.stopped),
         "streamed": f"{spent.streamed_s:.0f} s",
@@ -141,7 +141,7 @@ def words(found: Found) -> list[str]:
     """Say in a few sentences what was searched and what came of it."""
     spent, spec, best = found.budget, found.spec, found.best
     told = [
-        f"{spent.trials} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
+        f"{_ended(found)} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
         f"stopped early, on seeds {', '.join(map(str, spec['seeds']))}."
     ]
     if best is None:
@@ -153,6 +153,12 @@ def words(found: Found) -> list[str]:
     if not found.feasible:
         told.append("No trial keeps all constraints; this one misses them least.")
     return [*told, *(_answer(row) for row in found.held_out()[:1] if row.difference is not None)]
+
+
+def _ended(found: Found) -> str:
+    """Count the trials, and those that were asked for where there are more: the search may still run."""
+    ended, asked = found.budget.trials, found.spec["trials"]
+    return str(ended) if ended == asked else f"{ended} of {asked}"
 
 
 def _answer(row: HeldOut) -> str:

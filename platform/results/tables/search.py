@@ -30,7 +30,9 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "uplink_kbps": Metric("device to server, per device (runs.uplink_kbps)", "kbit/s"),
         "downlink_kbps": Metric("server to device, per device (runs.downlink_kbps)", "kbit/s"),
         "kbps": Metric("both directions together, per device", "kbit/s"),
-        "energy_j": Metric("what the devices of a cell draw (runs.energy_j)", "J"),
+        "energy_j": Metric(
+            "what the devices of a cell draw (runs.energy_j); of a stopped trial, as if it had gone on like that", "J"
+        ),
         "latency_p50_ms": Metric("median over the frames that were processed (frames.latency_ms)", "ms"),
         "latency_p95_ms": Metric("95th percentile over the same frames", "ms"),
         "memory_bytes": Metric("largest of a cell's devices (devices.peak_memory_bytes)", "B", at_end=True),
