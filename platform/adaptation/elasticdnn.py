@@ -259,11 +259,13 @@ class Elastic(Adaptation):
         return ""
 
     def _work(self, lesson: PhaseRun, wiring: Wiring, owners: dict[str, npt.NDArray[np.int64]]) -> Passes:
-        """Return the computation of a phase, with the share of each trained module's rows."""
+        """Return the computation of a phase, with the share of each trained module's gradients that it computed."""
+        from driftlab.platform.adaptation.filters import computed_share
+
         model, done = lesson.model, lesson.done
         order = [name for layer, norm in wiring.norms.items() for name in (layer, norm) if name in owners]
         trained = [name for name in order if name is not None]
-        shares = tuple(len(owners[name]) / len(model.get_parameter(f"{name}.weight")) for name in trained)
+        shares = tuple(computed_share(model.get_submodule(name), owners[name]) for name in trained)
         kept_bytes = sum(2 * value.nbytes for value in lesson.state.source.values())
         kept_bytes += lesson.state.images.nbytes
         backward = tuple(done.backward) if trained else ()
