@@ -276,6 +276,8 @@ class Elastic(Adaptation):
 class ElasticDnn(Elastic):
     """Retrain the filters that matter without labels."""
 
+    tasks = ("segmentation", "classification")
+
     objective: Annotated[
         Literal["information", "entropy"], Means("what is minimised: as SHOT, or as Tent by scales and shifts alone")
     ] = "information"
