@@ -25,7 +25,6 @@ from driftlab.platform.networks.vector import Layout
 
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
 Rows = npt.NDArray[np.int64]
-WORTH_SPLITTING = 1 << 12  # weights of a layer; in smaller ones calling twice costs more than it saves
 CONFIDENT = 1e-12  # a sum of scores below this: the loss asks for nothing
 
 
@@ -166,10 +165,9 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
 
 def splits(module: nn.Module, rows: Rows) -> bool:
     """Tell whether the weight gradient of these rows is computed alone; otherwise that of all rows is."""
-    if not isinstance(module, nn.Conv2d | nn.Linear) or module.weight.numel() < WORTH_SPLITTING:
-        return False
-    dense = isinstance(module, nn.Linear) or (module.groups == 1 and not isinstance(module.padding, str))
-    return dense and len(rows) < len(module.weight)
+    if isinstance(module, nn.Conv2d):
+        return module.groups == 1 and not isinstance(module.padding, str) and len(rows) < module.out_channels
+    return isinstance(module, nn.Linear) and len(rows) < module.out_features
 
 
 def computed_share(module: nn.Module, rows: Rows) -> float:
@@ -179,7 +177,7 @@ def computed_share(module: nn.Module, rows: Rows) -> float:
 
 @contextmanager
 def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None]:
-    """Compute the weight gradients of the chosen rows of large layers only, within this context; others are zero."""
+    """Compute the weight gradients of the chosen rows of dense layers only, within this context; others are zero."""
     patched = []
     for layer, rows in chosen.items():
         module = model.get_submodule(layer)

@@ -99,10 +99,6 @@ class TestChoice:
 
 
 class TestRows:
-    @pytest.fixture(autouse=True)
-    def split_every_layer(self, monkeypatch):
-        monkeypatch.setattr(filters, "WORTH_SPLITTING", 0)
-
     @pytest.mark.parametrize("network", ["tiny_classifier", "tiny_residual"])
     def test_only_the_chosen_rows_have_gradients_and_they_are_those_of_the_whole(self, network):
         model = build(network, 4, seed=0).double().eval()
