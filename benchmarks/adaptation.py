@@ -1,8 +1,9 @@
 """Measure one adaptation of each label-free member per 100 samples against bare PyTorch; prints one JSON line.
 
 The bare loop makes the same forward and backward passes over batches of the same sizes, with a plain step of gradient
-descent and nothing else. `fifth_of_filters` is the time of ElasticDNN's steps with a fifth of each layer's filters
-over that with all of them. Times are of the processor, on one thread: what else runs on the machine counts little.
+descent and nothing else. `fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a
+fifth of each layer's filters over that with all of them, and the same share of what the cost model charges. Times are
+of the processor, on one thread: what else runs on the machine counts little.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
 from driftlab.platform.adaptation.stream import entropies
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Passes
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.hardware import HARDWARE
 
 CLASSES, SAMPLES, STEPS = 10, 100, 50
 
@@ -81,33 +85,47 @@ def medians(first: Callable[[], float], second: Callable[[], float], repeats: in
     return statistics.median(one), statistics.median(other)
 
 
-def measure(network: str, size: int, repeats: int) -> dict[str, object]:
-    torch.manual_seed(0)
+def over_bare(name: str, model: nn.Module, size: int, repeats: int) -> float:
+    """Return the time of one phase of a member over that of its passes alone."""
+    member = Member("adaptation", name).make()
+    _, passes = adapt_seconds(member, model, size)
+    ours_s, bare_s = medians(
+        lambda: adapt_seconds(member, model, size)[0], lambda: bare_seconds(model, passes, size), repeats
+    )
+    sys.stderr.write(f"{name}: {ours_s:.3f} s, bare {bare_s:.3f} s\n")
+    return round(ours_s / bare_s, 3)
+
+
+def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
+    """Return time and charge of a phase with a fifth of the filters, over those with all."""
     model = build(network, CLASSES, seed=0).eval()
-    ratios = {}
-    for name in FAMILIES["adaptation"]:
-        if member_class("adaptation", name).labels == "none" and name not in ("frozen", "elasticdnn_cua"):
-            member = Member("adaptation", name).make()
-            _, passes = adapt_seconds(member, model, size)
-            ours_s, bare_s = medians(
-                lambda member=member: adapt_seconds(member, model, size)[0],
-                lambda passes=passes: bare_seconds(model, passes, size),
-                repeats,
-            )
-            ratios[name] = round(ours_s / bare_s, 3)
-            sys.stderr.write(f"{name}: {ours_s:.3f} s, bare {bare_s:.3f} s\n")
-    part, whole = (
-        Member("adaptation", "elasticdnn", (("select", how), ("share", share))).make()
+    fifth, whole = (
+        Member("adaptation", "elasticdnn", (("select", how), ("share", share), ("batch", 32))).make()
         for how, share in (("topfrac", 0.2), ("all", 1.0))
     )
-    fifth_s, all_s = medians(
-        lambda: adapt_seconds(part, model, size)[0], lambda: adapt_seconds(whole, model, size)[0], repeats
+    cost, hardware = count_cost(model, size, size), HARDWARE["raspberry-pi-4"]
+    charged = [need_of(cost, hardware, adapt_seconds(one, model, size)[1]).alone_s for one in (fifth, whole)]
+    times_s = medians(
+        lambda: adapt_seconds(fifth, model, size)[0], lambda: adapt_seconds(whole, model, size)[0], repeats
     )
+    return {"measured": round(times_s[0] / times_s[1], 3), "charged": round(charged[0] / charged[1], 3)}
+
+
+def measure(network: str, size: int, repeats: int, members: str, wide: str) -> dict[str, object]:
+    torch.manual_seed(0)
+    model = build(network, CLASSES, seed=0).eval()
+    chosen = members.split(",") if members else [*FAMILIES["adaptation"]]
+    ratios = {
+        name: over_bare(name, model, size, repeats)
+        for name in chosen
+        if name and member_class("adaptation", name).labels == "none" and name not in ("frozen", "elasticdnn_cua")
+    }
+    networks = [(name, int(side)) for name, _, side in (one.partition("@") for one in wide.split(","))]
     return {
         "benchmark": "adaptation",
         "unit": "times the bare loop",
         **ratios,
-        "fifth_of_filters": round(fifth_s / all_s, 3),
+        "fifth_of_filters": {f"{name} at {side}": fifth_of_filters(name, side, repeats) for name, side in networks},
         "network": network,
     }
 
@@ -117,6 +135,8 @@ if __name__ == "__main__":
     parser.add_argument("--network", default="wide_residual")
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--members", default="", help="of the comparison with bare loops; all without a name")
+    parser.add_argument("--wide", default="tiny_classifier@32,wide_residual@32,resnet18@64", help="NETWORK@SIZE,...")
     torch.set_num_threads(1)
-    quick = {"network": "tiny_classifier", "size": 16, "repeats": 1}
+    quick = {"network": "tiny_classifier", "size": 16, "repeats": 1, "wide": "tiny_classifier@16"}
     sys.stdout.write(json.dumps(measure(**vars(options_of(parser, **quick)))) + "\n")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Estimated, Passes, Weights
 from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from driftlab.platform.scaling.base import Scaling
     from driftlab.platform.training.schooling import Data
 
 EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
@@ -82,6 +83,8 @@ class Adaptation(ABC):
     only_on_stream: ClassVar[bool] = False  # whether it works through its answers, which phases do not change
     packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
 
+    estimates: int = 0  # domains from which it learned what each network of a family reaches; 0: it cannot estimate
+
     # Learning from the stream of the application; with 0 frames the member learns in phases only.
     stream_batch: int = 0
     learns: Literal["instead", "beside"] = "instead"  # of answering, or on a share beside it
@@ -91,6 +94,10 @@ class Adaptation(ABC):
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Summarise the source once: Fisher information, features or histograms."""
         return EMPTY_PACK
+
+    def pack_family(self, scaling: Scaling, family: Any, data: Data) -> Weights:
+        """Summarise the source once for a family of networks; by default for the one that runs without limits."""
+        return self.pack(scaling.source(family), data)
 
     @abstractmethod
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Any:
@@ -112,6 +119,10 @@ class Adaptation(ABC):
     @abstractmethod
     def reset(self, model: nn.Module, state: Any) -> Any:
         """Return model and state to what `prepare` left, bit for bit."""
+
+    def estimate(self, source: nn.Module, state: Any, batch: Batch, phase: Phase) -> tuple[Estimated | None, Any]:
+        """Estimate the accuracy of each network of a family on a batch; with the next state. None: it cannot."""
+        return None, state
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
         """List the phases from which a scheduler may choose instead of the planned one."""

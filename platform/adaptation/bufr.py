@@ -96,13 +96,7 @@ class Bufr(Remembering):
                 yield names, self.learning_rate / self.slower**number, [lessons[place] for place in share]
 
     def _learn(
-        self,
-        model: nn.Module,
-        state: MethodMemory,
-        batch: Batch,
-        plan: list[Stretch],
-        *,
-        on_stream: bool,
+        self, model: nn.Module, state: MethodMemory, batch: Batch, plan: list[Stretch], *, on_stream: bool
     ) -> Adapted:
         from driftlab.platform.networks.parts import coordinates, copy_entries, record_layers, restore_entries
         from driftlab.platform.networks.vector import layout_of

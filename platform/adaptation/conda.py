@@ -35,8 +35,6 @@ class ConDa(Shot, Remembering):
     per_class: Annotated[int, Ge(0), Means("samples of past domains per class")] = 10
     least: Annotated[float, Ge(0), Le(1), Means("confidence below which no sample is kept")] = 0.6
 
-    tasks = ("classification",)
-
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         kept = replay_of(below("replay", state.held))
         if phase.on_stream or not len(batch.images):

@@ -21,8 +21,9 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
+from driftlab.platform.adaptation.estimating import DomainHistory
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Estimated, Passes, Weights
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
     from driftlab.platform.adaptation.filters import Wiring
     from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.scaling.base import Scaling
+    from driftlab.platform.training.schooling import Data
 
 COLLAPSED = 0.3  # of the variety of the first step
 WORSE = 1e-6  # rise of the label-free quality that undoes a phase
+BOTH = 2  # looks at all samples: before a phase and after it
 NOTHING_TO_TRAIN = "no filter matters: the loss has no gradient"
 
 
@@ -46,6 +50,14 @@ class ElasticMemory:
     of_source: int = 0  # of these samples, the first
 
 
+@dataclass(frozen=True, eq=False)
+class EstimatingMemory(ElasticMemory):
+    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
+
+    pack: Weights = field(default_factory=dict)
+    history: DomainHistory = field(default_factory=DomainHistory)
+
+
 @dataclass
 class PhaseRun:
     """One phase while it runs."""
@@ -56,6 +68,7 @@ class PhaseRun:
     done: stream.WorkLog = field(default_factory=stream.WorkLog)
     varieties: list[float] = field(default_factory=list)  # entropy of each step's mean prediction
     aside: Any = None  # what a member computed once at the start of the phase
+    looks: list[torch.Tensor] = field(default_factory=list)  # outputs for all samples, in evaluation mode
 
     @property
     def collapsed(self) -> bool:
@@ -247,6 +260,7 @@ class Elastic(Adaptation):
         with torch.no_grad():
             outputs = torch.cat([by_prediction(lesson.outputs(rows)) for rows in parts])
         lesson.done.forward.extend(len(rows) for rows in parts)
+        lesson.looks.append(outputs)
         return float(information(outputs))
 
     def _fault(self, lesson: PhaseRun, quality: float | None) -> str:
@@ -259,11 +273,13 @@ class Elastic(Adaptation):
         return ""
 
     def _work(self, lesson: PhaseRun, wiring: Wiring, owners: dict[str, npt.NDArray[np.int64]]) -> Passes:
-        """Return the computation of a phase, with the share of each trained module's rows."""
+        """Return the computation of a phase, with the share of each trained module's gradients that it computed."""
+        from driftlab.platform.adaptation.filters import computed_share
+
         model, done = lesson.model, lesson.done
         order = [name for layer, norm in wiring.norms.items() for name in (layer, norm) if name in owners]
         trained = [name for name in order if name is not None]
-        shares = tuple(len(owners[name]) / len(model.get_parameter(f"{name}.weight")) for name in trained)
+        shares = tuple(computed_share(model.get_submodule(name), owners[name]) for name in trained)
         kept_bytes = sum(2 * value.nbytes for value in lesson.state.source.values())
         kept_bytes += lesson.state.images.nbytes
         backward = tuple(done.backward) if trained else ()
@@ -274,14 +290,66 @@ class Elastic(Adaptation):
 class ElasticDnn(Elastic):
     """Retrain the filters that matter without labels."""
 
+    tasks = ("segmentation", "classification")
+
     objective: Annotated[
         Literal["information", "entropy"], Means("what is minimised: as SHOT, or as Tent by scales and shifts alone")
     ] = "information"
     div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
 
+    estimates: Annotated[
+        int, Ge(0), Le(100), Means("shifted source domains from which it learns to estimate accuracies; 0: it does not")
+    ] = 0
+
+    def __post_init__(self) -> None:
+        """Ask for a pack where accuracies are estimated."""
+        object.__setattr__(self, "packs", self.estimates > 0)
+
     @property
     def norms_only(self) -> bool:
         return self.objective == "entropy"
+
+    def pack_family(self, scaling: Scaling, family: Any, data: Data) -> Weights:
+        """Fit the estimator of accuracies, where networks are cut for samples."""
+        from driftlab.platform.adaptation.estimating import learn_estimator
+
+        if not self.estimates or not scaling.drafts or data.task.name not in self.tasks:
+            return EMPTY_PACK
+        return learn_estimator(self, scaling, family, data, self.estimates).store()
+
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
+        state = super().prepare(model, pack, go_on=go_on)
+        return EstimatingMemory(state.source, pack=dict(pack)) if pack and go_on is None else state
+
+    def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
+        """Return to the network as it was cut; nothing observed stays."""
+        kept = super().reset(model, state)
+        return EstimatingMemory(kept.source, pack=state.pack) if isinstance(state, EstimatingMemory) else kept
+
+    def estimate(self, source: nn.Module, state: Any, batch: Batch, phase: Phase) -> tuple[Estimated | None, Any]:
+        from driftlab.platform.adaptation import estimating
+
+        known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
+        if known is None or self.unfit(batch):
+            return None, state
+        frames = len(batch.images)
+        found, history = known.predict(state.history, estimating.source_features(source, batch))
+        steps = (min(self.batch, frames),) * (self.iterations if phase.iterations is None else phase.iterations)
+        likely = Passes((1, frames, frames, frames, frames, *steps), steps)
+        before, after = (tuple(map(float, column)) for column in found.T)
+        estimated = Estimated(tuple(map(float, known.sizes)), before, after, Passes((frames,)), likely)
+        return estimated, replace(state, history=history)
+
+    def learned(self, lesson: PhaseRun) -> ElasticMemory:
+        """Note the shares of sure predictions before and after the phase, where its accuracy was estimated."""
+        from driftlab.platform.adaptation import estimating
+
+        state = lesson.state
+        known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
+        if known is None or not isinstance(state, EstimatingMemory) or len(lesson.looks) != BOTH:
+            return state
+        seen = estimating.observed_shares(known, lesson.model, lesson.looks)
+        return replace(state, history=state.history.observe(*seen))
 
     def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor:
         from driftlab.platform.adaptation.shot import information

@@ -37,7 +37,7 @@ class ElasticCua(Elastic):
     ] = 20
     replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
 
-    packs = True
+    tasks, packs = ("classification",), True
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Keep the first samples of the source, with their classes."""

@@ -20,12 +20,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from driftlab.platform.networks.features import features
 from driftlab.platform.networks.parts import batch_norms, normalise_by_batch, train_only
-from driftlab.platform.networks.predict import evaluating
+from driftlab.platform.networks.predict import device_of, evaluating
 from driftlab.platform.networks.vector import Layout
 
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
 Rows = npt.NDArray[np.int64]
-WORTH_SPLITTING = 1 << 15  # weights of a layer; in smaller ones calling twice costs more than it saves
 CONFIDENT = 1e-12  # a sum of scores below this: the loss asks for nothing
 
 
@@ -164,15 +163,26 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
     return mask
 
 
+def splits(module: nn.Module, rows: Rows) -> bool:
+    """Tell whether the weight gradient of these rows is computed alone; otherwise that of all rows is."""
+    if isinstance(module, nn.Conv2d):
+        return module.groups == 1 and not isinstance(module.padding, str) and len(rows) < module.out_channels
+    return isinstance(module, nn.Linear) and len(rows) < module.out_features
+
+
+def computed_share(module: nn.Module, rows: Rows) -> float:
+    """Return the share of a module's weight gradient that is computed to train these rows."""
+    return len(rows) / len(module.get_parameter("weight")) if splits(module, rows) else 1.0
+
+
 @contextmanager
 def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None]:
-    """Compute the weight gradients of the chosen rows of convolutions only, within this context; others are zero."""
+    """Compute the weight gradients of the chosen rows of dense layers only, within this context; others are zero."""
     patched = []
     for layer, rows in chosen.items():
-        module: Any = model.get_submodule(layer)
-        whole = len(rows) == len(module.weight) or module.weight.numel() < WORTH_SPLITTING
-        if not whole and isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str):
-            vars(module)["forward"] = _row_forward(module, torch.from_numpy(rows).to(module.weight.device))
+        module = model.get_submodule(layer)
+        if splits(module, rows):
+            vars(module)["forward"] = _row_forward(module, torch.from_numpy(rows).to(device_of(module)))
             patched.append(module)
     try:
         yield
@@ -181,9 +191,11 @@ def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None
             del vars(module)["forward"]
 
 
-def _row_forward(module: nn.Conv2d, rows: Tensor) -> Callable[[Tensor], Tensor]:
+def _row_forward(module: Any, rows: Tensor) -> Callable[[Tensor], Tensor]:
+    function: Any = _RowConvolution if isinstance(module, nn.Conv2d) else _RowLinear
+
     def forward(x: Tensor) -> Tensor:
-        made: Tensor = _RowConvolution.apply(x, module.weight, module.bias, rows, module)  # type: ignore[no-untyped-call]
+        made: Tensor = function.apply(x, module.weight, module.bias, rows, module)
         return made
 
     return forward
@@ -210,10 +222,30 @@ class _RowConvolution(torch.autograd.Function):
         of_input = back(slope, weight, [True, False, False])[0] if ctx.needs_input_grad[0] else None
         of_weight = of_bias = None
         if ctx.needs_input_grad[1]:
-            part = back(
-                slope[:, rows].contiguous(memory_format=torch.channels_last), weight[rows], [False, True, False]
-            )[1]
+            part = back(slope.index_select(1, rows), weight[rows], [False, True, False])[1]
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if module.bias is not None and ctx.needs_input_grad[2]:
             of_bias = slope.sum(dim=(0, 2, 3))
+        return of_input, of_weight, of_bias, None, None
+
+
+class _RowLinear(torch.autograd.Function):
+    """A linear layer whose backward pass computes the weight gradient of some rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, module: nn.Linear) -> Tensor:
+        ctx.save_for_backward(x, weight, rows)
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> Any:
+        (slope,), (x, weight, rows) = given, ctx.saved_tensors
+        of_input = slope @ weight if ctx.needs_input_grad[0] else None
+        of_weight = of_bias = None
+        flat = slope.flatten(0, -2)
+        if ctx.needs_input_grad[1]:
+            part = flat.index_select(1, rows).T @ x.flatten(0, -2)
+            of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
+        if ctx.needs_input_grad[2]:
+            of_bias = flat.sum(dim=0)
         return of_input, of_weight, of_bias, None, None

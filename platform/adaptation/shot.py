@@ -4,15 +4,14 @@ In phases each frame also learns the class of the nearest feature centroid. On t
 batch without pseudo-labels: centroids need many frames of every class.
 
 Differs from the paper: the network is used as it is, without a bottleneck and a weight-normalised head of the
-method's own; entropies come from the logarithm of the softmax, without an epsilon; only batch norms leave evaluation
-mode; one learning rate for everything that learns.
+method's own; entropies have no epsilon; only batch norms leave evaluation mode; one learning rate for all that learns.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,15 +45,16 @@ class Shot(stream.OnStream):
     div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
     bn_momentum: stream.NormMomentum = 0.1
 
+    tasks = ("classification",)
+
     def changes(self, model: nn.Module) -> list[str]:
         return list(model.state_dict())
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        if why := _unfit(batch):
-            return Adapted(state, skipped=why, work=Passes())
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
+        why = _unfit(batch)
+        lessons = [] if why else list(stream.mini_batches(batch, phase, self.batch, self.iterations))
         if not lessons:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
+            return Adapted(state, skipped=why or stream.NO_STEPS, work=Passes())
         model.eval()
         return self._learn(model, state, batch, lessons, on_stream=phase.on_stream)
 
@@ -105,9 +105,7 @@ class Shot(stream.OnStream):
         loss = information(seen.outputs, self.div_weight)
         return seen, loss if labels is None else loss + self.cls_par * F.cross_entropy(seen.outputs, labels)
 
-    def _stepping(
-        self, flat: Flat, moments: tuple[Weights, ...], length: int
-    ) -> tuple[Callable[[], None], torch.Tensor]:
+    def _stepping(self, flat: Flat, moments: Sequence[Weights], length: int) -> tuple[Callable[[], None], torch.Tensor]:
         """Return the step of SGD with Nesterov's momentum; its rate falls over a phase."""
         import torch
 

@@ -16,5 +16,7 @@ from driftlab.platform.adaptation.stream import Rows, entropies
 class Tent(OfScales):
     """Minimise the entropy of predictions by the scales and shifts of batch norms."""
 
+    tasks = ("segmentation", "classification")
+
     def lesson(self, steps: Steps, rows: Rows) -> None:
         steps.learn(entropies(steps.outputs(rows)).mean(), rows)

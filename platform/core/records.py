@@ -207,6 +207,17 @@ class Tried:
     looks: Passes  # work of scoring the current network
 
 
+@dataclass(frozen=True)
+class Estimated:
+    """A learner has estimated what each network of its family reaches on its samples, from the smallest on."""
+
+    sizes: tuple[float, ...]  # parameters, as a share of the whole network's
+    before: tuple[float, ...]  # accuracy as the network would be cut now
+    after: tuple[float, ...]  # and after a phase
+    work: Passes  # of estimating
+    phase: Passes  # of learning, as expected
+
+
 @dataclass(frozen=True, eq=False)
 class Watched:
     """An application has run its model over a piece of its stream."""

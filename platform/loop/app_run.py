@@ -52,6 +52,7 @@ class AppRun:
     chosen: Any = None  # state of the scaling member's choices
     learning: Learning | None = None  # training that it offers or runs on the device
     way: int | None = 0  # the way that the scheduler chose; None: none
+    sized: int | None = None  # the network of the way that it learns or learned last; None: ways have no networks
     view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     domain: int | None = None  # as the device detected it before its newest samples

@@ -153,9 +153,12 @@ class DeviceRun:
         """Let scaling choose the networks that the scheduler leaves open."""
         settled = {}
         for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share = given, accelerator_share(given.answer)
-            if grant.variant is None and share and len(demand.variants) > 1:
-                app, slowest_s = self.apps[demand.app], 1 / demand.fps
+            grant, share, app = given, accelerator_share(given.answer), self.apps[demand.app]
+            app.sized = _network_of_way(demand, grant, app.sized)
+            if grant.variant is None and share and app.sized is not None:
+                grant = replace(grant, variant=app.sized)
+            elif grant.variant is None and share and len(demand.variants) > 1:
+                slowest_s = 1 / demand.fps
                 goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
                 budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share)
                 variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
@@ -201,3 +204,12 @@ class DeviceRun:
         for one in self.allocations:
             yield f"{one.demand.app}/answer", one.answer
             yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", one.learn
+
+
+def _network_of_way(demand: Demand, grant: Grant, before: int | None) -> int | None:
+    """Return the network of the way that a scheduler chose; without a choice that of the last one."""
+    learning = demand.learning
+    if learning is None or learning.state != "offered" or grant.way is None or not 0 <= grant.way < len(learning.ways):
+        return before
+    chosen = learning.ways[grant.way].variant
+    return before if chosen is None else chosen

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.backend.base import Job, Session
-from driftlab.platform.core.records import Need, Packed, Passes, Stored, Trained, Tried
+from driftlab.platform.core.records import Estimated, Need, Packed, Passes, Stored, Trained, Tried
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.deliveries import (
@@ -180,7 +180,7 @@ class WeightRounds(Rounds):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
         wanted, running = replace(plan, state=None), None
-        learner, cost = done.app.node("learner"), done.app.context.student.cost
+        learner, student = done.app.node("learner"), done.app.context.student
         kept: int = yield from self._facts(self.session.call(learner, "forget", plan.oldest_s))
         if done.app.local:
             offered: Chosen | None = yield from self._offer(done, wanted, site, kept)
@@ -196,6 +196,7 @@ class WeightRounds(Rounds):
         if work is None:
             known: Trained = yield from self._facts(training)
             work = known.work
+        cost = student.cost if done.app.sized is None else student.profile[done.app.sized].cost
         need = site.learn(cost, work)
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
@@ -206,6 +207,11 @@ class WeightRounds(Rounds):
         """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
+        if self.scheduling.wants.trials and self.adaptation.estimates:
+            estimating = self.session.call(app.node("learner"), "estimate", plan.phase)
+            estimated: Estimated | None = yield from self._facts(estimating)
+            if estimated is not None:
+                return (yield from self._offer_sizes(done, plan.phase, site, estimated))
         phases, now = self.adaptation.ways(plan.phase), None
         after: Sequence[float | None] = [None] * len(phases)
         shorter = [shortened(phase, self.scheduling.wants.part) for phase in phases]
@@ -225,6 +231,24 @@ class WeightRounds(Rounds):
             return None
         done.way = ways[app.way].name if len(ways) > 1 else None
         return Chosen(phases[app.way], now, after[app.way])
+
+    def _offer_sizes(self, done: TrainingRound, phase: Phase, site: Site, found: Estimated) -> Steps:
+        """Offer each network of the family to the device's scheduler, with its estimates; return its choice."""
+        app, profile = done.app, done.app.context.student.profile
+        runs = app.context.student.first if app.runs is None else app.runs
+        yield from self._do(done, Step("learning", need_of(profile[runs].cost, site.hardware, found.work)))
+        ways = tuple(
+            Way(one.name, site.learn(one.cost, found.phase), after, before, size, variant=which)
+            for which, (one, after, before, size) in enumerate(
+                zip(profile, found.after, found.before, found.sizes, strict=True)
+            )
+        )
+        done.now_s = yield Offer(Learning("offered", ways, now=found.before[runs]))
+        if app.way is None or not 0 <= app.way < len(ways):
+            return None
+        self._follow(app)
+        done.way = ways[app.way].name
+        return Chosen(phase, ways[app.way].before, ways[app.way].accuracy)
 
     def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
         """Return the need of a way, as far as it is known in advance."""

@@ -136,6 +136,13 @@ class Learner:
         score, looks = self._look()
         return Reply(Tried(score, tuple(after), tuple(works), looks))
 
+    def estimate(self, phase: Phase) -> Reply:
+        """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
+        samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
+        source = self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
+        found, self._state = self._adaptation.estimate(source, self._state, samples, phase)
+        return Reply(found)
+
     def _look(self) -> tuple[float | None, Passes]:
         """Score the network on every other sample; None without labels."""
         rest = self._images[1::2]

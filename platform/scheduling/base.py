@@ -22,6 +22,7 @@ class Way:
     before: float | None = None  # accuracy of its network until it is done; None: that of the running network
     size: float | None = None  # of the network that it trains, as a share of the whole one; None: it has one size
     tried: float = 1.0  # share of its steps after which `accuracy` was measured
+    variant: int | None = None  # index of the network that it trains, and that runs from then on; None: the running one
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,12 @@ def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.i
 
 
 def build_pack(recipe: PackRecipe, stored: Weights, limit_s: float = math.inf) -> Weights:
-    """Let an adaptation member summarise the largest network of a family and the data on which it was built."""
+    """Let an adaptation member summarise a family of networks and the data on which it was built."""
     network, scaling = recipe.family.network, limited(recipe.family.scaling, limit_s)
     model = build(network.network, network.classes, seed=0).eval()
     family = scaling.restore(model, stored, (network.height, network.width))
     with deterministic(seed_for(network.seed, "pack")):
-        found: Weights = limited(recipe.adaptation, limit_s).pack(scaling.source(family), draw_data(network))
+        found: Weights = limited(recipe.adaptation, limit_s).pack_family(scaling, family, draw_data(network))
     return {name: np.array(value, order="C") for name, value in found.items()}  # a view would be pickled with its base
 
 

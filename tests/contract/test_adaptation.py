@@ -30,7 +30,7 @@ from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, par
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.tasks.tasks import DETECTION, Task
+from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, Task
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
@@ -340,11 +340,15 @@ class TestEveryAdaptation:
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
         state = prepared(member, model)
-        one, many = batch(frames=1), batch(frames=6)
+        """A single frame, a domain of three, and frames of one class alone."""
+        one, few, many = batch(frames=1), batch(frames=3), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
-        for given in (one, same):
+        if member.labels == "teacher" and many.task is CLASSIFICATION:
+            same.labels[:] = 0
+        for given in (one, few, same):
             for phase in (call, SHORT):
                 done = member.adapt(model, state, given, phase)
+                assert done.iterations or done.skipped or member.__class__.__name__ == "Frozen"
                 member.answer(model, done.state, given)
                 state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())

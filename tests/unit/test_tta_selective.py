@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from adaptation_factory import NETWORKS, prepared
+from adaptation_factory import NETWORKS, labels_of, prepared
 from torch import nn
 from tta_factory import STREAM, Nt, four, frames, near, state_of
 
@@ -31,7 +31,7 @@ from driftlab.platform.adaptation.t3a import T3a
 from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.tasks.tasks import CLASSIFICATION, SEGMENTATION
 
 HAND = {"momentum": 0.0, "learning_rate": 0.1, "threshold": 0.9}
 
@@ -348,11 +348,30 @@ def test_a_lesson_comes_when_enough_frames_have_passed(member):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
-def test_what_a_member_refuses_it_skips_with_the_reason(name):
+def test_a_member_computes_on_its_tasks_and_skips_others_with_the_reason(name):
     cls = member_class("adaptation", name)
-    for task, make in (NETWORKS[network] for network in ("tiny", "tiny_detector")):
-        if task.name not in cls.tasks:
-            model, member = make().eval(), cls()
-            done = member.adapt(model, prepared(member, model), frames(4, task=task), STREAM)
+    for task, make in (NETWORKS[network] for network in ("tiny", "tiny_classifier", "tiny_detector")):
+        model, member, given = make().eval(), cls(), frames(4, task=task)
+        if member.labels == "teacher":
+            given = replace(given, labels=labels_of(task, 4, np.random.default_rng(0)))
+        done = member.adapt(model, prepared(member, model), given, STREAM if member.stream_batch else Phase(2))
+        if task.name in member.tasks:
+            assert done.work is None or done.work.forward or name in ("frozen", "lame"), done.skipped
+        else:
             assert done.skipped
             assert done.work == Passes()
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
+def test_over_endless_domains_only_members_that_replay_keep_more_and_more(name):
+    """Every phase is another domain; frames or styles of each are kept by those whose pages say so."""
+    model, member = NETWORKS["tiny_classifier"][1]().eval(), member_class("adaptation", name)()
+    state, sizes = prepared(member, model), []
+    for number in range(7):
+        given = replace(frames(12, number), domain=number)
+        if member.labels == "teacher":
+            given = replace(given, labels=labels_of(CLASSIFICATION, 12, given.rng))
+        state = member.adapt(model, state, given, STREAM if member.only_on_stream else Phase(1)).state
+        sizes.append(len(pickle.dumps(state)))
+    growth = (sizes[-1] - sizes[-2], sizes[-2] - sizes[-3])
+    assert (min(growth) > 12) == (name in ("ace", "cua", "elasticdnn_cua"))
