@@ -10,14 +10,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-INTERLEAVED, RECURRING, GRADUAL, MIXED = "interleaved", "recurring", "gradual", "mixed"
+INTERLEAVED, RECURRING, GRADUAL, MIXED, MARKOV = "interleaved", "recurring", "gradual", "mixed", "markov"
 ORDERS = MappingProxyType(
     {
         INTERLEAVED: "every domain once, shuffled, a shift never twice in a row; then again, shuffled anew",
         RECURRING: "every domain once, shuffled; then again and again in the same order",
         GRADUAL: "shift after shift, each from its lowest severity to its highest and back",
         MIXED: "each frame is of any domain, independently of the frame before",
+        MARKOV: "each frame is of the domain of the frame before, or (1 - rho) of any domain, by its frequency",
     }
 )
 
@@ -37,19 +39,39 @@ class Order:
     domains: tuple[Domain, ...]
     frames: int  # of one stretch, which shows one domain
     seed: int
+    rho: float = 0.0  # of a Markov chain: chance that a frame does not draw its domain anew
+    imbalance: float = 1.0  # of a Markov chain: frequency of the first domain over that of the last
     _rounds: list[tuple[int, ...]] = field(default_factory=list, repr=False, compare=False)
 
     def domain_at(self, frame: int) -> int:
         """Return the number of the domain that a frame is of, which is the same wherever the domain recurs."""
         if self.kind == MIXED:
             return int(self._rng(43, frame).integers(len(self.domains)))
+        if self.kind == MARKOV:
+            return self._state(frame)
         turn, place = divmod(frame // self.frames, len(self._round(0)))
         return self._round(turn)[place]
 
     def changes(self, frames: int) -> tuple[int, ...]:
         """List the frames before a number at which another domain begins; of a mixed order, none."""
-        starts = () if self.kind == MIXED else range(self.frames, frames, self.frames)
+        every = 1 if self.kind == MARKOV else self.frames
+        starts = () if self.kind == MIXED else range(every, frames, every)
         return tuple(start for start in starts if self.domain_at(start) != self.domain_at(start - 1))
+
+    def _state(self, frame: int) -> int:
+        """Return the state of a Markov chain: what the newest frame drew that drew anew."""
+        while frame and self._rng(46, frame).random() < self.rho:
+            frame -= 1
+        rng = self._rng(46, frame)
+        rng.random()
+        return int(np.searchsorted(self._cumulated, rng.random(), side="right"))
+
+    @cached_property
+    def _cumulated(self) -> npt.NDArray[np.float64]:
+        """Return the frequencies of the domains, added up to 1, which fall geometrically."""
+        places = np.arange(len(self.domains)) / max(1, len(self.domains) - 1)
+        sums: npt.NDArray[np.float64] = np.cumsum(self.imbalance**-places)[:-1]
+        return sums / (self.imbalance**-places).sum()
 
     def _round(self, turn: int) -> tuple[int, ...]:
         """Return the domains of a round; each knows how the one before ended."""

@@ -26,6 +26,13 @@ DOMAIN_PARAMETERS: Mapping[str, AnyParameter] = MappingProxyType(
             1000.0,
             "of the Dirichlet distribution of correlated labels: 0.1 is strong, 0 for none; of sets alone",
         ),
-        "adapt_s": StreamParameter(0.0, 0.0, 1e6, "seconds at its beginning to adapt on, which no score counts"),
+        "before_s": StreamParameter(0.0, 0.0, 1e6, "seconds at its beginning that are judged before those to adapt on"),
+        "adapt_s": StreamParameter(0.0, 0.0, 1e6, "seconds after these to adapt on, which no score counts"),
+        "rho": StreamParameter(
+            0.9, 0.0, 0.99, "part of the frames whose domain is that of the frame before; of markov"
+        ),
+        "imbalance": StreamParameter(
+            1.0, 1.0, 1e6, "how many times the first domain is as frequent as the last; of markov"
+        ),
     }
 )

@@ -24,13 +24,13 @@ _MAX_PASSES = 8  # orders that are kept
 
 @dataclass(frozen=True)
 class DomainSlides(Slides):
-    """The test pictures of a set, in two parts: those to adapt on open each stretch, the others follow.
+    """The test pictures of a set, in two parts: those to adapt on, and the others.
 
     Each part is shown completely before a picture of it returns, in another order every time.
     """
 
     order: Order
-    adapt: int  # frames of each stretch to adapt on
+    adapt: range  # places in each stretch to adapt on
     delta: float  # of the Dirichlet distribution by which labels are correlated; 0: they are not
 
     def rows(self, numbers: Rows) -> Rows:
@@ -55,9 +55,11 @@ class DomainSlides(Slides):
         domain = self.order.domains[self.order.domain_at(number)]
         source = self._others.index(_set_of(domain)) + 1 if domain.shift.startswith(SET_PREFIX) else 0
         severity = domain.severity if shift_of(domain.shift).picks and not source else 0
-        if place < self.adapt:
-            return self._nth((0, source, severity), turn * self.adapt + place)
-        return self._nth((1, source, severity), turn * (self.order.frames - self.adapt) + place - self.adapt)
+        adapted = len(self.adapt)
+        if place in self.adapt:
+            return self._nth((0, source, severity), turn * adapted + place - self.adapt.start)
+        judged = place - adapted if place >= self.adapt.stop else place
+        return self._nth((1, source, severity), turn * (self.order.frames - adapted) + judged)
 
     def _nth(self, pool: Pool, count: int) -> int:
         turn, place = divmod(count, len(self._pool(pool)))
@@ -99,7 +101,7 @@ class DomainSlides(Slides):
         parts = []
         for source in range(len(self._others) + 1):
             own = np.flatnonzero(self._sources == source)
-            share = round(len(own) * self.adapt / self.order.frames)
+            share = round(len(own) * len(self.adapt) / self.order.frames)
             first = min(max(share, 1), len(own) - 1) if self.adapt else 0
             order = own[np.random.default_rng([self.seed, 45]).permutation(len(own))]
             parts.append((order[:first], order[first:]))

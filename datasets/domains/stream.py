@@ -22,13 +22,13 @@ Boxes = npt.NDArray[np.float32]
 class DomainStream:
     """Frames of a workload under the shifts of an order; the number of a scene is that of its domain.
 
-    Frames to adapt on, at the beginning of each stretch, carry no truth: they count in no score.
+    Frames to adapt on carry no truth: they count in no score.
     """
 
     name: str
     base: Stream
     order: Order
-    adapt: int  # frames of each stretch to adapt on
+    adapt: range  # places in each stretch to adapt on
     seed: int
 
     @property
@@ -73,7 +73,7 @@ class DomainStream:
                 boxes[row] = turned_boxes(boxes[row], self.size, shown.severity)
         moved = None if boxes is None else tuple(boxes)
         found = replace(plain, images=images, scenes=np.array(domains, np.int32), labels=labels, boxes=moved)
-        return self._without_truth(found, np.array([n % self.order.frames < self.adapt for n in numbers], bool))
+        return self._without_truth(found, np.array([n % self.order.frames in self.adapt for n in numbers], bool))
 
     def _without_truth(self, frames: Frames, unjudged: npt.NDArray[np.bool_]) -> Frames:
         """Hide the truth of the frames to adapt on."""

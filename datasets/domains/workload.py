@@ -21,19 +21,22 @@ if TYPE_CHECKING:
 def open_domains(request: StreamRequest, open_base: Callable[[], Stream]) -> DomainStream:
     """Open a workload under the shifts of a request; the pictures of a set are shown in an order of its own."""
     base, params = open_base(), dict[str, Any](request.params)
-    stretch, adapt = max(1, round(params["domain_s"] * base.fps)), round(params["adapt_s"] * base.fps)
-    if adapt >= stretch:
+    stretch, first, frames = (round(params[name] * base.fps) for name in ("domain_s", "before_s", "adapt_s"))
+    stretch, adapt = max(1, stretch), range(first, first + frames)
+    if adapt.stop > stretch or frames == stretch:
         raise RequestError(
-            f"Workload '{request.name}' has no frames to judge by: adapt_s is {params['adapt_s']:g}, "
-            f"allowed is less than domain_s, which is {params['domain_s']:g}."
+            f"Workload '{request.name}' has no frames to judge by: before_s and adapt_s are "
+            f"{params['before_s'] + params['adapt_s']:g} together, allowed is less than domain_s, which is "
+            f"{params['domain_s']:g}."
         )
-    order = Order(params["order"][0], domains_of(params["shifts"], params["severities"]), stretch, request.seed)
+    domains = domains_of(params["shifts"], params["severities"])
+    order = Order(params["order"][0], domains, stretch, request.seed, params["rho"], params["imbalance"])
     return DomainStream(
         request.name, _ordered(request.name, base, order, adapt, params["delta"]), order, adapt, request.seed
     )
 
 
-def _ordered(name: str, base: Stream, order: Order, adapt: int, delta: float) -> Stream:
+def _ordered(name: str, base: Stream, order: Order, adapt: range, delta: float) -> Stream:
     """Let domains choose the pictures of a set; another stream shows what it shows."""
     if isinstance(base, Slides):
         plain = {one.name: getattr(base, one.name) for one in fields(base)}

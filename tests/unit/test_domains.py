@@ -60,6 +60,17 @@ class TestOrders:
         known = order(kind)
         assert asked == [known.domain_at(number) for number in (500, 3, 77)]
 
+    def test_a_chain_stays_as_long_and_comes_as_often_as_it_says(self):
+        chain = Order("markov", order("markov", 4, 1).domains, 40, 3, rho=0.8, imbalance=8.0)
+        states = np.array([chain.domain_at(frame) for frame in range(6000)])
+        shares = np.bincount(states, minlength=4) / 6000
+        wanted = 8.0 ** -np.arange(0, 1.1, 1 / 3) / (8.0 ** -np.arange(0, 1.1, 1 / 3)).sum()
+        assert np.allclose(shares, wanted, atol=3 * 0.5 * np.sqrt((1.8 / 0.2) / 6000))
+        runs = np.diff(np.flatnonzero(np.diff(states, prepend=-1)))
+        first = states[np.flatnonzero(np.diff(states, prepend=-1))][:-1] == 0
+        assert runs[first].mean() == pytest.approx(1 / (0.2 * (1 - wanted[0])), rel=0.15)
+        assert chain.changes(50) == tuple(np.flatnonzero(np.diff(states[:50])) + 1)
+
     def test_one_kind_in_the_majority_has_neighbours_of_its_own(self):
         found = spread(["a", "a", "a", "a", "b"], np.random.default_rng(0), "")
         assert sorted(found) == [0, 1, 2, 3, 4]
@@ -88,6 +99,14 @@ class TestStream:
         stream = opened(adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
         frames = stream.at(np.arange(1200) / 4)
         adapt = np.arange(1200) % 20 < 8
+        assert np.array_equal(frames.classes == NO_CLASS, adapt)
+        seen = [{image.tobytes() for image in frames.images[rows]} for rows in (adapt, ~adapt)]
+        assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once
+
+    def test_frames_to_adapt_on_may_follow_some_that_are_judged(self):
+        stream = opened(before_s=1.0, adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
+        frames = stream.at(np.arange(1200) / 4)
+        adapt = (np.arange(1200) % 20 >= 4) & (np.arange(1200) % 20 < 12)
         assert np.array_equal(frames.classes == NO_CLASS, adapt)
         seen = [{image.tobytes() for image in frames.images[rows]} for rows in (adapt, ~adapt)]
         assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once

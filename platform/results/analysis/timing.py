@@ -1,0 +1,143 @@
+"""Jobs of a run: how each batch was answered where nothing was missed, and what answering and learning took.
+
+The fleet in which nothing is missed tells how a system answers when it has time. From its jobs follow the utilities at
+every pace; the scores of slower fleets are what the same machine really comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from driftlab.platform.results.analysis.cells import done
+from driftlab.platform.results.analysis.utility import Jobs, Utility, continuous, discrete, rank_correlation, relative
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAIN = "do_nothing"  # the bound whose time is that of plain inference
+PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
+PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
+CELL = ["system", "workload", "seed"]
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A fleet of a run by how busy plain inference keeps it, and how many frames any system misses there."""
+
+    fleet: str
+    utilisation: float
+    missed: float  # the largest share among systems
+
+
+def paces(tables: Tables) -> list[Paced]:
+    """List the fleets from the least busy on; none without a system that only answers."""
+    runs = done(tables)
+    frames = tables.frame("frames").merge(runs[["cell", "system", "fleet", "bound"]], on="cell")
+    found = []
+    for fleet, own in frames.groupby("fleet"):
+        plain = own[own["bound"] == PLAIN]
+        if plain.empty:
+            continue
+        period_s = plain.groupby(["cell", "device", "app"])["time_s"].diff().median()
+        busy = plain["latency_ms"].median() / 1000 / period_s
+        missed = 1 - own.groupby("system")["processed"].mean().min()
+        found.append(Paced(str(fleet), float(busy), float(missed)))
+    return sorted(found, key=lambda pace: pace.utilisation)
+
+
+def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
+    """Make jobs of the cells of the calmest fleet, where it misses nothing: by system, workload and seed.
+
+    A job is what a member learned from at a time. A system that learns from nothing has jobs as large as the others'.
+    """
+    calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
+    runs = done(tables)
+    runs = runs[runs["fleet"] == calm]
+    if runs.empty:
+        return {}
+    frames = dict(tables.frame("frames").groupby("cell"))
+    lessons = dict(tables.frame("adaptations").groupby("cell"))
+    usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
+    plain = runs[runs["bound"] == PLAIN]
+    plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
+    plain_j = float((plain["answering_j"] / plain["frames"]).mean())
+    found = {}
+    for row in runs.itertuples():
+        answer_s = plain_s * float(row.answering_j) / float(row.frames) / plain_j  # of a frame
+        jobs = _jobs(frames[row.cell], lessons.get(row.cell), usual, (plain_s, answer_s))
+        if len(jobs.accuracy):
+            found[str(row.system), str(row.workload), int(row.seed)] = jobs
+    return found
+
+
+def _jobs(frames: pd.DataFrame, lessons: pd.DataFrame | None, usual: int, each_s: tuple[float, float]) -> Jobs:
+    """Cut a stream into the batches that were learned from; frames after the last one are left."""
+    scores = frames.sort_values("time_s")["score_frame"].to_numpy(float)
+    if lessons is None:
+        sizes, learn_s = np.full(len(scores) // usual, usual), np.zeros(len(scores) // usual)
+    else:
+        rows = lessons.sort_values("start_s")
+        sizes, learn_s = rows["frames"].to_numpy(int), rows["work_s"].to_numpy(float)
+    stops = np.cumsum(sizes)
+    kept = stops <= len(scores)
+    sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
+    accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
+    plain_s, answer_s = each_s
+    return Jobs(accuracy, sizes * answer_s, learn_s, usual * plain_s)
+
+
+def utilities(tables: Tables) -> pd.DataFrame:
+    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+
+    Kinds are `offline` (nothing is missed), `discrete` (a missed job counts nothing), `relative` (relative adaptation
+    speed), and `continuous` (an answer is worth less the longer it is waited for).
+    """
+    import pandas as pd
+
+    rows = []
+    for (system, workload, seed), jobs in jobs_of(tables).items():
+        for kind, pressure, found in _valued(jobs):
+            part = found.value, found.availability, found.served, found.timeliness, found.alignment, found.adapted
+            rows.append((system, workload, seed, kind, pressure, *part))
+    parts = ["utility", "availability", "served", "timeliness", "alignment", "adapted"]
+    return pd.DataFrame(rows, columns=[*CELL, "kind", "pressure", *parts])
+
+
+def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
+    yield "offline", 0.0, Utility(float(jobs.accuracy.mean()), served=float(jobs.accuracy.mean()))
+    for pace in PACES:
+        yield "discrete", pace, discrete(jobs, jobs.plain_s / pace)
+        yield "relative", pace, relative(jobs, pace)
+    for patience in PATIENCES:
+        yield "continuous", patience, continuous(jobs, patience * jobs.plain_s)
+
+
+def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
+    """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
+    import pandas as pd
+
+    found, rows = utilities(tables), []
+    means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
+    for seed in sorted(set(found["seed"])):
+        offline = means.loc[seed, "offline", 0.0]
+        for pressure in sorted(set(found[found["kind"] == kind]["pressure"])):
+            timed = means.loc[seed, kind, pressure].reindex(offline.index)
+            rows.append((seed, pressure, rank_correlation(offline.to_numpy(), timed.to_numpy())))
+    return pd.DataFrame(rows, columns=["seed", "pressure", "agreement"])
+
+
+def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float]]) -> pd.Series:
+    """Tell which share of the timed places the system that is best without time does not win: by seed."""
+    place = ["workload", "seed", "kind", "pressure"]
+    wide = found.pivot_table("utility", place, "system")
+    wanted = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
+    timed = wide[[tuple(key[2:]) in wanted for key in wide.index]]
+    offline = wide.xs("offline", level="kind").droplevel("pressure").idxmax(axis=1).rename("best")
+    won = timed.idxmax(axis=1).rename("won").reset_index().merge(offline.reset_index(), on=["workload", "seed"])
+    lost: pd.Series = (won["won"] != won["best"]).groupby(won["seed"]).mean()
+    return lost

@@ -1,0 +1,131 @@
+"""Accuracy before and after adapting to each domain, and what adapting takes: Figures 6 to 9 of ElasticDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis.domains import costs, forgetting, stretches
+from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Each domain is judged before the frames to adapt on and after them; dotted lines are before. Of many systems the "
+    "first panel has the one that does nothing, the best and the worst, and the best of each kind of scaling. Time and "
+    "energy are those of one phase alone on the device. What is forgotten is how much a domain that comes back falls "
+    "below its best score so far. Means over seeds, and in the table half of their 95 % intervals."
+)
+MOST = 5  # systems in a panel of lines
+PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
+    "phase_s": ("time of a phase", "s", 1.0),
+    "phase_j": ("energy of a phase", "J", 1.0),
+    "latency_ms": ("latency", "ms", 1.0),
+    "frame_j": ("energy of a frame", "mJ", 1000.0),
+    "memory_bytes": ("memory", "kB", 0.001),
+}
+
+
+def show(view: View) -> Shown | None:
+    """Draw streams through domains that have frames to adapt on, or domains that come back."""
+    rows = stretches(view.tables)
+    judged, again = rows[rows["before"].notna()], forgetting(view.tables)
+    panels, grids, looks = [], [], {}
+    for workload, own in judged.groupby("workload"):
+        paid = costs(view.tables)
+        paid = paid[paid["workload"] == workload]
+        chosen = telling(own, {name: one.name for name, one in view.members("scaling").items()})
+        looks |= {name: view.looks[name] for name in view.looks if name in chosen}
+        panels.append(Panel(f"{workload}: domain by domain", partial(_draw_course, rows=own, looks=looks), 300))
+        panels += [
+            Panel(
+                f"{workload}: accuracy against {PAID[column][0]}",
+                partial(_draw_cost, points=points, column=column),
+                320,
+            )
+            for column in ("phase_s", "phase_j")
+            if len(points := _beside(own, paid, column))
+        ]
+        grids.append(_grid(str(workload), own, paid, list(view.looks)))
+    for workload, own in again.groupby("workload"):
+        looks |= {name: view.looks[name] for name in view.looks if name in set(own["system"])}
+        panels.append(Panel(f"{workload}: forgotten", partial(_draw_forgotten, rows=own, looks=view.looks), 300))
+    return Shown(NOTE, panels, grids, looks) if panels else None
+
+
+def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
+    """Choose the systems whose lines tell most, where there are many."""
+    order = rows.groupby("system")["after"].mean().sort_values(ascending=False)
+    if len(order) <= MOST:
+        return list(order.index)
+    kinds = {scalings[name]: name for name in reversed(order.index)}  # of each kind the best, which comes last
+    usual = [name for name in ("no_custom", "elasticdnn") if name in order]
+    return list(dict.fromkeys([*usual, *kinds.values(), order.index[-1]]))[:MOST]
+
+
+def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
+    for name, look in looks.items():
+        own = rows[rows["system"] == name]
+        line = own.groupby("stretch")[["before", "after"]].mean()
+        axis.plot(line.index + 1, line["after"], "-", color=look.colour, linewidth=1.7)
+        axis.plot(line.index + 1, line["before"], ":", color=look.colour, linewidth=1.1)
+    axis.set_xlabel("domain")
+    axis.set_ylabel("accuracy")
+    plots.tidy(axis)
+
+
+def _beside(rows: pd.DataFrame, paid: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Put the accuracy after adapting beside what it takes, system by system."""
+    found = means(rows, ["system"], "after", least=0, most=1).set_index("system")
+    return found.assign(cost=paid.groupby("system")[column].mean()).dropna(subset=["cost"]).reset_index()
+
+
+def _draw_cost(axis: Axes, points: pd.DataFrame, column: str) -> None:
+    axis.vlines(points["cost"], points["low"], points["high"], color=plots.QUIET, linewidth=1.4, alpha=0.4)
+    axis.plot(points["cost"], points["mean"], "o", color=plots.COLOURS[0], markersize=4.5)
+    for place, row in enumerate(points.sort_values("cost").itertuples()):
+        plots.beside(axis, row.system, row.cost, row.mean, above=place % 2 == 0)
+    plots.scale(axis)
+    axis.margins(x=0.1, y=0.14)
+    axis.set_xlabel(f"{PAID[column][0]}, {PAID[column][1]}")
+    axis.set_ylabel("accuracy after adapting")
+    plots.tidy(axis)
+
+
+def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
+    axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
+    points = means(rows, ["system", "round"], "lost")
+    for name, look in looks.items():
+        line = points[points["system"] == name]
+        axis.plot(line["round"] + 1, 100 * line["mean"], "o", color=look.colour, linestyle=look.dash, markersize=3.5)
+    axis.set_xlabel("round")
+    axis.set_ylabel("below its best so far, points")
+    plots.tidy(axis)
+
+
+def _grid(workload: str, rows: pd.DataFrame, paid: pd.DataFrame, order: list[str]) -> Grid:
+    scores = {name: means(rows, ["system"], name, least=0, most=1).set_index("system") for name in ("before", "after")}
+    spent = paid.groupby("system")[list(PAID)].mean()
+    table: dict[str, list[GridCell]] = {}
+    for system in (name for name in order if name in scores["after"].index):
+        told = [_score(part.loc[system]) for part in scores.values()]
+        table[system] = [*told, *(_cost(spent.loc[system, name] * PAID[name][2]) for name in PAID)]
+    titles = [f"{name}, {unit}" for name, unit, _ in PAID.values()]
+    return Grid(workload, ["before", "after", *titles], table)
+
+
+def _score(found: pd.Series) -> GridCell:
+    half = "" if found["low"] != found["low"] else f"± {100 * (found['mean'] - found['low']):.1f}"
+    return GridCell(f"{100 * found['mean']:.1f} %", half)
+
+
+def _cost(value: float) -> GridCell:
+    return GridCell(plots.short(value) if value == value else "–")
+
+
+FIGURE = Figure("domains", "Domain by domain", show)

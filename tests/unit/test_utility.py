@@ -1,0 +1,88 @@
+"""Utilities against closed forms: which jobs are served, what waiting costs, and when a budget ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from driftlab.platform.results.analysis.utility import (
+    Jobs,
+    adapted_jobs,
+    amortised,
+    continuous,
+    discrete,
+    needed,
+    rank_correlation,
+    relative,
+    relative_period,
+    served_jobs,
+)
+
+LATE = Jobs(np.array([0.5, 1, 0.25]), np.array([12.0, 10, 15]), np.array([8.0, 0, 5]), 10.0)
+
+
+def steady(work: float, count: int = 781) -> np.ndarray:
+    return np.full(count, work)
+
+
+@pytest.mark.parametrize(
+    ("work", "served", "drained", "unqueued"),
+    [
+        (41.1, 759, 759, 391),
+        (97.1, 321, 322, 261),
+        (97.7, 319, 320, 261),
+        (121.0, 258, 259, 196),
+        (160.1, 195, 196, 157),
+        (195.2, 160, 161, 157),
+    ],
+)
+def test_as_many_jobs_are_served_as_the_recursion_says(work, served, drained, unqueued):
+    found = [served_jobs(steady(work), 39.9, **how) for how in ({}, {"drain": True}, {"queue": False})]
+    assert [len(rows) for rows in found] == [served, drained, unqueued]
+
+
+def test_a_job_that_comes_as_the_machine_gets_free_is_newer_than_one_that_waits():
+    assert list(served_jobs(steady(2, 10), 1.0)) == [0, 2, 4, 6, 8]
+    assert list(served_jobs(steady(2, 10), 1.0, tie="waiting", drain=True)) == [0, 1, 3, 5, 7, 9]
+
+
+def test_where_nothing_is_missed_time_does_not_matter():
+    jobs = Jobs(LATE.accuracy, steady(10.0, 3), steady(0.0, 3), 10.0)
+    for found in (discrete(jobs, 10.0), continuous(jobs, 20.0), relative(jobs), amortised(jobs, steady(0, 3), 0.0)):
+        assert found.value == pytest.approx(LATE.accuracy.mean())
+
+
+def test_missed_jobs_count_nothing_or_chance():
+    jobs = Jobs(np.array([1.0, 0, 0.5, 0]), steady(1.0, 4), steady(1.0, 4), 1.0)
+    assert discrete(jobs, 1.0).value == pytest.approx(0.375)
+    assert discrete(jobs, 1.0, chance=0.1).value == pytest.approx(0.425)
+    assert relative(jobs).value == pytest.approx(0.75)  # the third answers for the fourth, the first for the second
+    assert needed(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
+
+
+def test_waiting_halves_the_worth_of_an_answer_at_the_patience_given():
+    found = continuous(LATE, 20.0)
+    assert found.value == pytest.approx(0.379630, abs=1e-6)
+    assert found.served * found.timeliness == pytest.approx(0.399691, abs=1e-6)
+    assert found.alignment == pytest.approx(-0.020062, abs=1e-6)
+    late = Jobs(steady(1, 3), steady(39.9, 3), steady(57.8, 3), 39.9)
+    assert continuous(late, 50.0).value == pytest.approx((1 + 2 * 0.1487) / 3, abs=1e-4)
+
+
+def test_a_budget_is_never_exceeded():
+    jobs = Jobs(steady(0.9, 5), steady(1.0, 5), steady(3.0, 5), 1.0)
+    assert [adapted_jobs(jobs, budget) for budget in (0, 2.9, 3, 7, 15)] == [0, 0, 1, 2, 5]
+    found = amortised(jobs, steady(0.4, 5), 7.0)
+    assert (found.value, found.adapted) == (pytest.approx(0.6), 0.4)
+
+
+def test_relative_speed_counts_the_jobs_that_pass_meanwhile():
+    ratios = (1, 1.03, 2.43, 3.03, 4.01, 4.89)
+    assert [relative_period(ratio, 1.0) for ratio in ratios] == [1, 2, 3, 4, 5, 5]
+    assert relative_period(3 + 1e-9, 1.0) == 3 and relative_period(4.89, 1.0, speed=0.1) == 1
+
+
+def test_equal_values_share_their_rank():
+    assert rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])) == pytest.approx(0.5)
+    assert rank_correlation(np.array([1.0, 1, 3]), np.array([2.0, 2, 9])) == pytest.approx(1.0)
+    assert np.isnan(rank_correlation(np.array([1.0, 1, 1]), np.array([1.0, 2, 3])))
