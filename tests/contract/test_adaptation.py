@@ -339,8 +339,8 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.state) == pickle.dumps(state)
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
-        state = prepared(member, model)
         """A single frame, a domain of three, and frames of one class alone."""
+        state = prepared(member, model)
         one, few, many = batch(frames=1), batch(frames=3), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
         if member.labels == "teacher" and many.task is CLASSIFICATION:
