@@ -19,14 +19,14 @@ from _options import options_of
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.streaming.codec import CODECS, CODING_MACS, pack
 
-FRAMES, HEIGHT, WIDTH, FPS = 10, 256, 512, 1.0
+HEIGHT, WIDTH, FPS = 256, 512, 1.0
 MACS_PER_S = 20e9  # of one x86 core, as in the profiles of world/hardware.py
 
 
-def clip() -> npt.NDArray[np.uint8]:
-    """Draw ten seconds of a device's samples."""
-    stream = open_stream("streets/driving_la", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=FRAMES / FPS)
-    return stream.at(np.arange(FRAMES) / FPS).images
+def clip(frames: int) -> npt.NDArray[np.uint8]:
+    """Draw a device's samples, one per second."""
+    stream = open_stream("streets/driving_la", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=frames / FPS)
+    return stream.at(np.arange(frames) / FPS).images
 
 
 def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
@@ -43,10 +43,11 @@ def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    options = options_of(parser, repeats=1)
-    images = clip()
+    parser.add_argument("--frames", type=int, default=10)
+    options = options_of(parser, repeats=1, frames=2)
+    images = clip(options.frames)
     for codec in CODECS:
-        macs = measure(images, codec, options.repeats) * MACS_PER_S / (FRAMES * HEIGHT * WIDTH)
+        macs = measure(images, codec, options.repeats) * MACS_PER_S / images[..., 0].size
         line = {
             "benchmark": "codecs",
             "codec": codec,

@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
-    options = options_of(parser, runs=4)
+    options = options_of(parser, runs=2)
     with tempfile.TemporaryDirectory(prefix="driftlab-leaks-") as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
         held = measured(options.runs, Path(place))

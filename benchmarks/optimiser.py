@@ -93,9 +93,10 @@ def iteration_ratios(repeats: int) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=41)
-    options = options_of(parser, repeats=1)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    options = options_of(parser, repeats=1, networks=["tiny"])
     torch.set_num_threads(1)
-    ratios = {network: step_ratios(network, options.repeats) for network in NETWORKS}
+    ratios = {network: step_ratios(network, options.repeats) for network in options.networks}
     line = {
         "benchmark": "optimiser",
         "ratio": max(max(ratio.values()) for ratio in ratios.values()),

@@ -26,6 +26,7 @@ def test_nothing_heavy_is_loaded(code: str):
     assert loaded_by(code) & HEAVY == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["list", "show adaptation/distill", "run nestdnn-fig10 --dry-run", "run demo --dry-run"]
 )
@@ -38,6 +39,7 @@ def test_a_heavy_import_would_be_seen():
     assert loaded_by("import numpy") & HEAVY == {"numpy"}
 
 
+@pytest.mark.slow
 def test_the_public_names_are_there():
     code = "import driftlab, sys; assert all(getattr(driftlab, name) for name in driftlab.__all__)"
     assert "pyarrow" in loaded_by(code)

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from adaptation_factory import (
     settings_of,
     state_of,
 )
+from sampling_factory import EVERY, on_columns, sampled
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
@@ -28,10 +30,12 @@ from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, par
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.tasks.tasks import DETECTION
+from driftlab.platform.tasks.tasks import DETECTION, Task
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
+NORMLESS = "without_norms"
+NEED_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted(FAMILIES["adaptation"])),
@@ -74,12 +78,28 @@ class TestEveryMember:
                     Member("adaptation", name, (("stream_batch", size),)).make()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(
-    ("name", "params"),
-    VARIANTS,
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
-)
+def batch_of(task: Task, seed: int = 0, frames: int = 4, *, labelled: bool) -> Batch:
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Batch(images, labels_of(task, frames, rng) if labelled else None, rng, task)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Sample the networks of every variant among those whose task is its own; batch norms are a member's business."""
+    if metafunc.cls is not TestEveryAdaptation:
+        return
+    cases = []
+    for row, (name, params) in enumerate(VARIANTS):
+        tasks, everywhere = member_class("adaptation", name).tasks, getattr(metafunc.function, "columns", 1) == EVERY
+        suit = [one for one, (task, _) in NETWORKS.items() if everywhere or (task.name in tasks and one != NORMLESS)]
+        label = "-".join(map(str, (name, *params.values())))
+        cases += [
+            pytest.param(name, params, network, id=f"{label}-{network}")
+            for network in sampled(metafunc.function, row, suit)
+        ]
+    metafunc.parametrize(("name", "params", "network"), cases)
+
+
 class TestEveryAdaptation:
     @pytest.fixture
     def member(self, name, params):
@@ -91,14 +111,7 @@ class TestEveryAdaptation:
 
     @pytest.fixture
     def batch(self, member, network) -> Callable[..., Batch]:
-        task = NETWORKS[network][0]
-
-        def made(seed: int = 0, frames: int = 4, *, labelled: bool = member.labels == "teacher") -> Batch:
-            rng = np.random.default_rng(seed)
-            images = rng.integers(0, 256, (frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
-            return Batch(images, labels_of(task, frames, rng) if labelled else None, rng, task)
-
-        return made
+        return partial(batch_of, NETWORKS[network][0], labelled=member.labels == "teacher")
 
     @pytest.fixture
     def call(self, member) -> Phase:
@@ -146,6 +159,7 @@ class TestEveryAdaptation:
                     value.add_(1)
             assert pickle.dumps(state) == kept
 
+    @on_columns(EVERY)
     def test_the_frames_stay_as_they_were(self, member, model, batch, call):
         given = batch()
         given.images.flags.writeable = False
@@ -161,6 +175,7 @@ class TestEveryAdaptation:
             assert parameter.grad is None
             assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
 
+    @on_columns(2)
     def test_what_it_turns_it_turns_back(self, member, model, batch, call):
         before = settings_of(model)
         state = prepared(member, model)
@@ -174,6 +189,7 @@ class TestEveryAdaptation:
         member.reset(model, state)
         assert settings_of(model) == before
 
+    @on_columns(2)
     def test_changed_says_what_changed(self, member, model, batch):
         state = prepared(member, model)
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
@@ -293,6 +309,7 @@ class TestEveryAdaptation:
             assert answered.work is None or sum(answered.work.forward) == frames
         assert state_of(model) == before
 
+    @on_columns(EVERY)
     def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
         state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
@@ -332,23 +349,15 @@ class TestEveryAdaptation:
                 state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
-    def test_without_batch_norms_those_who_need_them_do_nothing(self, member, model, batch, network, name):
-        if network != "without_norms" or name not in (
-            "adabn",
-            "onda",
-            "tent",
-            "eata",
-            "sar",
-            "rotta",
-            "note",
-            "rdumb",
-            "asr",
-        ):
-            pytest.skip("has batch norms or needs none")
-        before = state_of(model)
-        for phase in (STREAM, SHORT):
-            done = member.adapt(model, prepared(member, model), batch(), phase)
-            assert done.skipped == "the network has no batch norm"
-            assert done.work == Passes()
-        assert len(member.answer(model, done.state, batch()).answers) == 4
-        assert state_of(model) == before
+
+@pytest.mark.parametrize("name", NEED_NORMS)
+def test_without_batch_norms_those_who_need_them_do_nothing(name):
+    task, built = NETWORKS[NORMLESS]
+    member, model = Member("adaptation", name).make(), built().eval()
+    given, before = batch_of(task, labelled=False), state_of(model)
+    for phase in (STREAM, SHORT):
+        done = member.adapt(model, prepared(member, model), given, phase)
+        assert done.skipped == "the network has no batch norm"
+        assert done.work == Passes()
+    assert len(member.answer(model, done.state, given).answers) == 4
+    assert state_of(model) == before

@@ -73,8 +73,8 @@ def experiment_of(family, name, duration_s):
     }
 
 
-def rows_before(folder, table, time, time_s):
-    frame = open_run(folder).frame(table)
+def rows_before(found, table, time, time_s):
+    frame = found.frame(table)
     frame = frame[frame[time] < time_s]
     return frame[[name for name in frame if not name.startswith("host_")]].reset_index(drop=True)
 
@@ -83,14 +83,14 @@ def rows_before(folder, table, time, time_s):
 def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
     documents = [experiment_of(family, name, length) for length in (SHORT_S, LONG_S)]
     assert reads_end(parse(documents[0])) == ""
-    folders = [run(document, out=tmp_path / str(k)).directory for k, document in enumerate(documents)]
-    short, long = (rows_before(folder, "frames", "time_s", SHORT_S) for folder in folders)
+    runs = [open_run(run(document, out=tmp_path / str(k)).directory) for k, document in enumerate(documents)]
+    short, long = (rows_before(one, "frames", "time_s", SHORT_S) for one in runs)
     assert len(short) == SHORT_S * documents[0]["workloads"][0]["fps"]
     late = "batch" in repr(documents[0]["systems"]) or on_stream(family, name)
     cut = SHORT_S - (1.0 if late else 0.0)  # a batch that is still open at the end is answered in the longer run
     short, long = (rows[rows["time_s"] < cut] for rows in (short, long))
     assert short.equals(long)
-    short, long = (rows_before(folder, "transfers", "arrive_s", SHORT_S) for folder in folders)
+    short, long = (rows_before(one, "transfers", "arrive_s", SHORT_S) for one in runs)
     assert short.equals(long)
 
 

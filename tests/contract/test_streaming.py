@@ -8,11 +8,12 @@ import dataclasses
 import importlib
 import inspect
 import pickle
-import subprocess
-import sys
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
+from sampling_factory import on_columns, sampled
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults, parameters
 from driftlab.platform.core.records import Stored, Trained
@@ -62,17 +63,29 @@ def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
     return steps
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES["streaming"]))
+@cache
+def played(name: str, session: StreamFacts) -> list[Step]:
+    """Play a session once for all who only look at it."""
+    return session_of(Member("streaming", name).make(), session)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Sample the sessions of every member."""
+    if metafunc.cls is not TestEveryStreaming:
+        return
+    names = sorted(FAMILIES["streaming"])
+    if "session" not in metafunc.fixturenames:
+        metafunc.parametrize("name", names)
+        return
+    cases = [(name, one) for row, name in enumerate(names) for one in sampled(metafunc.function, row, SESSIONS)]
+    metafunc.parametrize(("name", "session"), cases, ids=str)
+
+
 class TestEveryStreaming:
     @pytest.fixture
     def member(self, name) -> Streaming:
         made: Streaming = Member("streaming", name).make()
         return made
-
-    @pytest.fixture(params=SESSIONS, ids=str)
-    def session(self, request) -> StreamFacts:
-        found: StreamFacts = request.param
-        return found
 
     def test_it_says_what_the_loop_must_know(self, member):
         assert isinstance(member.feeds_learner, bool)
@@ -92,9 +105,11 @@ class TestEveryStreaming:
     def test_it_decides_nothing_by_chance_or_by_the_clock(self, name):
         assert imported(FAMILIES["streaming"][name]) & {"random", "time", "datetime", "secrets", "os"} == set()
 
+    @on_columns(2)
     def test_plans_are_pure_and_deterministic(self, member, session):
         assert session_of(member, session) == session_of(copy.deepcopy(member), session)
 
+    @on_columns(2)
     def test_a_plan_leaves_the_state_as_it_was(self, member, session):
         state = member.start(session)
         for number in range(5):
@@ -106,43 +121,43 @@ class TestEveryStreaming:
             assert pickle.dumps(state) == kept
             state = after
 
-    def test_states_survive_a_checkpoint(self, member, session):
-        for step in session_of(member, session)[:10]:
+    @on_columns(2)
+    def test_states_survive_a_checkpoint(self, name, session):
+        for step in played(name, session)[:10]:
             assert pickle.loads(pickle.dumps(step.answer)) == step.answer
 
-    def test_samples_are_frames_of_the_stream_seen_since_the_last_plan(self, member, session):
-        for step in session_of(member, session):
+    @on_columns(2)
+    def test_samples_are_frames_of_the_stream_seen_since_the_last_plan(self, name, session):
+        for step in played(name, session):
             times_s = step.sampling.times_s
             assert list(times_s) == sorted(set(times_s))
             for time_s in times_s:
                 assert time_s == round(time_s * session.fps) / session.fps
                 assert 0 <= time_s < session.duration_s
 
-    def test_nothing_is_sent_before_it_is_seen(self, member, session):
-        for step in [] if member.free else session_of(member, session):  # a bound may look ahead
+    @on_columns(2)
+    def test_nothing_is_sent_before_it_is_seen(self, name, member, session):
+        for step in [] if member.free else played(name, session):  # a bound may look ahead
             assert all(time_s <= step.sampling.send_s + 1e-6 for time_s in step.sampling.times_s)
 
-    def test_time_goes_on(self, member, session):
-        steps = session_of(member, session)
+    @on_columns(2)
+    def test_time_goes_on(self, name, session):
+        steps = played(name, session)
         assert len(steps) < LATEST
         for step in steps:
             again_s = step.sampling.send_s if step.sampling.next_s is None else step.sampling.next_s
             assert step.now_s <= step.sampling.send_s <= again_s
             assert again_s > step.now_s
 
-    def test_its_codec_exists(self, member, session, name):
-        import numpy as np
-
+    def test_its_codec_exists(self, name):
         frames = np.zeros((2, 32, 48, 3), np.uint8)
-        for codec in {step.sampling.codec for step in session_of(member, session)}:
+        for codec in {step.sampling.codec for session in SESSIONS for step in played(name, session)}:
             assert pack(frames, codec).net_bytes > 0
 
-    def test_what_it_brings_is_what_it_says(self, member, session):
-        phases = [step.answer.phase for step in session_of(member, session)]
-        if not member.feeds_learner:
-            assert phases == [None] * len(phases)
-        elif session == SESSIONS[1]:
-            assert any(phase is not None for phase in phases)
+    def test_what_it_brings_is_what_it_says(self, name, member):
+        """In a long session it brings phases, or in none."""
+        brought = [any(step.answer.phase is not None for step in played(name, one)) for one in SESSIONS]
+        assert brought[1] if member.feeds_learner else not any(brought)
 
     def test_every_number_that_makes_no_sense_is_refused(self, name):
         cls = member_class("streaming", name)
@@ -157,12 +172,6 @@ class TestEveryStreaming:
 def one_line(text: str | None) -> bool:
     first, *rest = inspect.cleandoc(text or "").splitlines() or [""]
     return 10 < len(first) <= 120 and first.endswith((".", ":")) and (not rest or rest[0] == "")
-
-
-def imports_no_torch(target: str) -> bool:
-    module = target.partition(":")[0]
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def imported(target: str) -> set[str]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_drawn_requests_are_answered_as_promised(tmp_path, seed):
-    answers = list(campaign(seed, range(20), tmp_path, every=0))
+    answers = list(campaign(seed, range(10 * seed, 10 * seed + 10), tmp_path, every=0))
     broken = [(number, answer.words, *answer.faults()) for number, _, answer in answers if any(answer.faults())]
     assert broken == []
     assert {answer.code for _, _, answer in answers} >= {0, 2}

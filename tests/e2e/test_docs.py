@@ -68,9 +68,14 @@ def sections(page: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+@cache
+def command_line() -> typer.core.TyperGroup:
+    return get_command(build_app())
+
+
 def parse(words: list[str]) -> None:
     """Let the command line read its options and do nothing; unknown commands and options raise."""
-    group = get_command(build_app())
+    group = command_line()
     with contextlib.suppress(typer.Exit), group.make_context("driftlab", list(words)) as context:
         name, command, rest = group.resolve_command(context, context._protected_args + context.args)
         command.make_context(name, rest, parent=context)

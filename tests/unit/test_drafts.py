@@ -82,6 +82,7 @@ def masters(application: Application, learner: Learner) -> list[dict[str, np.nda
 
 
 class TestDelivery:
+    @pytest.mark.slow
     def test_the_device_cuts_its_own_master_and_learns_what_the_learner_learned(self):
         application, learner = nodes()
         learner._alone = False

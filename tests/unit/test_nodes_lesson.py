@@ -89,6 +89,7 @@ class TestTimeLimit:
         (inside,) = [race()] if where == "main" else in_thread(race)
         assert 0 < inside < 150
 
+    @pytest.mark.slow
     def test_an_interruption_while_another_block_begins_or_ends_locks_nothing(self):
         def nested() -> int:
             hits = 0

@@ -89,6 +89,7 @@ class TestSizes:
         assert exhaustive(worse, Rules(200.0)).tolist() == [1, 1]
         assert exhaustive(worse, Rules(200.0, allow_none=True)).tolist() == [1, 0]
 
+    @pytest.mark.slow
     def test_breeding_finds_the_best_or_nearly(self):
         parts = []
         for seed in range(100):

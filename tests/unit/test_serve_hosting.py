@@ -78,6 +78,7 @@ def test_a_damaged_upload_is_used_up_and_trains_nothing(session):
     assert session.status()["version"] == 1
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
     session.upload(upload(1))
     session.work()
@@ -126,6 +127,7 @@ def test_labels_come_back_where_the_device_tracks(tmp_path):
     assert session.history()[0]["row"] == {}
 
 
+@pytest.mark.slow
 def test_results_are_dropped_in_order(session, monkeypatch):
     monkeypatch.setattr(hosting, "KEPT_RESULTS", 2)
     for number in (1, 2, 3):

@@ -217,6 +217,7 @@ class TestFeedback:
         twice = member().absorb(once, surrogate)
         assert all(np.array_equal(one, state_of(twice.gated)[name]) for name, one in state_of(once.gated).items())
 
+    @pytest.mark.slow
     def test_thirty_feedbacks_stay_bounded(self):
         one, found = member(), master("mix_fixed")
         name, total = "deep.1.inner.0.weight", 0.0
