@@ -36,29 +36,28 @@ OWN = Path(__file__).resolve().parents[2] / "docs" / "your-own-method.md"
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """An experiment with a member of one's own: the page's, in a file that no package holds."""
+def documents(tmp_path_factory):
+    """Experiments, one with a member of one's own: the page's, in a file that no package holds."""
     folder = tmp_path_factory.mktemp("own")
     files = dict(re.findall(r"^```\w+ (every_minute\.\w+)\n(.*?)^```$", OWN.read_text(), re.MULTILINE | re.DOTALL))
     (folder / "every_minute.py").write_text(files["every_minute.py"])
     own = yaml.safe_load(files["every_minute.yaml"].replace("every_minute.py:", f"{folder}/every_minute.py:"))
-    return {**own, "size": "tiny"}
+    return (EXPERIMENT, SHARING, SHARES, CLASSES, BOXES, {**own, "size": "tiny"})
 
 
 @pytest.fixture(scope="module")
-def alone(own, tmp_path_factory):
+def alone(documents, tmp_path_factory):
     """Runs in one process, by the names of their experiments."""
-    folder, documents = tmp_path_factory.mktemp("inline"), (EXPERIMENT, SHARING, SHARES, CLASSES, BOXES, own)
+    folder = tmp_path_factory.mktemp("inline")
     return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
 
 
-@pytest.mark.parametrize(("workers", "rack", "others"), [(1, 8, (SHARES, BOXES)), (2, 1, (CLASSES, "own"))])
+@pytest.mark.parametrize(("workers", "rack"), [(1, 8), (2, 1)])
 def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(
-    open_ray, own, alone, tmp_path, workers, rack, others
+    open_ray, documents, alone, tmp_path, workers, rack
 ):
-    """Alone or sharing a device, each is packed in either way; the other kinds take turns."""
     backend = open_ray(workers=workers, rack=rack)
-    for document in (EXPERIMENT, SHARING, *(own if one == "own" else one for one in others)):
+    for document in documents:
         outcome = run(document, out=tmp_path / document["name"], open_backend=lambda: backend)
         assert outcome.failed == ()
         assert differences(alone[document["name"]], outcome.directory) == []
