@@ -110,7 +110,7 @@ def measure(system: str, devices: int) -> dict[str, object]:
     backend = SharedBackend(ClusterConfig(workers=2))
     small = max(1, devices // SMALL // 10)
     try:
-        cost_s(backend, meter, system, 4, SMALL)
+        cost_s(backend, meter, system, min(4, small), SMALL)  # warms Ray up
         before = cost_s(backend, meter, system, small, SMALL)
         watching = threading.Thread(target=meter.watch, daemon=True)
         watching.start()

@@ -48,7 +48,7 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
 
 @contextmanager
 def needed_import(need: str, cure: str, kind: type[DriftlabError] = RequestError) -> Iterator[None]:
-    """Say of an import that fails who needs it, and what to do."""
+    """Say of an import that fails what needs it, and what to do."""
     try:
         yield
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch

@@ -117,7 +117,7 @@ def check(window: Window, allocation: Allocation) -> None:
 
 
 class TestAnyWindow:
-    """To draw a window takes longer than all members need for it, so one serves them all."""
+    """To draw a window takes longer than all members need for it, so one serves all of them."""
 
     @settings(max_examples=60, deadline=None)
     @given(window=WINDOWS)

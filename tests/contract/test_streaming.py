@@ -65,7 +65,7 @@ def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
 
 @cache
 def played(name: str, session: StreamFacts) -> list[Step]:
-    """Play a session once for all who only look at it."""
+    """Play a session once for every test that only looks at it."""
     return session_of(Member("streaming", name).make(), session)
 
 
