@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
+from ray.serve._private import replica
 
-from driftlab.actors.cluster import ClusterConfig, connect
+from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
 
+log = logging.getLogger(__name__)
 NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
@@ -88,6 +91,7 @@ class ModelStreaming:
     """Holds the sessions of a server."""
 
     def __init__(self, args: ServerArgs) -> None:
+        _keep_replica_from_the_network()
         self.hub = Hub(Path(args.folder), args.token, Limits(sessions=args.sessions))
 
     def check_health(self) -> None:
@@ -97,6 +101,23 @@ class ModelStreaming:
 
     def __del__(self) -> None:
         self.hub.close()
+
+
+def _keep_replica_from_the_network() -> None:
+    """Let this replica listen on the loopback interface only, if its Ray does.
+
+    Serve opens a port of each replica on every interface, for calls between deployments, after the replica was
+    constructed. No setting prevents that, so the function that opens the port is replaced in this process.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    if [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here] != [LOOPBACK]:
+        return
+    name = "add_port_to_grpc_server"
+    add = getattr(replica, name, None)
+    if add is None:
+        log.warning("This version of Ray Serve cannot be kept from listening on the network.")
+    else:
+        setattr(replica, name, lambda server, address: add(server, address.replace("[::]", LOOPBACK)))
 
 
 def application(args: ServerArgs | dict[str, Any]) -> Application:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.faults import grids
 from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
-from benchmarks.faults.on_ray import SAID, disturb_on_ray
+from benchmarks.faults.on_ray import Say, disturb_on_ray, log_of
 from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.grid.run import create_run, execute, resume
@@ -70,9 +70,7 @@ def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
     return go
 
 
-def disturbed(
-    spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Callable[[str], None]
-) -> list[str]:
+def disturbed(spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Say) -> list[str]:
     """Disturb a run several times, let it end, and name every difference from the reference; without a span, on Ray."""
     run, log = folder / "disturbed", folder / "disturbed.log"
     go = _runner(spec, run)
@@ -80,7 +78,7 @@ def disturbed(
         for number in range(RAY_RUNS):
             logs = folder / f"ray-{number}"
             if wrong := list(disturb_on_ray(spec, run, logs, dice, say)):
-                return [*wrong, (logs / SAID).read_text(encoding="utf-8")[-1500:]]
+                return [*wrong, log_of(run).read_text(encoding="utf-8", errors="replace")[-1500:]]
     else:
         inflicted = Inflicted(dice, run, go, span_s, log)
         for _ in range(FAULTS_PER_RUN):

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,7 +24,6 @@ from driftlab.platform.request.experiment import Experiment
 
 RUN_S, GONE_S, LOST_S = 600.0, 15.0, 60.0
 LOOK_S, FAILED = 0.2, 1
-SAID = "driver.log"
 ACTOR_FAULTS = 8
 STOPS = {"stop": signal.SIGTERM, "interrupt": signal.SIGINT}
 HEADS = ("raylet", "gcs_server")
@@ -35,11 +34,16 @@ Say = Callable[[str], None]
 def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random, say: Say) -> Iterator[str]:
     """Run on Ray, or go on; kill and stop its actors, then perhaps Ray or the driver. Yield what should not be.
 
-    What the driver says goes into the folder `logs`, and Ray's logs are linked into it, where they outlive the session.
+    What the driver says and Ray's logs are linked into a folder, where they outlive the session.
     """
+    words = ["run", "--resume", str(run)]
+    if not (run / "spec.yaml").exists():
+        file = run.with_suffix(".yaml")
+        file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
+        words = ["run", str(file), "--out", str(run)]
     logs.mkdir()
-    said = logs / SAID
-    with _started(spec, run, said) as driver:
+    with driven([*words, "--workers", "1", "--rack", "1"], run) as driver:
+        os.link(log_of(run), logs / log_of(run).name)
         mark = _await_actors(driver, logs)
         for _ in range(dice.randint(1, ACTOR_FAULTS)):
             time.sleep(dice.uniform(0, 2.0))
@@ -49,57 +53,57 @@ def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random,
         end = dice.choice(ENDS)
         if driver.poll() is not None:
             end = "none"
-        wrong = list(_end(driver, end, say))
+        wrong = list(end_driver(driver, end, say))
     if driver.returncode == FAILED:
-        reason = clean_failure(said.read_text(encoding="utf-8", errors="replace"))
+        reason = clean_failure(log_of(run).read_text(encoding="utf-8", errors="replace"))
         wrong = [] if reason else [f"it failed without one message that says how to go on, after {end}"]
         if reason and end not in HEADS:
             say(f"failed: {reason}")
     yield from wrong
-    yield from (f"left running after {end}: {process}" for process in _left(mark))
+    yield from left_running(mark, end)
+
+
+def log_of(run: Path) -> Path:
+    """Name the file with what the last driver of a run has said."""
+    return run.with_suffix(".log")
 
 
 @contextlib.contextmanager
-def _started(spec: Experiment, run: Path, said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a driver on Ray whose words go into a file; kill it at the end if it is still there."""
-    words = ["run", "--resume", str(run)]
-    if not (run / "spec.yaml").exists():
-        file = run.with_suffix(".yaml")
-        file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
-        words = ["run", str(file), "--out", str(run)]
-    command = [sys.executable, "-m", "driftlab", *words, "--workers", "1", "--rack", "1"]
+def driven(words: Sequence[str], run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start driftlab in a process of its own, which ends with the block at the latest."""
+    log_of(run).unlink(missing_ok=True)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-    with said.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+    with log_of(run).open("wb") as log:
+        driver = subprocess.Popen([sys.executable, "-m", "driftlab", *words], stdout=log, stderr=log)
         signal.signal(signal.SIGINT, before)
         try:
             yield driver
         finally:
             driver.kill()
+            driver.wait()
 
 
 def clean_failure(said: str) -> str | None:
     """Return the only message of a run that failed with a reason and a way back; None if it did not end so."""
     errors = [line for line in said.splitlines() if line.startswith("Error: ")]
-    if len(errors) != 1 or "Traceback (most recent call last)" in said or "driftlab run --resume " not in said:
+    if len(errors) != 1 or "Traceback (most recent call last)" in said or " --resume " not in said:
         return None
     return errors[0].removeprefix("Error: ")
 
 
-def _left(mark: str | None) -> list[psutil.Process]:
-    """List the processes of a session that do not end in time."""
+def left_running(mark: str | None, end: str) -> Iterator[str]:
+    """Name the processes of a Ray that outlive their driver."""
     deadline = time.monotonic() + GONE_S
-    while mark and (left := watchdog.processes_of(mark)):
-        if time.monotonic() > deadline:
-            return left
+    while mark and watchdog.processes_of(mark) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-    return []
+    yield from (f"left running after {end}: {process}" for process in (watchdog.processes_of(mark) if mark else ()))
 
 
 def _await_actors(driver: subprocess.Popen[bytes], logs: Path) -> str | None:
     """Wait for the first actor, or the end; return the folder of the Ray that the driver has started."""
     mark, deadline = None, time.monotonic() + RUN_S
     while driver.poll() is None and time.monotonic() < deadline:
-        mark = mark or _mark_of(driver)
+        mark = mark or mark_of(driver)
         keep_logs(mark, logs)
         if faults.actor_processes():
             break
@@ -114,7 +118,7 @@ def keep_logs(mark: str | None, kept: Path) -> None:
             os.link(file, kept / file.name)
 
 
-def _mark_of(driver: subprocess.Popen[bytes]) -> str | None:
+def mark_of(driver: subprocess.Popen[bytes]) -> str | None:
     """Find the folder of the Ray that the driver has started."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(driver.pid).children():
@@ -142,7 +146,7 @@ def _actor_fault(dice: random.Random) -> str | None:
     return None
 
 
-def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
+def end_driver(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
     """End the run by a fault, or let it end; yield what is wrong with how it ends."""
     allowed: tuple[int, ...] = (0,)
     if end == "driver":

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from benchmarks import leaks
-from benchmarks.faults import grids
+from benchmarks.faults import grids, on_ray
 from benchmarks.faults.__main__ import disturbed, undisturbed
 from benchmarks.fuzz.__main__ import campaign
-from benchmarks.fuzz.asking import ask_process
+from benchmarks.fuzz.asking import Answer, ask_process
 from benchmarks.fuzz.grammar import World, request
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,9 @@ def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
         folder.mkdir()
         words = request(random.Random(f"5/{number}"), World(folder, tmp_path, Path("film.mp4"))).words
         files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-        return [word.replace(str(folder), "") for word in words], files
+        here = str(folder)
+        named = {name: content.replace(here.encode(), b"") for name, content in files.items()}
+        return [word.replace(here, "") for word in words], named
 
     numbers = [number for number in range(20) if _needs_no_files(number)]
     assert len(numbers) > 5
@@ -63,6 +66,43 @@ def test_disturbed_runs_end_with_the_tables_of_undisturbed_ones(tmp_path, monkey
     span_s = undisturbed(spec, tmp_path)
     assert disturbed(spec, tmp_path, dice, span_s, said.append) == []
     assert len(said) == 8
+
+
+LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resume /tmp/run"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (f"cell 1/4 done: a\n{LOST}\n", LOST.removeprefix("Error: ")),
+        ("To go on: driftlab run --resume /tmp/run\nError: Ray did not start.\n", "Ray did not start."),
+        (f"{LOST}\n{LOST}\n", None),
+        (f"Traceback (most recent call last):\n{LOST}\n", None),
+        ("Error: it broke.\n", None),
+        ("FAILED cell\n", None),
+    ],
+)
+def test_a_run_fails_cleanly_with_one_message_that_says_how_to_go_on(said, reason):
+    assert on_ray.clean_failure(said) == reason
+
+
+def test_logs_outlive_the_session_that_wrote_them(tmp_path):
+    logs, kept = tmp_path / "mark/session_2026-01-01/logs", tmp_path / "kept"
+    logs.mkdir(parents=True)
+    kept.mkdir()
+    (logs / "old").mkdir()
+    (logs / "raylet.out").write_text("first")
+    on_ray.keep_logs(str(tmp_path / "mark"), kept)
+    with (logs / "raylet.out").open("a") as log:
+        log.write(" last")
+    on_ray.keep_logs(str(tmp_path / "mark"), kept)
+    shutil.rmtree(tmp_path / "mark")
+    assert {file.name: file.read_text() for file in kept.iterdir()} == {"raylet.out": "first last"}
+
+
+def test_time_without_a_processor_is_not_held_against_an_answer():
+    assert list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=25.0).faults()) == []
+    assert len(list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=5.0).faults())) == 1
 
 
 def test_many_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.networks import vector
@@ -183,13 +184,13 @@ class TestTrain:
 
     def test_every_phase_draws_anew(self, monkeypatch):
         node, drawn = learner(), []
-        adapt = type(node._adaptation).adapt
+        adapt = Distill.adapt
 
         def noted(self, model, state, batch, phase):
             drawn.append(copy.deepcopy(batch.rng).integers(0, 2**60))
             return adapt(self, model, state, batch, phase)
 
-        monkeypatch.setattr(type(node._adaptation), "adapt", noted)
+        monkeypatch.setattr(Distill, "adapt", noted)
         store(node, 0.0, 1.0)
         for _ in range(3):
             node.train(DownlinkPlan(None, Phase(1)))
