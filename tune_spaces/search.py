@@ -59,8 +59,9 @@ def _fit(
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
     workers = min(place.workers or cluster.cpus, cluster.cpus)
+    trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
     tune.Tuner(
-        tune.with_resources(TrialTrainable, {"cpu": 1}),
+        tune.with_resources(trainable, {"cpu": 1}),
         tune_config=tune.TuneConfig(
             search_alg=SessionSearcher(session, told),
             scheduler=_scheduler(session),
