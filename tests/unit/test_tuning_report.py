@@ -23,7 +23,7 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.search.base import Trial
 from driftlab.platform.search.space import OneOf, Range, Space
-from driftlab.platform.tuning.folder import write_best
+from driftlab.platform.tuning.folder import begin_search, write_best
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,13 @@ def test_words_say_what_the_held_out_seeds_say(folder):
     assert {"better": "better than", "worse": "worse than", "cannot tell": "not told apart"}[score.answer] in told
 
 
-def test_a_search_of_two_trials_has_a_report(tmp_path):
-    small = factory.make_search(tmp_path / "run", trials=2)
-    assert "<h2>Pareto front</h2>" in write_report(small).read_text(encoding="utf-8")
+def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):
+    with begin_search(factory.document("trials=40"), tmp_path / "run") as session:
+        factory.play(session, 2)
+    page = write_report(session.directory).read_text(encoding="utf-8")
+    assert "<h2>Pareto front</h2>" in page
+    assert "2 of 40" in page
+    assert "0.0001 to 0.1, by orders of magnitude" in page
 
 
 def test_a_search_whose_trials_all_failed_has_a_report(tmp_path):
