@@ -50,12 +50,14 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
 
 def test_words_say_what_the_held_out_seeds_say(folder):
     found = open_search(folder)
-    (score, _) = found.held_out()
+    score, energy = found.held_out()
     told = " ".join(words(found))
     assert f"Trial {found.best.number} is recommended" in told
     assert "24 trials" in told
     assert "1 failed" in told
-    assert {"better": "better than", "worse": "worse than", "cannot tell": "not told apart"}[score.answer] in told
+    for row in (score, energy):
+        said = {"better": "better than", "worse": "worse than", "cannot tell": "not told apart from"}[row.answer]
+        assert f"{row.metric} is {said}" in told
 
 
 def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):

@@ -168,7 +168,7 @@ def words(found: Found) -> list[str]:
         told.append("Its settings are the defaults: the search found none that are better.")
     if not found.feasible:
         told.append("No trial keeps all constraints; this one misses them least.")
-    return [*told, *(_answer(row) for row in found.held_out()[:1] if row.difference is not None)]
+    return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
 
 
 def _ended(found: Found) -> str:
