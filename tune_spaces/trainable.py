@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -19,9 +18,9 @@ OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 class TrialTrainable(tune.Trainable):
     """One trial after another in one process, which keeps the networks that it has loaded."""
 
-    def setup(self, config: dict[str, Any], experiment: Mapping[str, Any]) -> None:
+    def setup(self, config: dict[str, Any], **shared: Any) -> None:
         """Begin the first trial of this process; what all trials share is no part of what loggers are told of each."""
-        self._backend, self._experiment = WarmBackend(), experiment
+        self._backend, self._experiment = WarmBackend(), shared["experiment"]
         self._outcomes = self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
