@@ -2,6 +2,7 @@
 
 Kills of the driver, torn files, full disks, wrong clocks and pauses fall on runs in one process, which are forked and
 so begin at once. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are killed or stopped.
+With `--searches` searches are disturbed instead, each by ten kills of its driver, its raylet or a trial.
 Prints what it did and the first difference; the last line is JSON. Exit code 1 if a table differs, or anything stays
 behind.
 """
@@ -24,12 +25,14 @@ from pathlib import Path
 
 from benchmarks.faults import grids
 from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
-from benchmarks.faults.on_ray import disturb_on_ray
+from benchmarks.faults.on_ray import Say, disturb_on_ray
+from benchmarks.faults.searches import disturbed_search
 from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.grid.run import create_run, execute, resume
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.search.catalogue import SEARCHERS
 
 FAULTS_PER_RUN, RAY_RUNS = 8, 2
 
@@ -68,9 +71,7 @@ def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
     return go
 
 
-def disturbed(
-    spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Callable[[str], None]
-) -> list[str]:
+def disturbed(spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Say) -> list[str]:
     """Disturb a run several times, let it end, and name every difference from the reference; without a span, on Ray."""
     run, log = folder / "disturbed", folder / "disturbed.log"
     go = _runner(spec, run)
@@ -95,12 +96,30 @@ def _compare(first: Path, second: Path, found: Path) -> None:
     found.write_text(json.dumps(list(differences(first, second))))
 
 
+def _grid_round(options: argparse.Namespace, number: int, folder: Path, say: Say) -> list[str]:
+    """Disturb a run of the next built-in grid."""
+    order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
+    name, dice = options.grid or order[number % len(order)], random.Random(f"{options.seed}/{number}")
+    spec = grids.small(name, dice)
+    span_s = undisturbed(spec, folder)
+    say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
+    return disturbed(spec, folder, dice, None if options.ray else span_s, say)
+
+
+def _search_round(options: argparse.Namespace, number: int, folder: Path, say: Say) -> list[str]:
+    """Disturb a search by the next searcher."""
+    name = list(SEARCHERS)[(options.seed + number) % len(SEARCHERS)]
+    say(f"{number}: {name}")
+    return disturbed_search(name, folder, random.Random(f"{options.seed}/{number}"), say)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--faults", type=int, default=10**9, help="end after so many")
     parser.add_argument("--grid", help="this built-in grid alone")
+    parser.add_argument("--searches", action="store_true", help="kill searches on Ray instead, one per searcher")
     parser.add_argument("--ray", action="store_true", help="kill parts of Ray too, which takes longer")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
@@ -113,16 +132,11 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="driftlab-faults-") as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
         for number in itertools.count():
             if time.monotonic() > deadline or sum(counts.values()) >= options.faults:
                 break
-            name, dice = options.grid or order[number % len(order)], random.Random(f"{options.seed}/{number}")
             with tempfile.TemporaryDirectory(dir=place) as folder:
-                spec = grids.small(name, dice)
-                span_s = undisturbed(spec, Path(folder))
-                say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
-                found = disturbed(spec, Path(folder), dice, None if options.ray else span_s, say)
+                found = (_search_round if options.searches else _grid_round)(options, number, Path(folder), say)
                 if found:
                     print(f"  DIFFERENCE {found[0]}\n{found[-1]}", flush=True)
                 broken += bool(found)

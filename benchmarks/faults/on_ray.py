@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,25 +32,42 @@ def disturb_on_ray(spec: Experiment, run: Path, dice: random.Random, say: Say) -
         file = run.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
         words = ["run", str(file), "--out", str(run)]
-    command = [sys.executable, "-m", "driftlab", *words, "--workers", "1", "--rack", "1"]
-    said = run.with_suffix(".log")
-    said.unlink(missing_ok=True)
+    end, mark = "none", None
+    with driven([*words, "--workers", "1", "--rack", "1"], run) as driver:
+        _await_actors(driver)
+        mark = mark_of(driver)
+        for _ in range(dice.randint(1, ACTOR_FAULTS)):
+            time.sleep(dice.uniform(0, 2.0))
+            if driver.poll() is None and (told := _actor_fault(dice)):
+                say(f"  actor: {told}")
+        end = dice.choice(ENDS)
+        wrong = list(end_driver(driver, end, say))
+        if NOT_STARTED not in log_of(run).read_text(encoding="utf-8"):  # it says why, and the next one goes on
+            yield from wrong
+    yield from left_running(mark, end)
+
+
+def log_of(run: Path) -> Path:
+    """Name the file with what the last driver of a run has said."""
+    return run.with_suffix(".log")
+
+
+@contextlib.contextmanager
+def driven(words: Sequence[str], run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start driftlab in a process of its own, which ends with the block at the latest."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-    with said.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+    with log_of(run).open("wb") as log:
+        driver = subprocess.Popen([sys.executable, "-m", "driftlab", *words], stdout=log, stderr=log)
         signal.signal(signal.SIGINT, before)
         try:
-            _await_actors(driver)
-            mark = _mark_of(driver)
-            for _ in range(dice.randint(1, ACTOR_FAULTS)):
-                time.sleep(dice.uniform(0, 2.0))
-                if driver.poll() is None and (told := _actor_fault(dice)):
-                    say(f"  actor: {told}")
-            end = dice.choice(ENDS)
-            wrong = list(_end(driver, end, say))
-            if NOT_STARTED not in said.read_text(encoding="utf-8"):  # it says why, and the next one goes on
-                yield from wrong
+            yield driver
         finally:
             driver.kill()
+            driver.wait()
+
+
+def left_running(mark: str | None, end: str) -> Iterator[str]:
+    """Name the processes of a Ray that outlive their driver."""
     deadline = time.monotonic() + GONE_S
     while mark and watchdog.processes_of(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -63,7 +80,7 @@ def _await_actors(driver: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def _mark_of(driver: subprocess.Popen[bytes]) -> str | None:
+def mark_of(driver: subprocess.Popen[bytes]) -> str | None:
     """Find the folder of the Ray that the driver has started."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(driver.pid).children():
@@ -91,7 +108,7 @@ def _actor_fault(dice: random.Random) -> str | None:
     return None
 
 
-def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
+def end_driver(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
     """End the run by a fault, or let it end; yield what is wrong with how it ends."""
     if driver.poll() is not None:
         end = "none"
@@ -108,7 +125,7 @@ def _end(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
             head.kill()
         allowed = (0, 1)
     if end != "none":
-        say(f"  head: {end}")
+        say(f"  {end}: signalled")
     try:
         code = driver.wait(RUN_S if end == "none" else LOST_S)
     except subprocess.TimeoutExpired:
