@@ -3,8 +3,9 @@
 `function`: evaluations until the optimum of a constrained function of 10 000 points, median of 20 seeds; a searcher
 that has not found it counts with its limit. `knapsacks`: the part of the exact hypervolume of random knapsacks with
 two values that the evolutionary searcher reaches, the least of 100. `stopping`: compute and held-out score of a search
-whose trials are stopped early (ASHA), beside one of full trials. `overhead`: time of a warm trial beyond its cells.
-`search`: `driftlab tune` of a space, from nothing to its report.
+whose trials are stopped early (ASHA), beside one of full trials on the same proposals. `overhead`: time of a warm
+trial beyond its cells, from the row of the trial before to its own, with one worker. `search`: `driftlab tune` of a
+space, from nothing to its report.
 
 The first two take a minute, the others some minutes on two cores. Example: python benchmarks/tune.py function knapsacks
 """
@@ -32,8 +33,9 @@ from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.pareto import hypervolume
 from driftlab.platform.search.space import OneOf, Space
 from driftlab.platform.tuning.folder import begin_search
+from driftlab.platform.tuning.trial import TrialOutcome
 from driftlab.tune_spaces.catalogue import load
-from driftlab.tune_spaces.search import SearchPlace, run_session
+from driftlab.tune_spaces.search import SearchPlace, Told, run_session
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
 KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
@@ -137,12 +139,14 @@ def knapsacks(count: int) -> dict[str, Any]:
     }
 
 
-def _tuned(space: str, overrides: list[str]) -> tuple[Found, float]:
+def _tuned(
+    space: str, overrides: list[str], workers: int | None = None, told: Told = lambda assignment, outcome: None
+) -> tuple[Found, float]:
     """Run a search in a folder of its own; return what it found and the seconds it took."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with begin_search(load(space, overrides), Path(folder) / "search") as session:
-            run_session(session, SearchPlace(), lambda assignment, outcome: None)
+            run_session(session, SearchPlace(workers), told)
         return open_search(session.directory), time.perf_counter() - started
 
 
@@ -153,14 +157,15 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
     )
     metric = full.objectives[0].metric
     scores = [_held_out(found, metric) for found in (full, stopped)]
-    both = interval(scores[1][seed] - scores[0][seed] for seed in scores[0])
+    difference = interval(scores[1][seed] - scores[0][seed] for seed in scores[0])
     return {
         "space": space,
         "trials": full.budget.trials,
         "stopped": stopped.budget.stopped,
         "compute": stopped.budget.streamed_s / full.budget.streamed_s,
-        metric: {"full": float(np.mean(list(scores[0].values()))), "stopped": float(np.mean(list(scores[1].values())))},
-        "difference": both,
+        "recommended": [found.best and found.best.number for found in (full, stopped)],
+        metric: {"full": interval(scores[0].values()), "stopped": interval(scores[1].values())},
+        "difference": difference,
     }
 
 
@@ -173,16 +178,23 @@ def _held_out(found: Found, metric: str) -> dict[int, float]:
 
 
 def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
-    """Measure what a warm trial takes beyond its cells, in its process and as Tune sees it."""
-    found, _ = _tuned(space, [*overrides, "searcher=random", "held_out=[]"])
-    rows = found.searched
-    first = rows.groupby("host_worker")["trial"].min()
-    warm = rows[~rows["trial"].isin(first)]
+    """Measure what a trial in a warm process takes beyond its cells: from one row to the next, and in its process."""
+    ended: list[tuple[float, TrialOutcome]] = []
+    asked = [*overrides, "searcher=random", "held_out=[]"]
+    _tuned(space, asked, 1, lambda _, outcome: ended.append((time.perf_counter(), outcome)))
+    beyond, inside, cells = [], [], []
+    for (before_s, _), (now_s, outcome) in itertools.pairwise(ended):  # the first one warms the process
+        cells.append(outcome.host_seconds - outcome.host_overhead_seconds)
+        inside.append(outcome.host_overhead_seconds)
+        beyond.append(now_s - before_s - cells[-1])
     return {
         "space": space,
-        "warm_trials": len(warm),
-        "median_s": float(warm["host_overhead_seconds"].median()),
-        "worst_s": float(warm["host_overhead_seconds"].max()),
+        "warm_trials": len(beyond),
+        "processes": len({outcome.host_worker for _, outcome in ended}),
+        "cells_median_s": float(np.median(cells)),
+        "median_s": float(np.median(beyond)),
+        "worst_s": max(beyond),
+        "in_process_median_s": float(np.median(inside)),
     }
 
 

@@ -50,19 +50,21 @@ def raw(request: str) -> Mapping[str, Any]:
     if request.endswith((".yaml", ".yml")):
         if not Path(request).is_file():
             raise RequestError(f"There is no file '{request}'. Spaces: {', '.join(names())}.")
-        return _sectioned(experiments.document_of(Path(request)))
+        return _sectioned(experiments.document_of(Path(request)), request)
     if request in files():
         return experiments.document_of(FOLDER / f"{request}.yaml")
     if request in experiments.names():
-        return _sectioned(experiments.document_of(experiments.find(request)))
+        return _sectioned(experiments.document_of(experiments.find(request)), request)
     if request not in names():
         raise unknown_name("space (with anything to choose)", request, names())
     return _by_ranges(request)
 
 
-def _sectioned(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sectioned(document: Mapping[str, Any], request: str) -> Mapping[str, Any]:
     """Take the `tune` section out of an experiment, which is what it tunes."""
     section = document.get("tune")
+    if section is None and "space" not in document:
+        raise RequestError(f"'{request}' has neither a space nor a section 'tune' with one: it says nothing to search.")
     if section is None:
         return document
     if not isinstance(section, Mapping):

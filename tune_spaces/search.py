@@ -18,7 +18,7 @@ from driftlab.tune_spaces.searching import SessionSearcher
 from driftlab.tune_spaces.trainable import TrialTrainable
 
 REDUCTION = 4  # ASHA keeps one of so many trials at each rung
-FIRST_RUNG = 1 / 12  # of the session
+FIRST_RUNG = 1 / REDUCTION**2  # of the session; the next one is a quarter of it
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -59,8 +59,9 @@ def _fit(
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
     workers = min(place.workers or cluster.cpus, cluster.cpus)
+    trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
     tune.Tuner(
-        tune.with_resources(TrialTrainable, {"cpu": 1}),
+        tune.with_resources(trainable, {"cpu": 1}),
         tune_config=tune.TuneConfig(
             search_alg=SessionSearcher(session, told),
             scheduler=_scheduler(session),

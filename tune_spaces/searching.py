@@ -33,12 +33,8 @@ class SessionSearcher(Searcher):
         if assignment is None:
             return self.FINISHED if self._session.over else None
         self._under_way[trial_id] = assignment
-        document = self._session.document
-        return {
-            "assignment": asdict(assignment),
-            "experiment": document.experiment,
-            "every_window": document.early_stopping and assignment.stage == SEARCH,
-        }
+        early = self._session.document.early_stopping and assignment.stage == SEARCH
+        return {**asdict(assignment), "every_window": early}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Wait for the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from ray import tune
@@ -18,9 +18,9 @@ OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 class TrialTrainable(tune.Trainable):
     """One trial after another in one process, which keeps the networks that it has loaded."""
 
-    def setup(self, config: dict[str, Any]) -> None:
-        """Begin the first trial of this process."""
-        self._backend = WarmBackend()
+    def setup(self, config: dict[str, Any], **shared: Any) -> None:
+        """Begin the first trial of this process; what all trials share is no part of what loggers are told of each."""
+        self._backend, self._experiment = WarmBackend(), shared["experiment"]
         self._outcomes = self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -40,8 +40,8 @@ class TrialTrainable(tune.Trainable):
         self._outcomes.close()
 
     def _begin(self, config: dict[str, Any]) -> Any:
-        assignment = Assignment(**config["assignment"])
-        return outcomes(config["experiment"], assignment, self._backend, every_window=config["every_window"])
+        assignment = Assignment(**{field.name: config[field.name] for field in fields(Assignment)})
+        return outcomes(self._experiment, assignment, self._backend, every_window=config["every_window"])
 
 
 def outcome_of(result: dict[str, Any]) -> TrialOutcome:

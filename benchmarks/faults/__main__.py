@@ -2,6 +2,7 @@
 
 Kills of the driver, torn files, full disks, wrong clocks and pauses fall on runs in one process, which are forked and
 so begin at once. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are killed or stopped.
+With `--searches` searches are disturbed instead, each by ten kills of its driver, its raylet or a trial.
 Prints what it did and the first difference; the last line is JSON. Exit code 1 if a table differs, or anything stays
 behind. Then, and where a run on Ray failed by itself, its folder and Ray's logs move to the folder `--keep`.
 """
@@ -27,11 +28,13 @@ from pathlib import Path
 from benchmarks.faults import grids
 from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
 from benchmarks.faults.on_ray import Say, disturb_on_ray, log_of
+from benchmarks.faults.searches import disturbed_search
 from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.grid.run import create_run, execute, resume
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.search.catalogue import SEARCHERS
 
 FAULTS_PER_RUN, RAY_RUNS = 8, 2
 
@@ -104,6 +107,7 @@ class Campaign:
     seed: int
     on_ray: bool
     kept: Path  # where folders of broken and failed runs go
+    searches: bool = False
     faults: Counter[str] = field(default_factory=Counter)
     failed: int = 0  # runs that failed by themselves, with a reason, and could go on
     broken: int = 0
@@ -117,13 +121,10 @@ class Campaign:
         print(line, flush=True)
 
     def disturb(self, number: int, name: str, place: Path) -> None:
-        """Disturb a grid, and keep its folder if something is to be looked at."""
+        """Disturb a grid or a search, and keep its folder if something is to be looked at."""
         dice, failed = random.Random(f"{self.seed}/{number}"), self.failed
         with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
-            spec = grids.small(name, dice)
-            span_s = undisturbed(spec, Path(folder))
-            self.say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
-            found = disturbed(spec, Path(folder), dice, None if self.on_ray else span_s, self.say)
+            found = (self._search if self.searches else self._grid)(number, name, Path(folder), dice)
             if found:
                 self.broken += 1
                 print(f"DIFFERENCE {found[0]}\n{found[-1]}", flush=True)
@@ -131,6 +132,16 @@ class Campaign:
                 kept = self.kept / f"{self.seed}-{number}"
                 shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True)
                 print(f"kept in {kept}", flush=True)
+
+    def _grid(self, number: int, name: str, folder: Path, dice: random.Random) -> list[str]:
+        spec = grids.small(name, dice)
+        span_s = undisturbed(spec, folder)
+        self.say(f"{number}: {spec.name}, {span_s:.1f} s undisturbed")
+        return disturbed(spec, folder, dice, None if self.on_ray else span_s, self.say)
+
+    def _search(self, number: int, name: str, folder: Path, dice: random.Random) -> list[str]:
+        self.say(f"{number}: a search by {name}")
+        return disturbed_search(name, folder, dice, self.say)
 
     def summary(self) -> dict[str, object]:
         """Say it all in one line."""
@@ -145,12 +156,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--faults", type=int, default=10**9, help="end after so many")
     parser.add_argument("--grid", help="this built-in grid alone")
+    parser.add_argument("--searches", action="store_true", help="kill searches on Ray instead, one per searcher")
     parser.add_argument("--ray", action="store_true", help="kill parts of Ray too, which takes longer")
     parser.add_argument("--keep", type=Path, default=Path("faults-kept"), help="folder for what is to be looked at")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
-    campaign = Campaign(options.seed, options.ray, options.keep)
-    order = random.Random(options.seed).sample(grids.names(), len(grids.names()))
+    campaign = Campaign(options.seed, options.ray or options.searches, options.keep, options.searches)
+    known = list(SEARCHERS) if options.searches else grids.names()
+    order = random.Random(options.seed).sample(known, len(known))
     with tempfile.TemporaryDirectory(prefix="driftlab-faults-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
         for number, name in enumerate(itertools.cycle([options.grid] if options.grid else order)):

@@ -282,7 +282,8 @@ def _space(name: str) -> Entry:
         for path, part in document.space.items()
     )
     asked = ", ".join(f"{metric} {better}" for metric, better in document.objectives.items())
-    text = f"{document.trials} trials by {document.searcher} on {len(document.seeds)} seeds. Objectives: {asked}."
+    kept = f" Constraints: {', '.join(document.constraints)}." if document.constraints else ""
+    text = f"{document.trials} trials by {document.searcher} on {len(document.seeds)} seeds. Objectives: {asked}.{kept}"
     return Entry("spaces", name, document.summary, facts, text)
 
 

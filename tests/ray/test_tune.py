@@ -168,4 +168,4 @@ def child_of(driver, name):
 
 
 def matches(process, name):
-    return process.name() == name or (name == "ray::" and "TrialTrainable" in " ".join(process.cmdline()))
+    return process.name() == name or (name == "ray::" and "Trainable" in " ".join(process.cmdline()))

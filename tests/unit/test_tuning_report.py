@@ -23,7 +23,7 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.search.base import Trial
 from driftlab.platform.search.space import OneOf, Range, Space
-from driftlab.platform.tuning.folder import write_best
+from driftlab.platform.tuning.folder import begin_search, write_best
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +50,23 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
 
 def test_words_say_what_the_held_out_seeds_say(folder):
     found = open_search(folder)
-    (score, _) = found.held_out()
+    score, energy = found.held_out()
     told = " ".join(words(found))
     assert f"Trial {found.best.number} is recommended" in told
     assert "24 trials" in told
     assert "1 failed" in told
-    assert {"better": "better than", "worse": "worse than", "cannot tell": "not told apart"}[score.answer] in told
+    for row in (score, energy):
+        said = {"better": "better than", "worse": "worse than", "cannot tell": "not told apart from"}[row.answer]
+        assert f"{row.metric} is {said}" in told
 
 
-def test_a_search_of_two_trials_has_a_report(tmp_path):
-    small = factory.make_search(tmp_path / "run", trials=2)
-    assert "<h2>Pareto front</h2>" in write_report(small).read_text(encoding="utf-8")
+def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):
+    with begin_search(factory.document("trials=40"), tmp_path / "run") as session:
+        factory.play(session, 2)
+    page = write_report(session.directory).read_text(encoding="utf-8")
+    assert "<h2>Pareto front</h2>" in page
+    assert "2 of 40" in page
+    assert "0.0001 to 0.1, by orders of magnitude" in page
 
 
 def test_a_search_whose_trials_all_failed_has_a_report(tmp_path):

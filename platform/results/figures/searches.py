@@ -79,16 +79,32 @@ def progress(found: Found) -> Shown | None:
 
 
 def parallel(found: Found) -> Shown | None:
-    """Draw every trial as a line over its settings, each on the scale of its domain."""
-    inside = [trial for trial in found.full if found.space.positions(trial.settings) is not None]
-    if len(inside) < 2:
+    """List the domains; draw every trial as a line over its settings, each on the scale of its domain."""
+    if not found.full:
         return None
+    inside = [trial for trial in found.full if found.space.positions(trial.settings) is not None]
     note = (
         "A line is a trial. Each axis is a setting from the lower to the upper end of its domain, or its values in "
         f"order; the last axis is {found.objectives[0].metric}, better above. Coloured: the best quarter."
     )
     legend = {"best quarter": Style(BLUE), "other trials": Style(RULE)}
-    return Shown(note, [Panel("settings of all trials", partial(_parallel, found, inside), 300)], legend=legend)
+    if len(inside) < 2:
+        return Shown("What could be chosen; lines are drawn of two trials and more.", grids=[_domains(found)])
+    panel = Panel("settings of all trials", partial(_parallel, found, inside), 300)
+    return Shown(note, [panel], [_domains(found)], legend)
+
+
+def _domains(found: Found) -> Grid:
+    """List what could be chosen, what the defaults are, and what is recommended."""
+    sides = [
+        next((one.settings for one in found.full if one.number == 0), {}),
+        found.best.settings if found.best else {},
+    ]
+    rows = {
+        _short(path): [GridCell(str(domain)), *(GridCell(_value(side.get(path, DASH))) for side in sides)]
+        for path, domain in found.space.domains.items()
+    }
+    return Grid("setting", ("domain", "defaults", "recommended"), rows)
 
 
 def matters(found: Found) -> Shown | None:
@@ -152,7 +168,7 @@ def words(found: Found) -> list[str]:
         told.append("Its settings are the defaults: the search found none that are better.")
     if not found.feasible:
         told.append("No trial keeps all constraints; this one misses them least.")
-    return [*told, *(_answer(row) for row in found.held_out()[:1] if row.difference is not None)]
+    return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
 
 
 def _ended(found: Found) -> str:
