@@ -6,6 +6,7 @@ import ast
 import os
 from pathlib import Path
 
+import domains_factory
 import pytest
 import results_factory
 import sharing_factory
@@ -22,6 +23,7 @@ PICTURES = {
     "ams": 4,  # gains, and rates of two workloads and of all streams
     "tune": 5,  # the front, progress, settings, and what matters for two objectives
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
+    "domains": 8,  # domain by domain, accuracy against time and against energy, what was forgotten; time in four ways
 }
 
 
@@ -29,6 +31,8 @@ def make_run(notebook, folder):
     """Make a run that has what the notebook is about."""
     if notebook == "tune":
         return tuning_factory.make_search(folder)
+    if notebook == "domains":
+        return domains_factory.make_run(folder)
     if notebook == "nestdnn":
         return sharing_factory.make_run(folder)
     return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)

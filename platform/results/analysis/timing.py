@@ -58,10 +58,10 @@ def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
     calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
     runs = done(tables)
     runs = runs[runs["fleet"] == calm]
-    if runs.empty:
+    frames = dict(list(tables.frame("frames").groupby("cell")))
+    lessons = dict(list(tables.frame("adaptations").groupby("cell")))
+    if runs.empty or not lessons:
         return {}
-    frames = dict(tables.frame("frames").groupby("cell"))
-    lessons = dict(tables.frame("adaptations").groupby("cell"))
     usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
     plain = runs[runs["bound"] == PLAIN]
     plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
@@ -121,7 +121,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
     """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
     import pandas as pd
 
-    found, rows = utilities(tables), []
+    found, rows = utilities(tables), list[tuple[int, float, float]]()
     means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
     for seed in sorted(set(found["seed"])):
         offline = means.loc[seed, "offline", 0.0]

@@ -35,6 +35,7 @@ def show(view: View) -> Shown | None:
     """Draw streams through domains that have frames to adapt on, or domains that come back."""
     rows = stretches(view.tables)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
+    again = again[~again["workload"].isin(judged["workload"])]
     panels, grids, looks = [], [], {}
     for workload, own in judged.groupby("workload"):
         paid = costs(view.tables)

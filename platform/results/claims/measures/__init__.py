@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from driftlab.platform.results.analysis.measured import Measured, Untestable
-from driftlab.platform.results.claims.measures import domains, fleets, networks, rates, scenes, scores, sharing, traffic
+from driftlab.platform.results.claims.measures import (
+    domains,
+    fleets,
+    networks,
+    rates,
+    scenes,
+    scores,
+    sharing,
+    timing,
+    traffic,
+)
 
 Measure = Callable[..., Measured | Untestable]
 MEASURES: Mapping[str, Measure] = {
     name: found
-    for module in (domains, fleets, networks, rates, scenes, scores, sharing, traffic)
+    for module in (domains, fleets, networks, rates, scenes, scores, sharing, timing, traffic)
     for name, found in vars(module).items()
     if getattr(found, "__module__", "") == module.__name__ and not name.startswith("_")
 }

@@ -1,0 +1,108 @@
+"""What learning is worth where time is short: by how busy plain inference keeps the device, and by patience."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.analysis.timing import paces, rank_agreement, utilities
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "From the batches of the fleet that misses nothing, with the time that answering and learning take there. Left to "
+    "right time is scarcer: at 0 there is enough of it; at 1 plain inference takes all of it. A batch that comes while "
+    "the device learns is lost, but for the newest (discrete); relative adaptation speed answers it for free; with "
+    "patience an answer is worth half when it is waited for so many times as long as plain inference. Agreement is "
+    "Spearman's correlation of the order of systems with their order where nothing is missed. The last columns are the "
+    "scores of slower fleets, where the last answer stands. Means over workloads and seeds."
+)
+AXES: Mapping[str, str] = {
+    "discrete": "time of plain inference over time between batches",
+    "relative": "relative speed of the stream",
+    "continuous": "patience, times of plain inference",
+}
+
+
+def show(view: View) -> Shown | None:
+    """Draw runs in which a member learns on the stream, and one fleet misses nothing."""
+    found = utilities(view.tables)
+    if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
+        return None
+    looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
+    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, looks=looks), 300) for kind in AXES]
+    agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
+    panels += [Panel("agreement of orders", partial(_draw_agreement, found=agreement))]
+    return Shown(NOTE, panels, [_grid(view, found, looks)], looks)
+
+
+def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.Looks) -> None:
+    own = rows[rows["kind"] == kind]
+    if kind != "continuous":
+        own = _with_offline(rows, own)
+    lines = own.groupby(["system", "pressure"])["utility"].mean()
+    for name, look in looks.items():
+        line = lines[name]
+        axis.plot(line.index, line, "o", color=look.colour, linestyle=look.dash, linewidth=1.4, markersize=3)
+    if kind == "continuous":
+        plots.scale(axis, sorted(set(own["pressure"])))
+    axis.set_xlabel(AXES[kind])
+    axis.set_ylabel("utility")
+    plots.tidy(axis)
+
+
+def _with_offline(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([rows[rows["kind"] == "offline"], own])
+
+
+def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
+    looks = plots.series(found)
+    for kind, rows in found.items():
+        points = means(rows, ["pressure"], "agreement", least=-1, most=1).sort_values(
+            "pressure", ascending=kind != "continuous"
+        )
+        places = range(1, len(points) + 1)
+        axis.plot(places, points["mean"], "o", color=looks[kind].colour, linestyle="-", linewidth=1.5, markersize=4)
+        if len(points):
+            plots.beside(axis, kind, places[-1], float(points["mean"].iloc[-1]), above=True)
+    axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
+    axis.set_xticks(range(1, 6))
+    axis.set_xlabel("pressure, from the least")
+    axis.set_ylabel("Spearman's correlation")
+    axis.margins(x=0.1, y=0.15)
+    plots.tidy(axis)
+
+
+def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
+    """Write the utilities, and what slower fleets really score."""
+    mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
+    best = mean.groupby(["kind", "pressure"]).max()
+    wanted = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
+    fleets = paces(view.tables)[1:]
+    scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
+    seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
+    served = seen.groupby(["fleet", "system"])["processed"].mean()
+    rows = {name: [_entry(mean[(name, *place)], best[place]) for place in wanted] for name in looks}
+    for name, row in rows.items():
+        row += [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
+    titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]
+    return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
+
+
+def _entry(value: float, best: float) -> GridCell:
+    return GridCell(f"{value:.3f}", strong=value == best)
+
+
+def _scored(score: float, served: float) -> GridCell:
+    return GridCell(f"{score:.3f}", f"{100 * served:.0f} % answered")
+
+
+FIGURE = Figure("utility", "What time costs", show)

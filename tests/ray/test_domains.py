@@ -1,0 +1,60 @@
+"""A network that is cut for each domain: the same tables in one process, on Ray, and after an interruption."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from driftlab.platform.grid.run import resume, run
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import table_file
+
+DOCUMENT: dict[str, Any] = {
+    "name": "elasticdnn-tiny",
+    "bounds": False,
+    "pictures": 0,
+    "window_s": 2,
+    "systems": [
+        {
+            "name": "elasticdnn",
+            "streaming": {"name": "on_device", "trigger": "domain", "period_s": 2, "rate_fps": 4},
+            "adaptation": {"name": "elasticdnn", "iterations": 2},
+            "scaling": {"name": "surrogate", "keep": [0.5], "stages": [0.5], "epochs": 1},
+        }
+    ],
+    "workloads": [
+        {
+            "name": "domains:signs/town",
+            "duration_s": 12,
+            "fps": 4,
+            "height": 16,
+            "width": 16,
+            "domains": "told",
+            "params": {
+                "shifts": ["inversion", "fog"],
+                "severities": [5],
+                "domain_s": 6,
+                "before_s": 2,
+                "adapt_s": 2,
+                "classes": 4,
+            },
+        }
+    ],
+    "seeds": [0, 1],
+    "student": {"network": "tiny_classifier", "pretrain_steps": 4},
+}
+
+
+def test_surrogates_are_the_same_inline_on_ray_and_resumed(open_ray, tmp_path):
+    inline = run(DOCUMENT, out=tmp_path / "inline").directory
+    torn = shutil.copytree(inline, tmp_path / "torn")
+    cells = open_run(inline).table("runs")["cell"].to_pylist()
+    table_file(torn / "tables", "runs", cells[-1]).unlink()
+    assert (done := resume(torn)).done == 1 and done.kept == 1
+    backend = open_ray(workers=1)
+    on_ray = run(DOCUMENT, out=tmp_path / "ray", open_backend=lambda: backend).directory
+    assert differences(inline, torn) == [] and differences(inline, on_ray) == []
+    updates = open_run(inline).table("updates").to_pylist()
+    phases = [(row["cell"], row["place"], row["samples"]) for row in updates]
+    assert phases == [(cell, "device", 8) for cell in cells for _ in range(2)]  # one for each domain

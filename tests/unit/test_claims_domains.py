@@ -1,0 +1,111 @@
+"""Domains before and after adapting, what adapting costs, and what claims and figures make of it."""
+
+from __future__ import annotations
+
+import math
+
+import domains_factory
+import pytest
+from claims_factory import ask, measured, word
+from figures_factory import hidden, lines, panel_of, show, texts
+
+from driftlab.platform.results.analysis import domains, timing
+from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.figures import domains as figure
+from driftlab.platform.results.figures import utility
+
+PHASES, STREAMS = domains_factory.phases(), domains_factory.streams()
+
+
+def geometric(*factors: float) -> float:
+    return math.exp(sum(map(math.log, factors)) / len(factors))
+
+
+def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
+    rows = domains.stretches(PHASES)
+    own = rows[(rows["system"] == "elasticdnn") & (rows["seed"] == 0)]
+    assert own["stretch"].tolist() == [0, 1, 2, 3] and own["scene"].tolist() == [0, 1, 2, 0]
+    assert own["start"].tolist() == [0, 6, 12, 18]
+    assert own["after"].tolist() == pytest.approx([0.72, 0.74, 0.76, 0.73])
+    assert own["before"].tolist() == pytest.approx([0.62, 0.64, 0.66, 0.68])
+
+
+def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns():
+    found = domains.forgetting(PHASES)
+    own = found[(found["system"] == "elasticdnn") & (found["seed"] == 0)]
+    assert own["round"].tolist() == [1] and own["lost"].tolist() == pytest.approx([0.67 - 0.705])
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [
+        ("E-1", 0.7375 - (0.5375 + 0.5375 + 0.6375) / 3),
+        ("E-2", 0.20),
+        ("E-3", 4.0),
+        ("E-4", 5.0),
+        ("E-5", 0.5),
+        ("E-6", -0.05),
+        ("E-7", -0.05),
+        ("E-8", 0.10),
+        ("E-9", 8.0),
+        ("E-10", 2.0),
+        ("E-11", 4.0),
+        ("E-12", 8.0),
+        ("E-13", 4.0),
+        ("E-14", 44.0 / 10.5),
+        ("E-15", 0.05),
+        ("E-16", 0.03),
+        ("E-17", 0.10),
+        ("E-19", 0.17),
+        ("E-20", 0.11),
+    ],
+)
+def test_what_the_paper_claims_is_measured(claim, value):
+    assert measured(ask(claim, PHASES)).value == pytest.approx(value)
+
+
+def test_verdicts_follow_the_measures():
+    assert word("E-1", PHASES) == word("E-9", PHASES) == word("E-18", PHASES) == "reproduced"
+    assert word("E-6", PHASES) == word("E-7", PHASES) == word("E-8", PHASES) == "not reproduced"
+    assert isinstance(ask("E-1", STREAMS), Untestable) and isinstance(ask("T-1", PHASES), Untestable)
+
+
+class TestTime:
+    def test_jobs_are_what_was_learned_from(self):
+        jobs = timing.jobs_of(STREAMS)["sar", "again", 0]
+        assert len(jobs.accuracy) == 20 and jobs.plain_s == pytest.approx(0.1)
+        assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)
+        assert jobs.accuracy.tolist() == pytest.approx([0.8] * 10 + [0.7] * 10)
+
+    def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
+        found = timing.paces(STREAMS)
+        assert [(pace.fleet, pace.utilisation) for pace in found] == [("calm", 0.1), ("full", 1.0)]
+        assert found[0].missed == 0 and found[1].missed > 0.6
+
+    def test_the_best_without_time_is_not_the_best_with_it(self):
+        rows = timing.utilities(STREAMS).groupby(["system", "kind", "pressure"])["utility"].mean()
+        assert rows["sar", "offline", 0.0] > rows["tent", "offline", 0.0] > rows["adabn", "offline", 0.0]
+        assert rows["adabn", "discrete", 1.0] > rows["tent", "discrete", 1.0] > rows["sar", "discrete", 1.0]
+
+    @pytest.mark.parametrize("claim", ["T-1", "T-2", "T-2b", "T-3", "T-5", "TTA-1"])
+    def test_claims_hold_where_time_turns_the_order(self, claim):
+        assert word(claim, STREAMS) == "reproduced"
+
+    def test_values_of_claims(self):
+        assert measured(ask("T-5", STREAMS)).value == pytest.approx(-0.1 + 0.001 * 4, abs=1e-6)
+        assert measured(ask("TTA-2", STREAMS)).value == pytest.approx(0.02 * (0.2 + 5 + 2 + 5) / 4, abs=0.03)
+
+
+class TestFigures:
+    def test_every_domain_has_a_point_before_and_after(self):
+        shown = show(figure, PHASES)
+        course = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
+        assert len(shown.legend) == 5 and len(lines(panel_of(shown, course.title))) == 5
+        assert texts(shown.grids[0])["elasticdnn"][1:] == ["74.8 %", "5", "0.5", "2", "10", "2"]
+
+    def test_time_is_drawn_where_members_learn_on_the_stream(self):
+        shown = show(utility, STREAMS)
+        assert [panel.title for panel in shown.panels][-1] == "agreement of orders"
+        found = lines(panel_of(shown, "discrete utility"))
+        assert sorted(len(line[0]) for line in found.values()) == [6] * 5
+        assert hidden(utility, PHASES)
