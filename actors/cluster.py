@@ -96,10 +96,10 @@ class Cluster:
         if self.local is not None:
             self.local.check()
 
-    def run(self, function: Callable[[], T]) -> T:
-        """Make a call that may block, and wait for it while this Ray lives."""
+    def run(self, function: Callable[[], T], within_s: float = float("inf")) -> T:
+        """Make a call that may block, and wait for it while this Ray lives; TimeoutError if it takes too long."""
         assert self.thread is not None
-        return self.thread.run(function)
+        return self.thread.run(function, within_s)
 
     def close(self) -> None:
         """Leave the cluster; a Ray that was started here ends."""

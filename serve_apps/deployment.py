@@ -30,6 +30,7 @@ NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
 REQUEST_S = 900  # opening a session may train its network
+LEAVE_S, LEAVE_CLUSTER_S = 3.0, 60.0  # for Serve to shut down; a Ray that was started for it ends in any case
 BATCH, BATCH_WAIT_S = 32, 0.005
 
 Image = np.ndarray[Any, Any]
@@ -145,8 +146,8 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         cluster.run(lambda: _start(args, where))
         yield
     finally:
-        with contextlib.suppress(Exception):  # Serve may be gone with its Ray
-            cluster.run(serve.shutdown)
+        with contextlib.suppress(Exception):  # Serve may be gone with its Ray, or still be starting
+            cluster.run(serve.shutdown, LEAVE_S if cluster.local else LEAVE_CLUSTER_S)
         cluster.close()
 
 

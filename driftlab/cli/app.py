@@ -55,8 +55,10 @@ def main() -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         """End as on Ctrl-C: whatever was started is stopped on the way out, after that was said."""
         signal.alarm(0)  # Ray's handler of SIGTERM comes before this one, and would abort the process 3 s later
-        stopped_by.append(number)
         told.wait(LEAVE_S)
+        if not stopped_by:
+            _silence_libraries()
+        stopped_by.append(number)
         raise Stopped
 
     with _acknowledging() as told:
@@ -76,6 +78,15 @@ def main() -> None:
     _end(code)
 
 
+def _silence_libraries() -> None:
+    """Let Python's own words through alone from now on: what libraries in C print while they are ended is noise."""
+    own = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    sys.stderr = own
+
+
 @contextlib.contextmanager
 def _acknowledging() -> Iterator[threading.Event]:
     """Say that a signal has come as soon as it has, in a thread: the main one may be deep in a library for seconds.
@@ -84,6 +95,7 @@ def _acknowledging() -> Iterator[threading.Event]:
     is drawn again below.
     """
     told, (reading, writing) = threading.Event(), os.pipe()
+    terminal = os.dup(2)
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
@@ -91,9 +103,10 @@ def _acknowledging() -> Iterator[threading.Event]:
         while number := os.read(reading, 1):
             if number[0] in (signal.SIGINT, signal.SIGTERM):
                 with contextlib.suppress(OSError):
-                    os.write(2, (CLEAR_LINE if os.isatty(2) else b"") + STOPPING)
+                    os.write(terminal, (CLEAR_LINE if os.isatty(terminal) else b"") + STOPPING)
                 told.set()
         os.close(reading)
+        os.close(terminal)
 
     threading.Thread(target=tell, name="acknowledging", daemon=True).start()
     try:

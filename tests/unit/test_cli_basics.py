@@ -112,7 +112,8 @@ def stop(name):
     try:
         os.kill(os.getpid(), signal.Signals[os.environ["SIGNAL"]])
     finally:
-        os.write(2, b"To go on\\n")
+        print("To go on", file=sys.stderr)
+        os.write(2, b"what a library in C says while it is ended")
         time.sleep(0.2)
         import atexit
         atexit.register(os.abort)  # as a library may on its way out
