@@ -16,7 +16,7 @@ from driftlab.platform.loop.context import context_key
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.request.cells import cells_of
 from driftlab.platform.request.experiment import Experiment, parse
-from driftlab.platform.tuning.films import FilmedDevice, Films
+from driftlab.platform.tuning.films import FilmedDevice, SharedStreams
 from driftlab.platform.tuning.measures import measures_of, measures_so_far
 
 NETWORKS_KEPT = 16  # in a process, from trial to trial: more than the workloads and sizes of one search
@@ -28,7 +28,7 @@ class WarmBackend(InlineBackend):
     def __init__(self) -> None:
         super().__init__()
         self._built: dict[str, InlineJob] = {}
-        self._films = Films()
+        self._films = SharedStreams()
 
     def open(self, session: str) -> InlineSession:
         """Open a session; the one that networks are built in remembers them."""
@@ -55,7 +55,7 @@ class _Building(InlineSession):
 class _Watching(InlineSession):
     """Lets devices watch films."""
 
-    def __init__(self, films: Films) -> None:
+    def __init__(self, films: SharedStreams) -> None:
         super().__init__()
         self._films = films
 

@@ -15,7 +15,7 @@ from driftlab.platform.nodes.specs import StreamSpec
 KEPT_BYTES = 256 * 2**20  # of frames, in a process; those beyond are drawn again in every trial
 
 
-class Films:
+class SharedStreams:
     """The streams that devices of this process have opened, with the frames that they have shown."""
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class Films:
         """Open a stream, or give the one that was opened before."""
         name = f"{spec} at {scale}"
         if name not in self._films:
-            self._films[name] = Film(stream_of(spec, scale), self)
+            self._films[name] = SharedStream(stream_of(spec, scale), self)
         return self._films[name]
 
 
 class FilmedDevice(Device):
     """A device that watches a shared stream."""
 
-    def __init__(self, spec: StreamSpec, films: Films) -> None:
+    def __init__(self, spec: StreamSpec, films: SharedStreams) -> None:
         super().__init__(spec)
         self._films = films
 
@@ -41,10 +41,10 @@ class FilmedDevice(Device):
         return self._films.film(self._spec, scale)
 
 
-class Film:
+class SharedStream:
     """A stream that keeps the frames it has shown."""
 
-    def __init__(self, stream: Stream, films: Films) -> None:
+    def __init__(self, stream: Stream, films: SharedStreams) -> None:
         self._stream, self._films = stream, films
         self._frames: dict[float, Frames] = {}  # by time, one each
 

@@ -143,7 +143,7 @@ def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
 def test_a_film_shows_what_its_stream_shows(monkeypatch, kept_bytes):
     monkeypatch.setattr(films, "KEPT_BYTES", kept_bytes)
     spec = StreamSpec("streets/running", 3, 32, 48, 2.5, 4.0)
-    stream, film = stream_of(spec), films.Films().film(spec, 1)
+    stream, film = stream_of(spec), films.SharedStreams().film(spec, 1)
     assert (film.name, film.size, film.has_truth) == (stream.name, stream.size, stream.has_truth)
     for times_s in ([0.0, 0.4, 0.8], [0.8, 1.2, 0.0, 1.2], [], [1.2], [1.2]):
         found, drawn = film.at(times_s), stream.at(times_s)
