@@ -116,6 +116,41 @@ class TestDefinitions:
         assert disc[50, 50] == pytest.approx(1 / (spread <= radius).sum(), rel=1e-3)
 
 
+# Of each corruption for 32 and for 224 pixels, the sum of its constants, each times its severity and its place from 1.
+# The tables were read beside the published code when these were taken.
+TABLES = {
+    "gaussian_noise": (1.26, 3.8),
+    "shot_noise": (1850, 181),
+    "impulse_noise": (0.69, 2.45),
+    "speckle_noise": (2.26, 6.4),
+    "gaussian_blur": (11.9, 60.0),
+    "glass_blur": (106.75, 196.4),
+    "defocus_blur": (23.1, 125.2),
+    "motion_blur": (174.0, 565.0),
+    "zoom_blur": (18.2, 19.29),
+    "fog": (81.45, 86.2),
+    "frost": (24.55, 30.8),
+    "snow": (1729.7, 1937.55),
+    "spatter": (183.04, 272.61),
+    "contrast": (4.9, 2.25),
+    "brightness": (3.0, 5.5),
+    "saturate": (28.3, 129.3),
+    "jpeg_compression": (784, 181),
+    "pixelate": (11.55, 5.25),
+    "elastic_transform": (168.64, 2735.24),
+}
+
+
+def test_constants_are_those_that_were_read_beside_the_published_ones():
+    def mark(shift: str, side: int) -> float:
+        rows = {severity: constants_of(shift, severity, side) for severity in range(1, 6)}
+        return sum(severity * place * value for severity, row in rows.items() for place, value in enumerate(row, 1))
+
+    assert len(TABLES) == 19
+    for shift, marks in TABLES.items():
+        assert (mark(shift, 32), mark(shift, 224)) == pytest.approx(marks, abs=1e-4), shift
+
+
 def test_constants_of_large_pictures_shrink_with_them():
     assert constants_of("gaussian_blur", 5, 224) == (6,) and constants_of("gaussian_blur", 5, 112) == (3,)
     assert constants_of("glass_blur", 4, 112) == (0.55, 1.5, 2) and constants_of("fog", 5, 64) == (3, 1.4)

@@ -35,8 +35,13 @@ class Paced:
 
 
 def paces(tables: Tables) -> list[Paced]:
-    """List the fleets from the least busy on; none without a system that only answers."""
+    """List the fleets in which something learns on the stream, from the least busy on.
+
+    There is none without a system that only answers.
+    """
     runs = done(tables)
+    learning = runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["fleet"]
+    runs = runs[runs["fleet"].isin(learning)]
     frames = tables.frame("frames").merge(runs[["cell", "system", "fleet", "bound"]], on="cell")
     found = []
     for fleet, own in frames.groupby("fleet"):
