@@ -42,6 +42,7 @@ def test_a_dry_run_lists_what_may_be_chosen(space, monkeypatch, capsys):
         (),
         ("tnet",),
         ("streaming/local",),
+        ("quick",),
         ("ams", "--set", "seeds=[0]"),
         ("ams", "--set", "objectives={scroe: max}"),
         ("ams", "--set", "space.systems.0.streaming.x.values=[1]"),
@@ -62,3 +63,7 @@ def test_a_logger_without_its_package_is_refused(space, monkeypatch, capsys):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     assert tune(monkeypatch, space, "--log", "wandb") == 2
     assert "pip install wandb" in capsys.readouterr().err
+
+
+def test_mlflow_writes_a_database_as_its_folders_of_files_are_refused_by_now(tmp_path):
+    assert loggers.LOGGERS["mlflow"].options(tmp_path)["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
