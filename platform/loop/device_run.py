@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
+import simpy
+
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import DeviceSpec
-from driftlab.platform.loop.parts import Parts
+from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
 from driftlab.platform.world.apps import App
@@ -62,6 +64,8 @@ class DeviceRun:
     asked_s: float = 0.0  # time of the last check for arrivals and departures
     until_s: float = 0.0  # start of the next window
     present: tuple[App, ...] = ()  # the applications that the scheduler knows
+    preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
+    offering: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
     grants: Mapping[str, Grant] = field(default_factory=dict)
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
     closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
@@ -81,6 +85,26 @@ class DeviceRun:
         """Handle arrivals and departures between two windows, where the scheduler asks for that."""
         self._meet(self.machine.clock.now)
         self.machine.share_out(reason)
+
+    @property
+    def prepares(self) -> bool:
+        """Tell whether a present application will still offer ways, for which held offers wait."""
+        return any(app.name in self.preparing for app in self.present)
+
+    def offer(self, app: AppRun) -> Process:
+        """Ask the scheduler about an offer: at once, or together with those that are being prepared."""
+        self.preparing.discard(app.app)
+        if not self.parts.scheduling.wants.together:
+            self.machine.share_out("offer")
+            return
+        decided = self.offering[app.app] = self.machine.clock.event()
+        self.machine.share_out("end" if self.prepares else "offer")
+        yield decided
+
+    def _release(self) -> None:
+        """Let the applications go on whose offers the scheduler has just decided."""
+        for name in [app.name for app in self.present if app.name in self.offering]:
+            self.offering.pop(name).succeed()
 
     def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
         """Return shares for the machine: call the scheduling member where it wants that, and split the allocations."""
@@ -147,6 +171,8 @@ class DeviceRun:
             moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
             self.held[demand.app] = after
             self.apps[demand.app].way = grant.way
+        if not self.prepares:
+            self._release()
         return took_s
 
     def _settled(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
@@ -166,6 +192,8 @@ class DeviceRun:
     def _demand(self, app: App) -> Demand:
         run = self.apps[app.name]
         learning, work = run.learning, self.machine.works.get(f"{app.name}/learn")
+        if app.name in self.offering and self.prepares:
+            learning = None  # it has nothing to compute until the other offers are there
         if learning is not None and learning.state == "running" and work is not None:
             learning = replace(learning, left=self.machine.left(work))
         return Demand(
@@ -188,7 +216,7 @@ class DeviceRun:
 
     def _split(self, app: str, grant: Grant) -> tuple[Share, Share]:
         """Split an application's share between inference and training on the device."""
-        in_phase = f"{app}/learn" in self.machine.works
+        in_phase = f"{app}/learn" in self.machine.works and app not in self.offering
         if not in_phase and not self.beside:
             return grant.answer, 0.0
         if in_phase and self.parts.streaming.learns == "instead":

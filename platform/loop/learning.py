@@ -147,12 +147,14 @@ class Teaching:
             if self.clock.now >= app.facts.duration_s:
                 return []
             app.learning = Learning("running")
+            device.preparing.add(app.app)
         with machine.entered(f"{app.app}/learn" if app.local else app.name) as work:
             yield work.granted
             uploads, app.waiting = tuple(app.waiting), []
             steps = self.rounds.round(app, uploads, site, self.clock.now)
             done = yield from self._drive(steps, app, machine, work)
             app.learning = None
+            device.preparing.discard(app.app)
         return done
 
     @property
@@ -170,7 +172,7 @@ class Teaching:
                     yield from self.parts.ready(step.job)
                 elif isinstance(step, Offer):
                     app.learning = step.learning
-                    machine.share_out("offer")
+                    yield from self.carrying.devices[app.device].offer(app)
                 else:
                     if app.local:
                         app.learning = step.learning or Learning("running", left=step.need)

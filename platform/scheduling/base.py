@@ -101,6 +101,7 @@ class Wants:
     reasons: frozenset[Reason] = ALWAYS
     trials: bool = False  # every offered way to learn is tried on a part of the samples
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
+    together: bool = False  # offers wait until no application of the device prepares ways any more
 
 
 EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window

@@ -52,7 +52,7 @@ class Joint(Scheduling):
     ] = None
     patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 600.0
 
-    wants = Wants(trials=True)
+    wants = Wants(trials=True, together=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something changes; carry out the first phase."""
