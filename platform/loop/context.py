@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.catalogue import Member
@@ -76,6 +77,10 @@ class AppContext:
     packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: its summary of the source
     measured: tuple[Variant, ...] = ()  # measured networks that it could run, where a profile is given
 
+    def cost_of(self, variant: int | None) -> ModelCost:
+        """Return the cost of a network of its family; None: the one that runs first."""
+        return self.student.cost if variant is None else self.student.profile[variant].cost
+
     @property
     def task(self) -> Task:
         return task_of(self.student.name)
@@ -115,6 +120,7 @@ class CellContext:
     server: Site
     domains_told: bool = False  # whether devices know the domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin
+    observed: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
     learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
     live: bool = True  # whether applications run their networks, or only get shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, astuple, dataclass, field, replace
 from typing import Any
 
 import simpy
@@ -59,6 +59,7 @@ class DeviceRun:
     beside: bool  # whether applications learn on the stream, on a share beside inference
     machine: Machine = field(init=False)
     radio: RadioMeter = field(init=False)
+    sizes: dict[str, int] = field(default_factory=dict)  # the network of each application's last chosen way
     held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
     state: Any = None  # returned by the scheduler
     asked_s: float = 0.0  # time of the last check for arrivals and departures
@@ -94,7 +95,7 @@ class DeviceRun:
     def offer(self, app: AppRun) -> Process:
         """Ask the scheduler about an offer: at once, or together with those that are being prepared."""
         self.preparing.discard(app.app)
-        if not self.parts.scheduling.wants.together:
+        if not self.parts.scheduling.asks.together:
             self.machine.share_out("offer")
             return
         decided = self.offering[app.app] = self.machine.clock.event()
@@ -111,7 +112,7 @@ class DeviceRun:
         now_s = machine.clock.now
         took_s = 0.0
         moved: dict[str, tuple[int, int]] = {}
-        wanted = reason == "window" or reason in self.parts.scheduling.wants.reasons
+        wanted = reason == "window" or reason in self.parts.scheduling.asks.reasons
         if wanted and now_s < self.until_s:  # else the next window is about to begin, or the session is over
             took_s = self._ask(now_s, reason, moved)
         self.close(now_s)
@@ -179,7 +180,7 @@ class DeviceRun:
         """Let scaling choose the networks that the scheduler leaves open."""
         settled = {}
         for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share = given, accelerator_share(given.answer)
+            grant, share = self._sized(demand, given), accelerator_share(given.answer)
             if grant.variant is None and share and len(demand.variants) > 1:
                 app, slowest_s = self.apps[demand.app], 1 / demand.fps
                 goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
@@ -188,6 +189,17 @@ class DeviceRun:
                 grant = replace(grant, variant=variant)
             settled[demand.app] = grant
         return settled
+
+    def _sized(self, demand: Demand, grant: Grant) -> Grant:
+        """Let an application run the network that the chosen way trains, and keep it afterwards."""
+        learning = demand.learning
+        if grant.variant is not None:
+            return grant
+        if learning is not None and learning.state == "offered" and grant.way is not None:
+            chosen = learning.ways[grant.way].variant if 0 <= grant.way < len(learning.ways) else None
+            if chosen is not None:
+                self.sizes[demand.app] = chosen
+        return replace(grant, variant=self.sizes.get(demand.app)) if accelerator_share(grant.answer) else grant
 
     def _demand(self, app: App) -> Demand:
         run = self.apps[app.name]
@@ -206,6 +218,7 @@ class DeviceRun:
             app.priority,
             self.parts.scaling.nested,
             learning,
+            *((None, None, None) if run.observed is None else astuple(run.observed)),
         )
 
     def _allocation(self, demand: Demand, now_s: float, moved_bytes: tuple[int, int], took_s: float) -> AppAllocation:

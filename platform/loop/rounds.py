@@ -13,12 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.core.records import Need, Packed, Passes, Stored, Trained, Tried
-from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.app_run import AppRun, Observation, RoundGain
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.deliveries import (
     LabelDelivery,
@@ -69,6 +70,8 @@ class Rounds(ABC):
     """The processing of an application's waiting uploads."""
 
     drafts = False  # whether each phase begins by cutting the network anew, which is part of its work
+    weighs = False  # whether rounds measure what they gain, for the scheduler of the server
+    looks = False  # whether the learner scores its network on labels, for the scheduler
 
     def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
         self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
@@ -191,6 +194,7 @@ class WeightRounds(Rounds):
             running = Learning("running", now=offered.now, then=offered.then)
         assert wanted.phase is not None
         done.train_start_s = done.now_s
+        before = (yield from self._score(done, wanted, site)) if self.weighs else None
         training = self.session.call(learner, "train", wanted)
         work = None if self.drafts else self.adaptation.work_of(wanted.phase, kept)
         if work is None:
@@ -200,35 +204,79 @@ class WeightRounds(Rounds):
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
+        if before is not None:
+            yield from self._weigh(done, wanted, site, before)
         return training
+
+    def _score(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
+        """Score the learner's network on its labelled samples; None without any."""
+        trying = self.session.call(done.app.node("learner"), "try_out", plan, ())
+        tried: Tried = yield from self._facts(trying)
+        yield from self._do(done, Step("learning", need_of(done.app.context.student.cost, site.hardware, tried.looks)))
+        return tried.before
+
+    def _weigh(self, done: TrainingRound, plan: DownlinkPlan, site: Site, before: float) -> Steps:
+        """Note what the round gained, and what it took."""
+        after: float | None = yield from self._score(done, plan, site)
+        last_s = 0.0 if done.app.gained is None else done.app.gained.ended_s
+        work_s = sum(need.alone_s for need in done.needs)
+        if after is not None and done.now_s > last_s:
+            gain = max(0.0, after - before)
+            done.app.gained = RoundGain(done.now_s, done.now_s - last_s, work_s, after, gain)
 
     def _offer(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
         """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
-        phases, now = self.adaptation.ways(plan.phase), None
+        phases, now = self._phases(app, plan.phase), None
         after: Sequence[float | None] = [None] * len(phases)
-        shorter = [shortened(phase, self.scheduling.wants.part) for phase in phases]
-        if self.scheduling.wants.trials:
-            trying = self.session.call(app.node("learner"), "try_out", plan, tuple(phase for phase, _ in shorter))
-            tried: Tried = yield from self._facts(trying)
-            works = (tried.looks, *tried.work)
-            needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
+        wants, needs = self.scheduling.asks, list[Need]()
+        tried: Tried | None = None
+        shorter = [shortened(phase, wants.part) for phase in phases]
+        if wants.trials or self.looks:
+            tries = tuple(phase for phase, _ in shorter if wants.trials)
+            trying = self.session.call(app.node("learner"), "try_out", plan, tries)
+            tried = yield from self._facts(trying)
+            assert tried is not None
+            works = ((None, tried.looks), *zip((phase.variant for phase in phases), tried.work, strict=False))
+            needs = [need_of(app.context.cost_of(variant), site.hardware, work) for variant, work in works]
             yield from self._do(done, Step("learning", add_needs(needs)))
-            now, after = tried.before, tried.after
+            now, after = tried.before, tried.after or after
+            if self.looks and now is not None:
+                app.observed = Observation(now, "teacher", done.now_s)
         ways = tuple(
-            Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy, tried=tried)
-            for phase, accuracy, (_, tried) in zip(phases, after, shorter, strict=True)
+            self._way(app, phase, self._need(app, site, phase, frames), accuracy, part)
+            for phase, accuracy, (_, part) in zip(phases, after, shorter, strict=True)
         )
+        if tried is not None:
+            ways = tuple(starmap(measured, zip(ways, tried.begins, needs[1:], strict=False)))
         done.now_s = yield Offer(Learning("offered", ways, now=now))
+        self._follow(app)  # the choice may have been of another network
         if app.way is None or not 0 <= app.way < len(phases):
             return None
         done.way = ways[app.way].name if len(ways) > 1 else None
         return Chosen(phases[app.way], now, after[app.way])
 
+    def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
+        """List the ways to learn; where networks are cut for samples, of every size."""
+        phases, sizes = self.adaptation.ways(planned), range(len(app.context.student.profile))
+        if not self.drafts or len(sizes) < 2:
+            return phases
+        return [replace(phase, variant=variant) for variant in sizes for phase in phases]
+
+    def _way(self, app: AppRun, phase: Phase, need: Need, accuracy: float | None, part: float) -> Way:
+        name, size = f"{phase.iterations or 'usual'} steps", None
+        if phase.variant is not None:
+            profile = app.context.student.profile
+            name, size = (
+                f"{profile[phase.variant].name}, {name}",
+                profile[phase.variant].cost.macs / profile[-1].cost.macs,
+            )
+        return Way(name, need, accuracy, size=size, tried=part, variant=phase.variant)
+
     def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
         """Return the need of a way, as far as it is known in advance."""
-        return site.learn(app.context.student.cost, self.adaptation.work_of(phase, frames) or Passes())
+        return site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
 
     def _follow(self, app: AppRun) -> None:
         """Let the learner switch to the network that the device runs."""
@@ -244,6 +292,14 @@ class Chosen:
     phase: Phase
     now: float | None
     then: float | None
+
+
+def measured(way: Way, before: float | None, trial: Need) -> Way:
+    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known."""
+    if way.need.alone_s:
+        return replace(way, before=before)
+    seconds = {engine: each / way.tried for engine, each in trial.seconds.items()}
+    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, trial.joules / way.tried))
 
 
 def shortened(phase: Phase, part: float) -> tuple[Phase, float]:

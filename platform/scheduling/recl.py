@@ -18,7 +18,7 @@ import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import SharePlan, answering, kept, reserve, settle
 from driftlab.platform.scheduling.sizing import Ways, plan_ways
@@ -40,6 +40,8 @@ class Recl(Scheduling):
         "first"
     )
     patience_s: Annotated[float, Gt(0), Means("time after which a phase without a share gets a fair one", "s")] = 200.0
+
+    wants = Wants(observed=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Observe every application once per window; share by the gains whenever something changes."""
