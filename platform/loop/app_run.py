@@ -31,7 +31,7 @@ class StreamPiece:
 
 
 @dataclass(frozen=True)
-class Observation:
+class SeenAccuracy:
     """The accuracy of an application, as its device knows it."""
 
     accuracy: float
@@ -71,7 +71,7 @@ class AppRun:
     trains: int | None = None  # the network that the learner trains
     chosen: Any = None  # state of the scaling member's choices
     learning: Learning | None = None  # training that it offers or runs on the device
-    observed: Observation | None = None  # newest
+    observed: SeenAccuracy | None = None  # newest
     gained: RoundGain | None = None  # on a server that a scheduling member shares
     way: int | None = 0  # the way that the scheduler chose; None: none
     view: StreamPiece | None = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import ModelCost, Need, Passes, Variant
+from driftlab.platform.core.records import Engine, ModelCost, Need, Passes, Variant
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.scaling.base import Profile, most_accurate, variants_on
@@ -56,7 +56,12 @@ class Site:
         """Return the need of counted passes; a step of given length takes that long."""
         need = need_of(cost, self.hardware, passes)
         if self.step_s is None:
-            return need
+            frames = sum(passes.backward)
+            feeding: dict[Engine, float] = {
+                "storage": frames * self.hardware.load_s,
+                "cpu": frames * self.hardware.prepare_s,
+            }
+            return replace(need, seconds={**need.seconds, **{part: taken for part, taken in feeding.items() if taken}})
         return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 

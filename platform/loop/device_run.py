@@ -13,6 +13,7 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import DeviceSpec
+from driftlab.platform.loop.interleaving import interleaved
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
@@ -239,6 +240,7 @@ class DeviceRun:
         return grant.answer, grant.learn
 
     def _works(self) -> Iterator[tuple[str, Share]]:
+        groups = interleaved(self.allocations)
         for one in self.allocations:
             yield f"{one.demand.app}/answer", one.answer
-            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", one.learn
+            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", groups.get(one.demand.app, one.learn)

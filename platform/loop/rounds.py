@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.core.records import Need, Packed, Passes, Stored, Trained, Tried
-from driftlab.platform.loop.app_run import AppRun, Observation, RoundGain
+from driftlab.platform.loop.app_run import AppRun, RoundGain, SeenAccuracy
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.deliveries import (
     LabelDelivery,
@@ -243,13 +243,14 @@ class WeightRounds(Rounds):
             yield from self._do(done, Step("learning", add_needs(needs)))
             now, after = tried.before, tried.after or after
             if self.looks and now is not None:
-                app.observed = Observation(now, "teacher", done.now_s)
+                app.observed = SeenAccuracy(now, "teacher", done.now_s)
         ways = tuple(
             self._way(app, phase, self._need(app, site, phase, frames), accuracy, part)
             for phase, accuracy, (_, part) in zip(phases, after, shorter, strict=True)
         )
-        if tried is not None:
-            ways = tuple(starmap(measured, zip(ways, tried.begins, needs[1:], strict=False)))
+        if tried is not None and tried.after:
+            begins = tried.begins or (None,) * len(ways)
+            ways = tuple(starmap(measured, zip(ways, begins, needs[1:], strict=True)))
         done.now_s = yield Offer(Learning("offered", ways, now=now))
         self._follow(app)  # the choice may have been of another network
         if app.way is None or not 0 <= app.way < len(phases):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.loop.app_run import AppRun, Observation, StreamPiece
+from driftlab.platform.loop.app_run import AppRun, SeenAccuracy, StreamPiece
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.rows import share_row
@@ -127,9 +127,9 @@ class Watching:
         """Keep how accurate the newest read predictions are, where the scheduler wants to know."""
         by = self.parts.observes
         if by == "oracle" and seen.scored:
-            app.observed = Observation(seen.window_score_sum / seen.scored, by, start_s)
+            app.observed = SeenAccuracy(seen.window_score_sum / seen.scored, by, start_s)
         elif by == "confidence" and seen.confidence is not None:
-            app.observed = Observation(seen.confidence, by, start_s)
+            app.observed = SeenAccuracy(seen.confidence, by, start_s)
 
     def write_shares(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, whose lengths are known now."""

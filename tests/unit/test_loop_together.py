@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import learning_factory as factory
 import pytest
-from loop_factory import FPS, Given, rows, run, stored, uploads
+from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Tried
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.loop.context import Site
+from driftlab.platform.loop.interleaving import interleaved
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
 from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.clock import make_clock
+from driftlab.platform.world.machine import Machine
 
 DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
 SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
@@ -90,3 +95,52 @@ def test_an_application_that_leaves_releases_the_other():
 def test_applications_that_prepare_at_other_times_are_asked_about_one_by_one():
     _, _, scheduler = ran(("a",))
     assert [apps for _, apps in scheduler.offers] == [["a"]]
+
+
+# Engines --------------------------------------------------------------------------------------------------------------
+
+
+class TestEngines:
+    """Training takes 2 s of storage and 2 s of processor for each of two applications, and nothing else."""
+
+    FED = replace(factory.PHONE, macs_per_s=1e18, bytes_per_s=1e18, overhead_s=0.0, load_s=0.05, prepare_s=0.05)
+
+    def lengths(self, name: str) -> list[float]:
+        site = Site(self.FED, None, None)
+        need = site.learn(COST, Passes((4,) * 10, (4,) * 10))
+        assert dict(need.seconds) == {
+            "accelerator": pytest.approx(0, abs=1e-6),
+            "storage": pytest.approx(2.0),
+            "cpu": pytest.approx(2.0),
+        }
+        clock = make_clock("virtual")
+        machine, ended = Machine(clock, lambda machine, reason: shares), []
+        member = Member("scheduling", name).make()
+        ways = (Way("10 steps", need),)
+        demands = tuple(Demand(app, 1.0, (), learning=Learning("offered", ways)) for app in "ab")
+        grants = member.allocate(Window(0.0, 100.0, 10**9, demands, reason="offer")).grants
+        given = [
+            SimpleNamespace(demand=demand, grant=grant, learn=grant.learn)
+            for demand, grant in zip(demands, grants, strict=True)
+        ]
+        groups = interleaved(given)
+        shares = {f"{one.demand.app}/learn": groups.get(one.demand.app, one.learn) for one in given}
+
+        def learn(app: str) -> Any:
+            with machine.entered(f"{app}/learn") as work:
+                yield work.granted
+                yield from machine.do(work, need)
+            ended.append(clock.now)
+
+        for app in "ab":
+            clock.process(learn(app))
+        clock.run()
+        return ended
+
+    def test_stages_of_a_group_overlap_on_the_machine(self):
+        """In the best order one loads while the other decodes: 6 s on the whole machine, where parts in turn take 8 s.
+
+        A fifth of the machine is kept for the answers of two applications.
+        """
+        assert self.lengths("muri") == [pytest.approx(6.0 / 0.8, rel=1e-3)] * 2
+        assert self.lengths("synergy") == [pytest.approx(8.0 / 0.8, rel=1e-3)] * 2
