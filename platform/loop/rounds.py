@@ -183,7 +183,7 @@ class WeightRounds(Rounds):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
         wanted, running = replace(plan, state=None), None
-        learner, cost = done.app.node("learner"), done.app.context.student.cost
+        learner = done.app.node("learner")
         kept: int = yield from self._facts(self.session.call(learner, "forget", plan.oldest_s))
         if done.app.local:
             offered: Chosen | None = yield from self._offer(done, wanted, site, kept)
@@ -200,7 +200,7 @@ class WeightRounds(Rounds):
         if work is None:
             known: Trained = yield from self._facts(training)
             work = known.work
-        need = site.learn(cost, work)
+        need = site.learn(done.app.context.cost_of(wanted.phase.variant), work)
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
@@ -228,35 +228,35 @@ class WeightRounds(Rounds):
         """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
-        phases, now = self._phases(app, plan.phase), None
-        after: Sequence[float | None] = [None] * len(phases)
-        wants, needs = self.scheduling.asks, list[Need]()
-        tried: Tried | None = None
-        shorter = [shortened(phase, wants.part) for phase in phases]
-        if wants.trials or self.looks:
-            tries = tuple(phase for phase, _ in shorter if wants.trials)
-            trying = self.session.call(app.node("learner"), "try_out", plan, tries)
-            tried = yield from self._facts(trying)
-            assert tried is not None
-            works = ((None, tried.looks), *zip((phase.variant for phase in phases), tried.work, strict=False))
-            needs = [need_of(app.context.cost_of(variant), site.hardware, work) for variant, work in works]
-            yield from self._do(done, Step("learning", add_needs(needs)))
-            now, after = tried.before, tried.after or after
-            if self.looks and now is not None:
-                app.observed = SeenAccuracy(now, "teacher", done.now_s)
-        ways = tuple(
-            self._way(app, phase, self._need(app, site, phase, frames), accuracy, part)
-            for phase, accuracy, (_, part) in zip(phases, after, shorter, strict=True)
-        )
-        if tried is not None and tried.after:
+        phases = self._phases(app, plan.phase)
+        tried, needs = yield from self._try_out(done, plan, site, phases)
+        after = tried.after if tried is not None and tried.after else (None,) * len(phases)
+        ways = tuple(self._way(app, site, phase, frames, known) for phase, known in zip(phases, after, strict=True))
+        if tried is not None and needs:
             begins = tried.begins or (None,) * len(ways)
-            ways = tuple(starmap(measured, zip(ways, begins, needs[1:], strict=True)))
+            ways = tuple(starmap(measured, zip(ways, begins, needs, strict=True)))
+        now = None if tried is None else tried.before
         done.now_s = yield Offer(Learning("offered", ways, now=now))
         self._follow(app)  # the choice may have been of another network
         if app.way is None or not 0 <= app.way < len(phases):
             return None
         done.way = ways[app.way].name if len(ways) > 1 else None
         return Chosen(phases[app.way], now, after[app.way])
+
+    def _try_out(self, done: TrainingRound, plan: DownlinkPlan, site: Site, phases: Sequence[Phase]) -> Steps:
+        """Try phases out and score the network, as the scheduler wants; return what was found and each trial's need."""
+        app, wants = done.app, self.scheduling.asks
+        if not (wants.trials or self.looks):
+            return None, []
+        tries = tuple(shortened(phase, wants.part)[0] for phase in phases if wants.trials)
+        trying = self.session.call(app.node("learner"), "try_out", plan, tries)
+        tried: Tried = yield from self._facts(trying)
+        works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
+        needs = [need_of(app.context.cost_of(variant), site.hardware, work) for variant, work in works]
+        yield from self._do(done, Step("learning", add_needs(needs)))
+        if self.looks and tried.before is not None:
+            app.observed = SeenAccuracy(tried.before, "teacher", done.now_s)
+        return tried, needs[1:]
 
     def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
@@ -265,19 +265,16 @@ class WeightRounds(Rounds):
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, app: AppRun, phase: Phase, need: Need, accuracy: float | None, part: float) -> Way:
+    def _way(self, app: AppRun, site: Site, phase: Phase, frames: int, accuracy: float | None) -> Way:
+        """Describe a phase with its need, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
             profile = app.context.student.profile
-            name, size = (
-                f"{profile[phase.variant].name}, {name}",
-                profile[phase.variant].cost.macs / profile[-1].cost.macs,
-            )
+            size = profile[phase.variant].cost.macs / profile[-1].cost.macs
+            name = f"{profile[phase.variant].name}, {name}"
+        need = site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
+        part = shortened(phase, self.scheduling.asks.part)[1]
         return Way(name, need, accuracy, size=size, tried=part, variant=phase.variant)
-
-    def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
-        """Return the need of a way, as far as it is known in advance."""
-        return site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
 
     def _follow(self, app: AppRun) -> None:
         """Let the learner switch to the network that the device runs."""

@@ -21,6 +21,7 @@ PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
     "tune": 5,  # the front, progress, settings, and what matters for two objectives
+    "many_apps": 4,  # who learns when under four schedulers
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
 }
 
@@ -31,6 +32,8 @@ def make_run(notebook, folder):
         return tuning_factory.make_search(folder)
     if notebook == "nestdnn":
         return sharing_factory.make_run(folder)
+    if notebook == "many_apps":
+        return sharing_factory.make_run(folder, learns=True)
     return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
 
 

@@ -33,8 +33,10 @@ def show(view: View) -> Shown | None:
     names = [name for name in view.looks if name in set(learns["system"])]
     most = learns.groupby("setting")["app"].nunique().idxmax()
     panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in names[:SYSTEMS]]
-    over_window = Panel("accuracy over a window", partial(_draw_window, points=by_window(view), looks=view.looks))
-    return Shown(NOTE, [*panels, over_window], [_decisions(rows, names)], legend=view.looks)
+    points = by_window(view)
+    if len(points):
+        panels.append(Panel("accuracy over a window", partial(_draw_window, points=points, looks=view.looks)))
+    return Shown(NOTE, panels, [_decisions(rows, names)], legend=view.looks)
 
 
 def by_window(view: View) -> pd.DataFrame:
