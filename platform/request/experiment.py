@@ -88,6 +88,7 @@ class WorkloadPart(_Part):
     ] = ()  # none: one, which does the student's task
     churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
     domains: Literal["told", "detected", "hidden"] = "hidden"  # whether devices know which domain a frame is of
+    observed: Literal["device", "oracle"] = "device"  # by teacher or confidence; oracle: by the truth
     live: bool = True  # whether they run their networks; if not, they are only given shares
     alias: Name | None = None
 
