@@ -21,8 +21,8 @@ from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
 if TYPE_CHECKING:
-    from driftlab.platform.request.experiment import AppPart, Experiment, StudentPart, TeacherPart, WorkloadPart
-
+    from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import AppPart, StudentPart, TeacherPart, WorkloadPart
 
 FIXED = Member("scaling", "fixed")
 
