@@ -43,8 +43,10 @@ def by_window(view: View) -> pd.DataFrame:
     """Average the scores of frames by the time since their window began, system by system."""
     window_s = float(view.tables.run.spec.get("window_s", 10.0))
     frames = view.named("frames").dropna(subset=["score_frame"])
-    into_s = (frames["time_s"] % window_s) // (window_s / BINS) * (window_s / BINS)
-    return frames.assign(into_s=into_s).groupby(["system", "into_s"], as_index=False)["score_frame"].mean()
+    bins = (frames["time_s"] % window_s * BINS / window_s + 1e-9) // 1  # rounding must not part equal times
+    return (
+        frames.assign(into_s=bins * window_s / BINS).groupby(["system", "into_s"], as_index=False)["score_frame"].mean()
+    )
 
 
 def _panel(name: str, rows: pd.DataFrame) -> Panel:
