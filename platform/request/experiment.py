@@ -26,10 +26,10 @@ from driftlab.platform.request.parts import (
     FleetPart,
     LimitsPart,
     Name,
-    Part,
     Positive,
     Seed,
     ServerPart,
+    StrictPart,
     StudentPart,
     SystemPart,
     TeacherPart,
@@ -44,7 +44,7 @@ from driftlab.platform.request.vary import expanded
 FOLDER = Path(__file__).parent / "experiments"
 
 
-class Experiment(Part):
+class Experiment(StrictPart):
     """A grid: every system on every workload, every fleet, every seed."""
 
     name: Name

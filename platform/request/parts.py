@@ -20,14 +20,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
 
-class Part(BaseModel):
+class StrictPart(BaseModel):
     """A part of an experiment: strict, and unchanged once it is made."""
 
     # An infinite rate stays one in spec.yaml: as a null it could not be read back.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
-class SystemPart(Part):
+class SystemPart(StrictPart):
     """A system of the table with some slots or parameters changed."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9{][A-Za-z0-9_.+{}-]*$")]  # braces: see `vary.py`
@@ -40,7 +40,7 @@ class SystemPart(Part):
     vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
 
 
-class MeasuredPart(Part):
+class MeasuredPart(StrictPart):
     """Measured networks: a CSV or Parquet file, and how it is read."""
 
     file: str
@@ -48,7 +48,7 @@ class MeasuredPart(Part):
     only: dict[str, Any] = {}  # its columns -> the value that a row must have
 
 
-class AppPart(Part):
+class AppPart(StrictPart):
     """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
 
     name: Name
@@ -62,7 +62,7 @@ class AppPart(Part):
     priority: Positive = 1.0
 
 
-class WorkloadPart(Part):
+class WorkloadPart(StrictPart):
     """A stream and how it is read, or several: one for each application."""
 
     name: str
@@ -92,7 +92,7 @@ class WorkloadPart(Part):
         )
 
 
-class DevicePart(Part):
+class DevicePart(StrictPart):
     """Devices of one kind."""
 
     hardware: str | dict[str, Any] = "jetson-nx"
@@ -101,7 +101,7 @@ class DevicePart(Part):
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
 
 
-class FleetPart(Part):
+class FleetPart(StrictPart):
     """The devices of one cell."""
 
     name: Name = "one"
@@ -109,7 +109,7 @@ class FleetPart(Part):
     devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, max_length=1000, strict=False)] = (DevicePart(),)
 
 
-class StudentPart(Part):
+class StudentPart(StrictPart):
     """The network on every device, and how the generic one was made.
 
     What is left out is as the zoo says of a network of a paper, or as below.
@@ -141,7 +141,7 @@ def course_of(network: Any) -> dict[str, Any]:
     return {"pretrain_steps": one.course.steps, "pretrain_rate": one.course.rate, "pretrain_batch": one.course.batch}
 
 
-class ServerPart(Part):
+class ServerPart(StrictPart):
     """The machine that labels and trains; null times are computed from its profile."""
 
     hardware: str = "server-v100"
@@ -150,7 +150,7 @@ class ServerPart(Part):
     step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.02
 
 
-class TeacherPart(Part):
+class TeacherPart(StrictPart):
     """The teacher: the labels of the samples, and their cost."""
 
     kind: Literal["oracle", "network"] = "oracle"
@@ -163,14 +163,14 @@ class TeacherPart(Part):
     flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels that outlines move about, anew for every frame
 
 
-class ComputePart(Part):
+class ComputePart(StrictPart):
     """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
 
     torch_device: str = "cpu"
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
 
 
-class BudgetPart(Part):
+class BudgetPart(StrictPart):
     """What the search for some settings has spent."""
 
     trials: Annotated[int, Field(ge=1)]
@@ -178,7 +178,7 @@ class BudgetPart(Part):
     searcher: str
 
 
-class TunedPart(Part):
+class TunedPart(StrictPart):
     """Settings of a system that a search recommends."""
 
     space: str
@@ -189,7 +189,7 @@ class TunedPart(Part):
     budget: BudgetPart
 
 
-class LimitsPart(Part):
+class LimitsPart(StrictPart):
     """How long learning may go on before it is broken off, with a row that says so."""
 
     lesson_s: Positive = 60.0  # one batch of the stream, alone on the device, in virtual time
