@@ -70,8 +70,9 @@ class Order:
     def _cumulated(self) -> npt.NDArray[np.float64]:
         """Return the frequencies of the domains, added up to 1, which fall geometrically."""
         places = np.arange(len(self.domains)) / max(1, len(self.domains) - 1)
-        sums: npt.NDArray[np.float64] = np.cumsum(self.imbalance**-places)[:-1]
-        return sums / (self.imbalance**-places).sum()
+        frequencies = self.imbalance**-places
+        sums: npt.NDArray[np.float64] = np.cumsum(frequencies / frequencies.sum())[:-1]
+        return sums
 
     def _round(self, turn: int) -> tuple[int, ...]:
         """Return the domains of a round; each knows how the one before ended."""

@@ -44,6 +44,7 @@ class Phase:
 
     iterations: int | None = None
     stop_score: float | None = None  # train on the full batch, and stop as soon as its score reaches this
+    variant: int | None = None  # the network of the family that it trains; None: the one that runs
     on_stream: bool = False  # the batch is the newest piece of the stream: train on all of it, once
 
 

@@ -108,7 +108,7 @@ def restore(pack: Weights) -> Estimating | None:
     layers = tuple(found[name] for name in sorted(found) if name.startswith("layer/"))
     errors = float(found["errors"][0]), float(found["errors"][1])
     return Estimating(
-        Estimator(layers, *found["inputs"], errors),
+        Estimator(layers, found["inputs"][0], found["inputs"][1], errors),
         DomainSummary(*found["source"]),
         Projection(found["centre"], found["axes"]),
         found["parameters"],

@@ -205,6 +205,7 @@ class Tried:
     after: tuple[float | None, ...]  # score after each phase
     work: tuple[Passes, ...]  # of each trial, scoring included
     looks: Passes  # work of scoring the current network
+    begins: tuple[float | None, ...] = ()  # score before each phase, where it begins with another network
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,7 @@ class Watched:
     counts: npt.NDArray[np.int64] | None  # of the task over all frames; None where no frame was scored
     memory_bytes: int = 0  # peak of learning on the stream
     by_class: npt.NDArray[np.int64] | None = None  # truth, predictions and hits of each class; None: not counted so
+    confidence: float | None = None  # mean of the newest predictions; None: not asked for, or none to tell
 
 
 @dataclass(frozen=True)

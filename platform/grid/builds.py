@@ -21,8 +21,8 @@ from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
 if TYPE_CHECKING:
-    from driftlab.platform.request.experiment import AppPart, Experiment, StudentPart, TeacherPart, WorkloadPart
-
+    from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import AppPart, StudentPart, TeacherPart, WorkloadPart
 
 FIXED = Member("scaling", "fixed")
 
@@ -174,6 +174,7 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
         live=asked.workload.live,
         domains_told=asked.workload.domains == "told",
         domains_detected=asked.workload.domains == "detected",
+        observed=asked.workload.observed,
         learn_limit_s=experiment.limits.lesson_s,
         member_limit_s=experiment.limits.member_s,
         torch_device=experiment.compute.torch_device,

@@ -15,7 +15,7 @@ from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.context import AppContext
 from driftlab.platform.loop.ledger import Account
 from driftlab.platform.loop.messages import Direction, Message, Upload
-from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.scheduling.base import Learning, ObservedBy
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world import damage
 from driftlab.platform.world.link import Link
@@ -28,6 +28,26 @@ class StreamPiece:
     start_s: float
     stop_s: float
     capturing: Job
+
+
+@dataclass(frozen=True)
+class SeenAccuracy:
+    """The accuracy of an application, as its device knows it."""
+
+    accuracy: float
+    by: ObservedBy
+    since_s: float  # of the predictions
+
+
+@dataclass(frozen=True)
+class RoundGain:
+    """What the newest training round of an application took and gained."""
+
+    ended_s: float
+    interval_s: float  # since the one before, or since the start
+    work_s: float
+    after: float  # accuracy on the samples
+    gain: float  # at least 0
 
 
 @dataclass
@@ -51,8 +71,9 @@ class AppRun:
     trains: int | None = None  # the network that the learner trains
     chosen: Any = None  # state of the scaling member's choices
     learning: Learning | None = None  # training that it offers or runs on the device
+    observed: SeenAccuracy | None = None  # newest
+    gained: RoundGain | None = None  # on a server that a scheduling member shares
     way: int | None = 0  # the way that the scheduler chose; None: none
-    sized: int | None = None  # the network of the way that it learns or learned last; None: ways have no networks
     view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     domain: int | None = None  # as the device detected it before its newest samples

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import ModelCost, Need, Passes, Variant
+from driftlab.platform.core.records import Engine, ModelCost, Need, Passes, Variant
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.scaling.base import Profile, most_accurate, variants_on
@@ -55,7 +56,12 @@ class Site:
         """Return the need of counted passes; a step of given length takes that long."""
         need = need_of(cost, self.hardware, passes)
         if self.step_s is None:
-            return need
+            frames = sum(passes.backward)
+            feeding: dict[Engine, float] = {
+                "storage": frames * self.hardware.load_s,
+                "cpu": frames * self.hardware.prepare_s,
+            }
+            return replace(need, seconds={**need.seconds, **{part: taken for part, taken in feeding.items() if taken}})
         return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 
@@ -75,6 +81,10 @@ class AppContext:
     classes: int
     packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: its summary of the source
     measured: tuple[Variant, ...] = ()  # measured networks that it could run, where a profile is given
+
+    def cost_of(self, variant: int | None) -> ModelCost:
+        """Return the cost of a network of its family; None: the one that runs first."""
+        return self.student.cost if variant is None else self.student.profile[variant].cost
 
     @property
     def task(self) -> Task:
@@ -115,6 +125,7 @@ class CellContext:
     server: Site
     domains_told: bool = False  # whether devices know the domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin
+    observed: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
     learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
     live: bool = True  # whether applications run their networks, or only get shares

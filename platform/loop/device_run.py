@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, astuple, dataclass, field, replace
 from typing import Any
+
+import simpy
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import DeviceSpec
-from driftlab.platform.loop.parts import Parts
+from driftlab.platform.loop.interleaving import interleaved
+from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
 from driftlab.platform.world.apps import App
@@ -57,11 +60,14 @@ class DeviceRun:
     beside: bool  # whether applications learn on the stream, on a share beside inference
     machine: Machine = field(init=False)
     radio: RadioMeter = field(init=False)
+    sizes: dict[str, int] = field(default_factory=dict)  # the network of each application's last chosen way
     held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
     state: Any = None  # returned by the scheduler
     asked_s: float = 0.0  # time of the last check for arrivals and departures
     until_s: float = 0.0  # start of the next window
     present: tuple[App, ...] = ()  # the applications that the scheduler knows
+    preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
+    offering: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
     grants: Mapping[str, Grant] = field(default_factory=dict)
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
     closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
@@ -82,12 +88,32 @@ class DeviceRun:
         self._meet(self.machine.clock.now)
         self.machine.share_out(reason)
 
+    @property
+    def prepares(self) -> bool:
+        """Tell whether a present application will still offer ways, for which held offers wait."""
+        return any(app.name in self.preparing for app in self.present)
+
+    def offer(self, app: AppRun) -> Process:
+        """Ask the scheduler about an offer: at once, or together with those that are being prepared."""
+        self.preparing.discard(app.app)
+        if not self.parts.scheduling.asks.together:
+            self.machine.share_out("offer")
+            return
+        decided = self.offering[app.app] = self.machine.clock.event()
+        self.machine.share_out("end" if self.prepares else "offer")
+        yield decided
+
+    def _release(self) -> None:
+        """Let the applications go on whose offers the scheduler has just decided."""
+        for name in [app.name for app in self.present if app.name in self.offering]:
+            self.offering.pop(name).succeed()
+
     def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
         """Return shares for the machine: call the scheduling member where it wants that, and split the allocations."""
         now_s = machine.clock.now
         took_s = 0.0
         moved: dict[str, tuple[int, int]] = {}
-        wanted = reason == "window" or reason in self.parts.scheduling.wants.reasons
+        wanted = reason == "window" or reason in self.parts.scheduling.asks.reasons
         if wanted and now_s < self.until_s:  # else the next window is about to begin, or the session is over
             took_s = self._ask(now_s, reason, moved)
         self.close(now_s)
@@ -147,18 +173,17 @@ class DeviceRun:
             moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
             self.held[demand.app] = after
             self.apps[demand.app].way = grant.way
+        if not self.prepares:
+            self._release()
         return took_s
 
     def _settled(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
         """Let scaling choose the networks that the scheduler leaves open."""
         settled = {}
         for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share, app = given, accelerator_share(given.answer), self.apps[demand.app]
-            app.sized = _network_of_way(demand, grant, app.sized)
-            if grant.variant is None and share and app.sized is not None:
-                grant = replace(grant, variant=app.sized)
-            elif grant.variant is None and share and len(demand.variants) > 1:
-                slowest_s = 1 / demand.fps
+            grant, share = self._sized(demand, given), accelerator_share(given.answer)
+            if grant.variant is None and share and len(demand.variants) > 1:
+                app, slowest_s = self.apps[demand.app], 1 / demand.fps
                 goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
                 budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share)
                 variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
@@ -166,9 +191,22 @@ class DeviceRun:
             settled[demand.app] = grant
         return settled
 
+    def _sized(self, demand: Demand, grant: Grant) -> Grant:
+        """Let an application run the network that the chosen way trains, and keep it afterwards."""
+        learning = demand.learning
+        if grant.variant is not None:
+            return grant
+        if learning is not None and learning.state == "offered" and grant.way is not None:
+            chosen = learning.ways[grant.way].variant if 0 <= grant.way < len(learning.ways) else None
+            if chosen is not None:
+                self.sizes[demand.app] = chosen
+        return replace(grant, variant=self.sizes.get(demand.app)) if accelerator_share(grant.answer) else grant
+
     def _demand(self, app: App) -> Demand:
         run = self.apps[app.name]
         learning, work = run.learning, self.machine.works.get(f"{app.name}/learn")
+        if app.name in self.offering and self.prepares:
+            learning = None  # it has nothing to compute until the other offers are there
         if learning is not None and learning.state == "running" and work is not None:
             learning = replace(learning, left=self.machine.left(work))
         return Demand(
@@ -181,6 +219,7 @@ class DeviceRun:
             app.priority,
             self.parts.scaling.nested,
             learning,
+            *((None, None, None) if run.observed is None else astuple(run.observed)),
         )
 
     def _allocation(self, demand: Demand, now_s: float, moved_bytes: tuple[int, int], took_s: float) -> AppAllocation:
@@ -191,7 +230,7 @@ class DeviceRun:
 
     def _split(self, app: str, grant: Grant) -> tuple[Share, Share]:
         """Split an application's share between inference and training on the device."""
-        in_phase = f"{app}/learn" in self.machine.works
+        in_phase = f"{app}/learn" in self.machine.works and app not in self.offering
         if not in_phase and not self.beside:
             return grant.answer, 0.0
         if in_phase and self.parts.streaming.learns == "instead":
@@ -201,15 +240,7 @@ class DeviceRun:
         return grant.answer, grant.learn
 
     def _works(self) -> Iterator[tuple[str, Share]]:
+        groups = interleaved(self.allocations)
         for one in self.allocations:
             yield f"{one.demand.app}/answer", one.answer
-            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", one.learn
-
-
-def _network_of_way(demand: Demand, grant: Grant, before: int | None) -> int | None:
-    """Return the network of the way that a scheduler chose; without a choice that of the last one."""
-    learning = demand.learning
-    if learning is None or learning.state != "offered" or grant.way is None or not 0 <= grant.way < len(learning.ways):
-        return before
-    chosen = learning.ways[grant.way].variant
-    return before if chosen is None else chosen
+            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", groups.get(one.demand.app, one.learn)

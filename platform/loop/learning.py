@@ -21,6 +21,7 @@ from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.placing import place_learner
 from driftlab.platform.loop.rounds import Await, LabelRounds, Offer, Step, Steps, WeightRounds
 from driftlab.platform.loop.rows import sample_columns, update_row
+from driftlab.platform.loop.server_run import ServerRun
 from driftlab.platform.loop.watching import Watching
 from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
@@ -38,11 +39,16 @@ class Teaching:
     def __init__(self, parts: Parts, carrying: Carrying, watching: Watching) -> None:
         self.parts, self.carrying, self.watching = parts, carrying, watching
         self.clock, self.session, self.streaming = parts.clock, parts.session, parts.streaming
-        self.server = Machine(parts.clock, first_come(parts.cell.gpus), capacity=parts.cell.gpus)
         self._running: dict[str, str] = {}  # by application on a device: the purpose of its last step
         kinds = {"weights": WeightRounds, "labels": LabelRounds}
         self.rounds = kinds[parts.streaming.returns](parts.session, parts.streaming, parts.adaptation, parts.scheduling)
-        self.rounds.drafts = parts.scaling.drafts
+        self.rounds.drafts, self.rounds.looks = parts.scaling.drafts, parts.observes == "teacher"
+        apps = {app.name: app for device in carrying.devices.values() for app in device.apps.values()}
+        self.rounds.weighs = (
+            parts.scheduling.asks.server and parts.observes == "teacher" and parts.streaming.place == "server"
+        )
+        policy = ServerRun(parts, self.rounds, apps).shares if self.rounds.weighs else first_come(parts.cell.gpus)
+        self.server = Machine(parts.clock, policy, capacity=parts.cell.gpus)
 
     # Sending from the device --------------------------------------------------------------------------------------
 
@@ -147,12 +153,14 @@ class Teaching:
             if self.clock.now >= app.facts.duration_s:
                 return []
             app.learning = Learning("running")
+            device.preparing.add(app.app)
         with machine.entered(f"{app.app}/learn" if app.local else app.name) as work:
             yield work.granted
             uploads, app.waiting = tuple(app.waiting), []
             steps = self.rounds.round(app, uploads, site, self.clock.now)
             done = yield from self._drive(steps, app, machine, work)
             app.learning = None
+            device.preparing.discard(app.app)
         return done
 
     @property
@@ -170,7 +178,7 @@ class Teaching:
                     yield from self.parts.ready(step.job)
                 elif isinstance(step, Offer):
                     app.learning = step.learning
-                    machine.share_out("offer")
+                    yield from self.carrying.devices[app.device].offer(app)
                 else:
                     if app.local:
                         app.learning = step.learning or Learning("running", left=step.need)

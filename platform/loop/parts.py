@@ -14,7 +14,7 @@ from driftlab.platform.loop.cell import Cell
 from driftlab.platform.loop.context import CellContext
 from driftlab.platform.loop.ledger import Ledger
 from driftlab.platform.scaling.base import Scaling
-from driftlab.platform.scheduling.base import Scheduling
+from driftlab.platform.scheduling.base import ObservedBy, Scheduling
 from driftlab.platform.streaming.base import Streaming
 from driftlab.platform.world.clock import Clock
 
@@ -40,6 +40,15 @@ class Parts:
     def learns_on_stream(self) -> bool:
         """Tell whether applications learn on their stream."""
         return not self.streaming.feeds_learner and self.adaptation.stream_batch > 0
+
+    @property
+    def observes(self) -> ObservedBy | None:
+        """Return how accuracies are observed; None where the scheduler does not ask for them."""
+        if not self.scheduling.asks.observed:
+            return None
+        if self.context.observed == "oracle":
+            return "oracle"
+        return "teacher" if self.streaming.feeds_learner and self.adaptation.labels == "teacher" else "confidence"
 
     def ready(self, job: Job) -> Process:
         """Wait until a job is done; in virtual time this returns at once, as asking for the result waits."""

@@ -34,6 +34,7 @@ def place_app(parts: Parts, app: AppRun) -> None:
         chained=parts.streaming.chained,
         picture_times_s=_picture_times(parts, app),
         notices=parts.streaming.notices,
+        tells_confidence=parts.observes == "confidence",
         domains_told=parts.context.domains_told,
         detects=parts.context.domains_detected,
         learn_limit_s=parts.context.learn_limit_s,

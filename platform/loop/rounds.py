@@ -13,12 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.backend.base import Job, Session
 from driftlab.platform.core.records import Estimated, Need, Packed, Passes, Stored, Trained, Tried
-from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.app_run import AppRun, RoundGain, SeenAccuracy
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.deliveries import (
     LabelDelivery,
@@ -69,6 +70,8 @@ class Rounds(ABC):
     """The processing of an application's waiting uploads."""
 
     drafts = False  # whether each phase begins by cutting the network anew, which is part of its work
+    weighs = False  # whether rounds measure what they gain, for the scheduler of the server
+    looks = False  # whether the learner scores its network on labels, for the scheduler
 
     def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
         self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
@@ -180,7 +183,7 @@ class WeightRounds(Rounds):
             done.idle = "stored" if plan.phase is None else NO_LABEL
             return None
         wanted, running = replace(plan, state=None), None
-        learner, student = done.app.node("learner"), done.app.context.student
+        learner = done.app.node("learner")
         kept: int = yield from self._facts(self.session.call(learner, "forget", plan.oldest_s))
         if done.app.local:
             offered: Chosen | None = yield from self._offer(done, wanted, site, kept)
@@ -191,68 +194,113 @@ class WeightRounds(Rounds):
             running = Learning("running", now=offered.now, then=offered.then)
         assert wanted.phase is not None
         done.train_start_s = done.now_s
+        before = (yield from self._score(done, wanted, site)) if self.weighs else None
         training = self.session.call(learner, "train", wanted)
         work = None if self.drafts else self.adaptation.work_of(wanted.phase, kept)
         if work is None:
             known: Trained = yield from self._facts(training)
             work = known.work
-        cost = student.cost if done.app.sized is None else student.profile[done.app.sized].cost
-        need = site.learn(cost, work)
+        need = site.learn(done.app.context.cost_of(wanted.phase.variant), work)
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
+        if before is not None:
+            yield from self._weigh(done, wanted, site, before)
         return training
+
+    def _score(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
+        """Score the learner's network on its labelled samples; None without any."""
+        trying = self.session.call(done.app.node("learner"), "try_out", plan, ())
+        tried: Tried = yield from self._facts(trying)
+        yield from self._do(done, Step("learning", need_of(done.app.context.student.cost, site.hardware, tried.looks)))
+        return tried.before
+
+    def _weigh(self, done: TrainingRound, plan: DownlinkPlan, site: Site, before: float) -> Steps:
+        """Note what the round gained, and what it took."""
+        after: float | None = yield from self._score(done, plan, site)
+        last_s = 0.0 if done.app.gained is None else done.app.gained.ended_s
+        work_s = sum(need.alone_s for need in done.needs)
+        if after is not None and done.now_s > last_s:
+            gain = max(0.0, after - before)
+            done.app.gained = RoundGain(done.now_s, done.now_s - last_s, work_s, after, gain)
 
     def _offer(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
         """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
-        if self.scheduling.wants.trials and self.adaptation.estimates:
-            estimating = self.session.call(app.node("learner"), "estimate", plan.phase)
-            estimated: Estimated | None = yield from self._facts(estimating)
-            if estimated is not None:
-                return (yield from self._offer_sizes(done, plan.phase, site, estimated))
-        phases, now = self.adaptation.ways(plan.phase), None
-        after: Sequence[float | None] = [None] * len(phases)
-        shorter = [shortened(phase, self.scheduling.wants.part) for phase in phases]
-        if self.scheduling.wants.trials:
-            trying = self.session.call(app.node("learner"), "try_out", plan, tuple(phase for phase, _ in shorter))
-            tried: Tried = yield from self._facts(trying)
-            works = (tried.looks, *tried.work)
-            needs = [need_of(app.context.student.cost, site.hardware, work) for work in works]
-            yield from self._do(done, Step("learning", add_needs(needs)))
-            now, after = tried.before, tried.after
-        ways = tuple(
-            Way(f"{phase.iterations or 'usual'} steps", self._need(app, site, phase, frames), accuracy, tried=tried)
-            for phase, accuracy, (_, tried) in zip(phases, after, shorter, strict=True)
-        )
+        phases, ways, now = yield from self._known_ways(done, plan, site, frames)
         done.now_s = yield Offer(Learning("offered", ways, now=now))
+        self._follow(app)  # the choice may have been of another network
         if app.way is None or not 0 <= app.way < len(phases):
             return None
         done.way = ways[app.way].name if len(ways) > 1 else None
-        return Chosen(phases[app.way], now, after[app.way])
+        way = ways[app.way]
+        return Chosen(phases[app.way], now if way.before is None else way.before, way.accuracy)
 
-    def _offer_sizes(self, done: TrainingRound, phase: Phase, site: Site, found: Estimated) -> Steps:
-        """Offer each network of the family to the device's scheduler, with its estimates; return its choice."""
+    def _known_ways(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
+        """Return phases, the ways that they are, and the accuracy now: as estimated, else as tried out."""
+        assert plan.phase is not None
+        estimated = (yield from self._estimate(done, plan.phase, site)) if self.adaptation.estimates else None
+        if estimated is not None:
+            return estimated
+        phases = self._phases(done.app, plan.phase)
+        tried, needs = yield from self._try_out(done, plan, site, phases)
+        after = tried.after if tried is not None and tried.after else (None,) * len(phases)
+        ways = [self._way(done.app, site, phase, frames, known) for phase, known in zip(phases, after, strict=True)]
+        if tried is not None and needs:
+            begins = tried.begins or (None,) * len(ways)
+            ways = list(starmap(measured, zip(ways, begins, needs, strict=True)))
+        return phases, tuple(ways), None if tried is None else tried.before
+
+    def _estimate(self, done: TrainingRound, phase: Phase, site: Site) -> Steps:
+        """Let the adaptation estimate every network of the family, as the scheduler wants; None where it cannot."""
         app, profile = done.app, done.app.context.student.profile
+        if not self.scheduling.asks.trials:
+            return None
+        found: Estimated | None = yield from self._facts(self.session.call(app.node("learner"), "estimate", phase))
+        if found is None:
+            return None
         runs = app.context.student.first if app.runs is None else app.runs
         yield from self._do(done, Step("learning", need_of(profile[runs].cost, site.hardware, found.work)))
+        estimates = enumerate(zip(profile, found.after, found.before, found.sizes, strict=True))
         ways = tuple(
             Way(one.name, site.learn(one.cost, found.phase), after, before, size, variant=which)
-            for which, (one, after, before, size) in enumerate(
-                zip(profile, found.after, found.before, found.sizes, strict=True)
-            )
+            for which, (one, after, before, size) in estimates
         )
-        done.now_s = yield Offer(Learning("offered", ways, now=found.before[runs]))
-        if app.way is None or not 0 <= app.way < len(ways):
-            return None
-        self._follow(app)
-        done.way = ways[app.way].name
-        return Chosen(phase, ways[app.way].before, ways[app.way].accuracy)
+        return [replace(phase, variant=way.variant) for way in ways], ways, found.before[runs]
 
-    def _need(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Need:
-        """Return the need of a way, as far as it is known in advance."""
-        return site.learn(app.context.student.cost, self.adaptation.work_of(phase, frames) or Passes())
+    def _try_out(self, done: TrainingRound, plan: DownlinkPlan, site: Site, phases: Sequence[Phase]) -> Steps:
+        """Try phases out and score the network, as the scheduler wants; return what was found and each trial's need."""
+        app, wants = done.app, self.scheduling.asks
+        if not (wants.trials or self.looks):
+            return None, []
+        tries = tuple(shortened(phase, wants.part)[0] for phase in phases if wants.trials)
+        trying = self.session.call(app.node("learner"), "try_out", plan, tries)
+        tried: Tried = yield from self._facts(trying)
+        works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
+        needs = [need_of(app.context.cost_of(variant), site.hardware, work) for variant, work in works]
+        yield from self._do(done, Step("learning", add_needs(needs)))
+        if self.looks and tried.before is not None:
+            app.observed = SeenAccuracy(tried.before, "teacher", done.now_s)
+        return tried, needs[1:]
+
+    def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
+        """List the ways to learn; where networks are cut for samples, of every size."""
+        phases, sizes = self.adaptation.ways(planned), range(len(app.context.student.profile))
+        if not self.drafts or len(sizes) < 2:
+            return phases
+        return [replace(phase, variant=variant) for variant in sizes for phase in phases]
+
+    def _way(self, app: AppRun, site: Site, phase: Phase, frames: int, accuracy: float | None) -> Way:
+        """Describe a phase with its need, as far as that is known in advance."""
+        name, size = f"{phase.iterations or 'usual'} steps", None
+        if phase.variant is not None:
+            profile = app.context.student.profile
+            size = profile[phase.variant].cost.macs / profile[-1].cost.macs
+            name = f"{profile[phase.variant].name}, {name}"
+        need = site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
+        part = shortened(phase, self.scheduling.asks.part)[1]
+        return Way(name, need, accuracy, size=size, tried=part, variant=phase.variant)
 
     def _follow(self, app: AppRun) -> None:
         """Let the learner switch to the network that the device runs."""
@@ -268,6 +316,14 @@ class Chosen:
     phase: Phase
     now: float | None
     then: float | None
+
+
+def measured(way: Way, before: float | None, trial: Need) -> Way:
+    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known."""
+    if way.need.alone_s:
+        return replace(way, before=before)
+    seconds = {engine: each / way.tried for engine, each in trial.seconds.items()}
+    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, trial.joules / way.tried))
 
 
 def shortened(phase: Phase, part: float) -> tuple[Phase, float]:

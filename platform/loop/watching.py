@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from driftlab.platform.backend.base import Job
 from driftlab.platform.core.records import Captured, Watched
-from driftlab.platform.loop.app_run import AppRun, StreamPiece
+from driftlab.platform.loop.app_run import AppRun, SeenAccuracy, StreamPiece
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
 from driftlab.platform.loop.rows import share_row
@@ -20,7 +20,7 @@ class Watching:
 
     parts: Parts
     devices: dict[str, DeviceRun]
-    looking: dict[str, list[tuple[AppRun, Job]]] = field(default_factory=dict)  # by device: started, not read yet
+    looking: dict[str, list[tuple[AppRun, Job, float]]] = field(default_factory=dict)  # by device: not read yet
 
     def __post_init__(self) -> None:
         for device in self.devices.values():
@@ -53,7 +53,7 @@ class Watching:
         for event in device.spec.events or ():
             reason: Reason = "go" if event.kind == "stop" else "come"
             between = abs(event.time_s / window_s - round(event.time_s / window_s)) > 1e-9
-            if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.wants.reasons:
+            if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.asks.reasons:
                 yield clock.timeout(event.time_s - clock.now)
                 device.visit(reason)
 
@@ -111,16 +111,25 @@ class Watching:
             return
         truth = None if captured.has_truth else session.call(app.teacher, "label", view.capturing)
         job = session.call(app.node("application"), "watch", view.capturing, truth, stop_s, *courses)
-        self.looking.setdefault(app.device, []).append((app, job))
+        self.looking.setdefault(app.device, []).append((app, job, view.start_s))
 
-    def _take(self, looking: list[tuple[AppRun, Job]]) -> Process:
+    def _take(self, looking: list[tuple[AppRun, Job, float]]) -> Process:
         """Read the results of the models, one window late so that the work had a window's time."""
-        for app, job in looking:
+        for app, job, start_s in looking:
             yield from self.parts.ready(job)
             reply = self.parts.session.result(job)
             seen: Watched = reply.facts
+            self._observe(app, seen, start_s)
             self.parts.ledger.take(reply.rows)
             app.account.watched(seen)
+
+    def _observe(self, app: AppRun, seen: Watched, start_s: float) -> None:
+        """Keep how accurate the newest read predictions are, where the scheduler wants to know."""
+        by = self.parts.observes
+        if by == "oracle" and seen.scored:
+            app.observed = SeenAccuracy(seen.window_score_sum / seen.scored, by, start_s)
+        elif by == "confidence" and seen.confidence is not None:
+            app.observed = SeenAccuracy(seen.confidence, by, start_s)
 
     def write_shares(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, whose lengths are known now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from driftlab.platform.nodes import student
 from driftlab.platform.nodes.detecting import DomainDetector
 from driftlab.platform.nodes.following import Following
 from driftlab.platform.nodes.lesson import LIMITED_HERE
-from driftlab.platform.nodes.noticing import Noticing
+from driftlab.platform.nodes.noticing import MAX_FRAMES, Noticing, mean_confidence
 from driftlab.platform.nodes.pace import Pace
 from driftlab.platform.nodes.scorer import Scorer
 from driftlab.platform.nodes.sights import Sight, Sights
@@ -122,7 +122,10 @@ class Application:
             self._answer(sights)
         self._settle(until_s)
         self._pace.forget(min(until_s, self._since_s()))
-        return self._sights.tell()
+        told = self._sights.tell()
+        if not self._spec.tells_confidence:
+            return told
+        return replace(told, facts=replace(told.facts, confidence=self._confidence(sights)))
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames from their arrival on warp them."""
@@ -277,6 +280,13 @@ class Application:
         if self._following is not None:
             return self._following.since_s
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
+
+    def _confidence(self, sights: Sequence[Sight]) -> float | None:
+        """Return the mean confidence of the newest answered frames; predicting them was paid already."""
+        answered = [sight.image for sight in sights if sight.processed]
+        if not answered:
+            return None
+        return mean_confidence(self._model, np.stack(answered[-MAX_FRAMES:]), self._task)
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.wire import delta, draft
 from driftlab.platform.world.damage import Damage
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Mask = npt.NDArray[np.bool_]
 
@@ -124,17 +128,22 @@ class Learner:
     def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase]) -> Reply:
         """Try each way to learn: train a copy on every other sample, and score it on the rest."""
         before = state.read(self._model)
-        after, works = [], []
+        after, works, begins = [], [], []
         for number, phase in enumerate(phases):
-            rng = rng_for(self._spec.seed, "try", self._phases, number)
-            done = self._attempt(self._samples(rng, slice(0, None, 2)), phase)
-            score, looks = self._look()
+            samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), slice(0, None, 2))
+            model, memory, forward = self._trial(phase, samples)
+            if phase.variant is not None:
+                begin, looks = self._look(model)
+                begins.append(begin)
+                forward = (*forward, *looks.forward)
+            done = attempt(self._adaptation, model, memory, samples, phase, self._limit_s)
+            score, looks = self._look(model)
             state.write(self._model, before)
             after.append(score)
             work = done.work or Passes()
-            works.append(replace(work, forward=(*work.forward, *looks.forward)))
-        score, looks = self._look()
-        return Reply(Tried(score, tuple(after), tuple(works), looks))
+            works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
+        score, looks = self._look(self._model)
+        return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins)))
 
     def estimate(self, phase: Phase) -> Reply:
         """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
@@ -143,12 +152,23 @@ class Learner:
         found, self._state = self._adaptation.estimate(source, self._state, samples, phase)
         return Reply(found)
 
-    def _look(self) -> tuple[float | None, Passes]:
-        """Score the network on every other sample; None without labels."""
+    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
+        """Return the network that a phase would train with its state, and the passes that choose it."""
+        if phase.variant is None or not len(samples.images):
+            return self._model, self._state, ()
+        budget = Budget(variant=phase.variant)
+        chosen = self._scaling.draft(self._family, budget, samples.images, self._task)
+        family = self._family if chosen is None else self._scaling.redraft(self._family, budget, chosen)
+        model = self._scaling.select(family, budget)
+        memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
+        return model, memory, () if chosen is None else chosen.work.forward
+
+    def _look(self, model: nn.Module) -> tuple[float | None, Passes]:
+        """Score a network on every other sample; None without labels."""
         rest = self._images[1::2]
         if not self._taught or not len(rest):
             return None, Passes()
-        answers = predict(self._model, rest, task=self._task, device=self._spec.torch_device)
+        answers = predict(model, rest, task=self._task, device=self._spec.torch_device)
         counts = self._task.counts(answers, self._labels[1::2], self._spec.classes)
         return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
 

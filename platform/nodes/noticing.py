@@ -74,3 +74,16 @@ def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
     shifted = output.astype(np.float64) - output.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))
+
+
+def mean_confidence(model: nn.Module, images: npt.NDArray[np.uint8], task: Task) -> float | None:
+    """Return the mean probability of the predicted classes; None where outputs are no distribution."""
+    import torch
+
+    from driftlab.platform.networks.predict import device_of, evaluating, to_input
+
+    if task is DETECTION:
+        return None
+    with evaluating(model), torch.inference_mode():
+        outputs = model(to_input(images).to(device_of(model)))
+    return float(outputs.softmax(dim=1).amax(dim=1).mean())

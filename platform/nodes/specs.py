@@ -50,6 +50,7 @@ class AppNodeSpec:
     chained: bool = True  # whether to warp frame by frame
     picture_times_s: tuple[float, ...] = ()  # frames to keep for the report
     notices: bool = False  # whether the loop asks for its observations
+    tells_confidence: bool = False  # whether the loop asks how sure its predictions are
     domains_told: bool = False  # whether it is told the domain of each frame
     detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
     learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off

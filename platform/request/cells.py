@@ -23,14 +23,8 @@ from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 
 if TYPE_CHECKING:
-    from driftlab.platform.request.experiment import (
-        AppPart,
-        DevicePart,
-        Experiment,
-        FleetPart,
-        SystemPart,
-        WorkloadPart,
-    )
+    from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import AppPart, DevicePart, FleetPart, SystemPart, WorkloadPart
 
 
 class Point(NamedTuple):

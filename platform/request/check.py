@@ -23,7 +23,8 @@ from driftlab.platform.world import apps, hardware, link
 
 if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
-    from driftlab.platform.request.experiment import AppPart, Experiment, WorkloadPart
+    from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import AppPart, WorkloadPart
 
 FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
 

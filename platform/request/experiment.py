@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from driftlab.datasets.catalogue import label_of
 from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
 from driftlab.platform.core.documents import read_text, read_yaml
 from driftlab.platform.core.seeding import seed_for
@@ -19,195 +18,33 @@ from driftlab.platform.request import sets
 from driftlab.platform.request.cells import systems_of, written_out
 from driftlab.platform.request.check import faults_of, report, shape_faults
 from driftlab.platform.request.overrides import apply_overrides, merged
+from driftlab.platform.request.parts import (
+    MOST_PARTS,
+    MOST_SEEDS,
+    AppPart,
+    ComputePart,
+    FleetPart,
+    LimitsPart,
+    Name,
+    Positive,
+    Seed,
+    ServerPart,
+    StrictPart,
+    StudentPart,
+    SystemPart,
+    TeacherPart,
+    TunedPart,
+    WorkloadPart,
+    course_of,
+)
 from driftlab.platform.request.size import check_grid, size_faults, size_of
 from driftlab.platform.request.tuned import read_tuned, tuned_faults, with_tuned
 from driftlab.platform.request.vary import expanded
 
-MOST_PARTS, MOST_SEEDS = 1000, 10_000
 FOLDER = Path(__file__).parent / "experiments"
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=1, le=2**50)]
-Gpus = Annotated[int, Field(ge=1, le=10_000)]
-Steps = Annotated[int, Field(ge=0, le=10_000_000)]
-BatchSize = Annotated[int, Field(ge=1, le=4096)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
 
-class _Part(BaseModel):
-    # An infinite rate stays one in spec.yaml: as a null it could not be read back.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
-
-
-class SystemPart(_Part):
-    """A system of the table with some slots or parameters changed."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9{][A-Za-z0-9_.+{}-]*$")]  # braces: see `vary.py`
-    base: str | None = Field(None, description="the system of the table to start from; the name itself by default")
-    streaming: str | dict[str, Any] | None = None
-    adaptation: str | dict[str, Any] | None = None
-    scaling: str | dict[str, Any] | None = None
-    scheduling: str | dict[str, Any] | None = None
-    null_link: bool | None = Field(None, description="true: a bound, what the row does where its link takes no time")
-    vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
-
-
-class MeasuredPart(_Part):
-    """Measured networks: a CSV or Parquet file, and how it is read."""
-
-    file: str
-    rename: dict[str, str] = {}  # its columns -> those that are known
-    only: dict[str, Any] = {}  # its columns -> the value that a row must have
-
-
-class AppPart(_Part):
-    """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
-
-    name: Name
-    watches: str | None = None  # another stream than the workload's own
-    params: dict[str, Any] = {}
-    network: str | None = None
-    pretrain_seed: Seed | None = None
-    variants: str | MeasuredPart | None = None  # measured networks
-    accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
-    latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
-    priority: Positive = 1.0
-
-
-class WorkloadPart(_Part):
-    """A stream and how it is read, or several: one for each application."""
-
-    name: str
-    duration_s: Positive | None = 60.0  # none: as long as the file is
-    fps: Positive = 4.0
-    height: Annotated[int, Field(ge=16, le=4096)] = 64
-    width: Annotated[int, Field(ge=16, le=4096)] = 96
-    params: dict[str, Any] = {}
-    apps: Annotated[
-        tuple[AppPart, ...], Field(max_length=100, strict=False)
-    ] = ()  # none: one, which does the student's task
-    churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
-    domains: Literal["told", "detected", "hidden"] = "hidden"  # whether devices know which domain a frame is of
-    live: bool = True  # whether they run their networks; if not, they are only given shares
-    alias: Name | None = None
-
-    @property
-    def label(self) -> str:
-        """How tables and plots call it."""
-        return self.alias or label_of(self.name)
-
-    def seen_by(self, app: AppPart) -> WorkloadPart:
-        """Describe what one application watches."""
-        return self.model_copy(
-            update={"name": app.watches or self.name, "params": {**self.params, **app.params}, "apps": ()}
-        )
-
-
-class DevicePart(_Part):
-    """Devices of one kind."""
-
-    hardware: str | dict[str, Any] = "jetson-nx"
-    link: str | dict[str, Any] = "lte"
-    memory_bytes: Bytes | None = None  # for applications; none: all that the hardware has
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
-
-
-class FleetPart(_Part):
-    """The devices of one cell."""
-
-    name: Name = "one"
-    gpus: Gpus | None = None  # of the server that they take turns on; none: as many as `server` says
-    devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, max_length=1000, strict=False)] = (DevicePart(),)
-
-
-class StudentPart(_Part):
-    """The network on every device, and how the generic one was made.
-
-    What is left out is as the zoo says of a network of a paper, or as below.
-    """
-
-    network: str = "tiny"
-    pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
-    pretrain_rate: Positive = 0.006
-    pretrain_batch: BatchSize = 4
-    pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
-    weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
-    per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_course(cls, given: Any) -> Any:
-        """Fill in how the network is usually trained."""
-        if not isinstance(given, Mapping):
-            return given
-        begun = {"pretrain_steps": 0} if given.get("weights") else {}
-        return {**course_of(given.get("network")), **begun, **given}
-
-
-def course_of(network: Any) -> dict[str, Any]:
-    """Say how a network of a paper is usually trained; nothing of others."""
-    one = zoo.ZOO.get(network) if isinstance(network, str) else None
-    if one is None or one.course is None:
-        return {}
-    return {"pretrain_steps": one.course.steps, "pretrain_rate": one.course.rate, "pretrain_batch": one.course.batch}
-
-
-class ServerPart(_Part):
-    """The machine that labels and trains; null times are computed from its profile."""
-
-    hardware: str = "server-v100"
-    gpus: Gpus = 1
-    label_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.2
-    step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.02
-
-
-class TeacherPart(_Part):
-    """The teacher: the labels of the samples, and their cost."""
-
-    kind: Literal["oracle", "network"] = "oracle"
-    network: str = "teacher"
-    pretrain_steps: Annotated[Steps, Field(ge=1)] = 1000  # a minute
-    pretrain_rate: Positive = 0.002
-    pretrain_batch: BatchSize = 4
-    pretrain_seed: Seed = 0
-    border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels that outlines move about, anew for every frame
-
-
-class ComputePart(_Part):
-    """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
-
-    torch_device: str = "cpu"
-    gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
-
-
-class BudgetPart(_Part):
-    """What the search for some settings has spent."""
-
-    trials: Annotated[int, Field(ge=1)]
-    streamed_s: Annotated[float, Field(ge=0)]
-    searcher: str
-
-
-class TunedPart(_Part):
-    """Settings of a system that a search recommends."""
-
-    space: str
-    system: str
-    trial: Annotated[int, Field(ge=0)]
-    settings: dict[str, Any]
-    seeds: Annotated[tuple[Seed, ...], Field(strict=False)]
-    budget: BudgetPart
-
-
-class LimitsPart(_Part):
-    """How long learning may go on before it is broken off, with a row that says so."""
-
-    lesson_s: Positive = 60.0  # one batch of the stream, alone on the device, in virtual time
-    member_s: Positive = 600.0  # one call of a member, in time of this machine
-
-
-class Experiment(_Part):
+class Experiment(StrictPart):
     """A grid: every system on every workload, every fleet, every seed."""
 
     name: Name

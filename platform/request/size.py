@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from driftlab.errors import RequestError, quoted
 
 if TYPE_CHECKING:
-    from driftlab.platform.request.experiment import Experiment, SystemPart, WorkloadPart
+    from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import SystemPart, WorkloadPart
 
 MAX_CELLS = 100_000
 MAX_DEVICES = 1_000_000  # in all cells together

@@ -17,7 +17,7 @@ from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, par
 from driftlab.platform.request.cells import base_of, slot_of
 
 if TYPE_CHECKING:
-    from driftlab.platform.request.experiment import SystemPart
+    from driftlab.platform.request.parts import SystemPart
 
 PLACE = re.compile(r"\{([^{}]*)\}")  # where a name takes a value
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from driftlab.platform.core.records import Need, Share, Variant
 
 Reason = Literal["window", "offer", "end", "come", "go", "load"]
+ObservedBy = Literal["teacher", "confidence", "oracle"]
 ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load"})
 
 
@@ -50,7 +51,8 @@ class Demand:
     nested: bool = False  # a larger variant contains the smaller ones: a switch moves only the difference
     learning: Learning | None = None  # training beside inference; None: none
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
-    observed_by: Literal["teacher", "confidence", "oracle"] | None = None
+    observed_by: ObservedBy | None = None
+    observed_s: float | None = None  # from when on these predictions are
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,9 @@ class Wants:
     reasons: frozenset[Reason] = ALWAYS
     trials: bool = False  # every offered way to learn is tried on a part of the samples
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
+    observed: bool = False  # how accurate each application is now, as far as its device can know
+    server: bool = False  # it also shares the GPUs of a server that learns; else first come, first served
+    together: bool = False  # offers wait until no application of the device prepares ways any more
 
 
 EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window
@@ -112,6 +117,12 @@ class Scheduling(ABC):
 
     version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     wants: ClassVar[Wants] = Wants()
+
+    @property
+    def asks(self) -> Wants:
+        """Return what the member wants: one that chooses the best of several ways wants them tried out."""
+        best = getattr(self, "ways", "first") == "best"
+        return replace(self.wants, trials=True, together=True) if best else self.wants
 
     @abstractmethod
     def allocate(self, window: Window) -> Allocation:

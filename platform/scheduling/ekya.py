@@ -51,7 +51,7 @@ class Ekya(Scheduling):
     patience_s: PatienceS = 200.0
     most: Annotated[int, Ge(1), Means("applications among which the thief steals; more keep equal shares")] = 16
 
-    wants = Wants(trials=True, part=EPOCHS_TRIED / EPOCHS)
+    wants = Wants(trials=True, part=EPOCHS_TRIED / EPOCHS, together=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something is offered, comes or goes; at the end of a training its share is split."""

@@ -78,7 +78,7 @@ class FilterGrained(Scheduling):
     patience_s: PatienceS = 600.0
     seed: Annotated[int, Ge(0), Means("of the evolution")] = 0
 
-    wants = Wants(trials=True)
+    wants = Wants(trials=True, together=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Choose sizes whenever something changes; those that run stay, with what is left of them."""

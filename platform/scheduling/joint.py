@@ -7,7 +7,7 @@ phase is ever carried out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -28,7 +28,9 @@ class Past:
     """How far estimates of one application were off."""
 
     app: str
-    promised: float | None = None  # accuracy expected of the phase that runs
+    promised: float | None = None  # accuracy expected of its newest phase; None: the network was seen since
+    begun: bool = False  # whether that phase has begun: until then another way may be chosen
+    ended_s: float | None = None  # when the phase was first seen to have ended
     errors: tuple[float, ...] = ()
 
     @property
@@ -50,12 +52,12 @@ class Joint(Scheduling):
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
 
-    wants = Wants(trials=True)
+    wants = Wants(trials=True, observed=True, together=True, server=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something changes; carry out the first phase."""
         apps = read_apps(window)
-        past = _review(window.demands, {one.app: one for one in kept(window).own or ()})
+        past = _review(window, {one.app: one for one in kept(window).own or ()})
         corrected = [self._corrected(app, past.get(app.app, Past(app.app))) for app in apps]
         steps = plan_steps(corrected, self.horizon_s or window.window_s, self.joule_price)
         learn = np.zeros(len(apps))
@@ -76,18 +78,33 @@ class Joint(Scheduling):
         return replace(app, candidates=candidates)
 
 
-def _review(demands: Sequence[Demand], past: Mapping[str, Past]) -> dict[str, Past]:
-    """Compare what was promised with what is observed after the phase."""
+def _review(window: Window, past: Mapping[str, Past]) -> dict[str, Past]:
+    """Compare what each phase promised with the next known accuracy after it."""
     reviewed = {}
-    for demand in demands:
-        one, seen = past.get(demand.app, Past(demand.app)), known(demand.observed)
-        if one.promised is not None and demand.learning is None and seen is not None:
-            one = Past(one.app, None, (*one.errors, seen - one.promised)[-ERRORS:])
+    for demand in window.demands:
+        one, learning = past.get(demand.app, Past(demand.app)), demand.learning
+        offered = learning is not None and learning.state == "offered"
+        then = None if learning is None or offered else known(learning.then)
+        if then is not None:
+            one = replace(one, promised=then, begun=True, ended_s=None)
+        elif one.promised is not None and (one.begun or not offered):
+            ended_s = window.start_s if one.ended_s is None else one.ended_s
+            seen = _known_since(demand, ended_s)
+            one = replace(one, begun=True, ended_s=ended_s)
+            if seen is not None and one.promised is not None:
+                one = Past(one.app, errors=(*one.errors, seen - one.promised)[-ERRORS:])
         reviewed[demand.app] = one
     return reviewed
 
 
+def _known_since(demand: Demand, since_s: float) -> float | None:
+    """Return an accuracy of predictions after a time: of a new offer, or observed."""
+    if demand.learning is not None and known(demand.learning.now) is not None:
+        return known(demand.learning.now)
+    return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
+
+
 def _promise(past: Past, app: LearningApp, chosen: int | None) -> Past:
-    if app.state != "offered":
+    if app.state != "offered" or past.begun:
         return past
     return replace(past, promised=None if chosen is None else app.candidates[chosen].after)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.scheduling.base import Window
+from driftlab.platform.scheduling.base import Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
@@ -30,6 +30,8 @@ LEAST = 0.01  # gain that counts at least, so that no training stands still
 @dataclass(frozen=True)
 class Recl(SharesAmongTrainings):
     """Share the machine among trainings by the recent gain in accuracy of each."""
+
+    wants = Wants(observed=True)
 
     def observe(self, window: Window, apps: Sequence[LearningApp], own: Any) -> Any:
         """Note every application's accuracy once per window."""

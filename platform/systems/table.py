@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.systems.system import Bound, System
@@ -16,6 +17,29 @@ def _row(name: str, summary: str, bound: Bound | None = None, **slots: str | Mem
 
 _ALL_WEIGHTS = Member("adaptation", "distill", (("fraction", 1.0),))
 _TEN_FPS = Member("streaming", "on_device", (("rate_fps", 10.0),))
+_LENGTHS = Member("adaptation", "distill", (("fraction", 1.0), ("lengths", (10, 40))))  # two ways to learn
+_WITHOUT_ESTIMATES = ("uniform_learning", "recl", "afs", "synergy", "muri")  # their shares ignore accuracies
+_SIZES = Member("scaling", "surrogate", (("keep", (0.8, 0.5, 0.3)),))
+
+
+def _many(name: str, summary: str, scheduler: str = "", **settings: Any) -> tuple[System, System]:
+    """Return a scheduler of applications that learn on one device: with ways of two lengths, and of three sizes."""
+    alone, sizes = (
+        Member("scheduling", scheduler or name, tuple({**settings, **more}.items()))
+        for more in ({}, {"ways": "best"} if (scheduler or name) in _WITHOUT_ESTIMATES else {})
+    )
+    return (
+        _row(name, f"{summary}.", streaming="on_device", adaptation=_LENGTHS, scheduling=alone),
+        _row(
+            f"{name}+sizes",
+            f"{summary}, over surrogates of three sizes.",
+            streaming="on_device",
+            adaptation="elasticdnn_taught",
+            scaling=_SIZES,
+            scheduling=sizes,
+        ),
+    )
+
 
 _ROWS = (
     _row("no_custom", "The generic student as it was built.", bound="do_nothing"),
@@ -177,6 +201,14 @@ _ROWS = (
         streaming="on_device",
         adaptation="distill",
     ),
+    *_many("uniform-learning", "Equal shares for all that learn on one device", "uniform_learning"),
+    *_many("ekya", "Trials and a thief of shares among applications that learn on one device"),
+    *_many("recl", "Shares for learning where accuracy has risen fastest"),
+    *_many("afs", "Slots of the machine to the learner whose completion gains most"),
+    *_many("synergy", "Parts of the machine by what each learner can use of them"),
+    *_many("muri", "Learners whose stages interleave on the parts of the machine"),
+    *_many("elasticdnn-many", "One way to learn for each application, for the best accuracy of all", "elasticdnn"),
+    *_many("joint", "Ways, order and shares of all applications that learn, decided together"),
     _row(
         "nestdnn",
         "Networks inside one another on each application's share of the machine, chosen anew for every window.",
@@ -200,6 +232,13 @@ _ROWS = (
         "One independent network for each application, whatever else runs on the machine.",
         scaling="independent",
         scheduling="status_quo",
+    ),
+    _row(
+        "ams+joint",
+        "AMS on a server whose GPUs go to the rounds that gain most, where others are served in order of arrival.",
+        streaming="ams",
+        adaptation="distill",
+        scheduling=Member("scheduling", "joint", (("patience_s", 30.0),)),
     ),
     _row(
         "ams+nested",

@@ -14,8 +14,8 @@ from driftlab.platform.request import experiment as experiments
 from driftlab.platform.request.cells import resolved
 from driftlab.platform.request.check import report, shape_faults
 from driftlab.platform.request.experiment import Choice as Narrowed
-from driftlab.platform.request.experiment import Name, Seed
 from driftlab.platform.request.overrides import apply_overrides, read_value, set_at
+from driftlab.platform.request.parts import Name, Seed
 from driftlab.platform.search.base import Objective, SearchProblem, constraint_of
 from driftlab.platform.search.space import Domain, OneOf, Range, Space
 from driftlab.platform.tuning.evaluation import experiment_of

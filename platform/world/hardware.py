@@ -52,6 +52,8 @@ class Hardware:
     idle_w: NotNegative
     busy_w: NotNegative
     energy: Energy = PHYSICAL
+    load_s: NotNegative = 0.0  # per frame of a training step, to read it from storage
+    prepare_s: NotNegative = 0.0  # the same, to decode it on the processor
 
     def __post_init__(self) -> None:
         """Refuse a machine that draws less power when busy."""

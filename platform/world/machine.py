@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Need, Share
+from driftlab.platform.core.records import Engine, Need, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,10 @@ Course = tuple[tuple[float, float], ...]  # (from this time on, this share), in 
 Policy = Callable[["Machine", str], Mapping[str, Share]]  # shares by task; the second argument is the reason for asking
 SHARE_TOLERANCE = 1e-6  # tolerance of the sum of shares
 ROUNDING_S = 1e-9  # a need with less time left than this is done: the rest is rounding
+
+
+class Pipelined(dict[Engine, float]):
+    """Shares of the machine's parts for a task that uses them at the same time, one piece of work after another."""
 
 
 def taken_s(start_s: float, alone_s: float, course: Course) -> float:
@@ -50,12 +54,14 @@ def done_s(start_s: float, alone_s: float, course: Course) -> float:
 
 
 def rate(need: Need, share: Share) -> float:
-    """Return the speed of a task as a share of its speed alone; its parts run one after another."""
+    """Return the speed of a task as a share of its speed alone; its parts run one after another, or pipelined."""
     if not isinstance(share, Mapping):
         return share
     parts = [(seconds, share.get(engine, 0.0)) for engine, seconds in need.seconds.items() if seconds]
     if not parts:
         return float(_any(share))
+    if isinstance(share, Pipelined):
+        return need.alone_s * min(part / seconds for seconds, part in parts)
     return need.alone_s / sum(seconds / part for seconds, part in parts) if all(part for _, part in parts) else 0.0
 
 

@@ -22,6 +22,7 @@ PICTURES = {
     "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
     "tune": 5,  # the front, progress, settings, and what matters for two objectives
+    "many_apps": 4,  # who learns when under four schedulers
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
     "domains": 8,  # domain by domain, accuracy against time and against energy, what was forgotten; time in four ways
 }
@@ -35,6 +36,8 @@ def make_run(notebook, folder):
         return domains_factory.make_run(folder)
     if notebook == "nestdnn":
         return sharing_factory.make_run(folder)
+    if notebook == "many_apps":
+        return sharing_factory.make_run(folder, learns=True)
     return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
 
 

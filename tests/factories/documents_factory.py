@@ -70,6 +70,33 @@ SHARING: dict[str, Any] = {  # both run and are taught
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
 }
+LEARNING: dict[str, Any] = {  # two applications try ways out, and learn what a scheduler of both decides
+    "name": "learning",
+    "systems": [
+        {
+            "name": "joint",
+            "streaming": {"name": "on_device", "period_s": 3},
+            "adaptation": {"name": "distill", "fraction": 1.0, "lengths": [1, 3]},
+            "scheduling": "joint",
+        }
+    ],
+    "workloads": [
+        {
+            "name": "signs/motorway",
+            "duration_s": 12,
+            "fps": 2,
+            "height": 24,
+            "width": 24,
+            "apps": [{"name": "front"}, {"name": "side", "watches": "signs/town", "pretrain_seed": 1}],
+        }
+    ],
+    "fleets": [{"name": "slow", "devices": [{"hardware": {**SLOW, "macs_per_s": 50e6}}]}],
+    "server": {"label_s": 1e-6},
+    "window_s": 6,
+    "pictures": 0,
+    "bounds": False,
+    "student": {"network": "tiny_classifier", "pretrain_steps": 2},
+}
 SHARES: dict[str, Any] = {  # both are only given shares
     **SHARING,
     "name": "shares",

@@ -50,8 +50,8 @@ def made(*, only: tuple[str, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Made
     return Made({"systems": systems}, **found)
 
 
-def make_run(folder: Path) -> Path:
-    """Write all of it as a run folder, and networks of which one layer is pruned."""
+def make_run(folder: Path, *, learns: bool = False) -> Path:
+    """Write all of it as a run folder, and networks of which one layer is pruned; half of a share may learn."""
     folder.mkdir(parents=True)
     spec = {"name": "sharing", "systems": [*SYSTEMS, *PRUNED]}
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
@@ -60,10 +60,17 @@ def make_run(folder: Path) -> Path:
     for system in spec["systems"]:
         for seed in (0, 1):
             rows = {table: [_filled(table, row) for row in rows] for table, rows in rows_of(system, seed).items()}
+            if learns:
+                rows["shares"] = [{**row, **learning(row)} for row in rows["shares"]]
             if system in PRUNED:
                 del rows["shares"]
             recorder.write(_cell(system["name"], seed), rows)
     return folder
+
+
+def learning(row: dict[str, Any]) -> dict[str, Any]:
+    """Let half of a share learn; a decision takes 2 ms."""
+    return {"share": row["share"] / 2, "learn_share": row["share"] / 2, "host_schedule_seconds": 0.002}
 
 
 def rows_of(system: dict[str, Any], seed: int) -> dict[str, list[dict[str, Any]]]:

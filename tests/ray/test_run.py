@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from documents_factory import SHARING, TINY
+from documents_factory import LEARNING, SHARING, TINY
 
 from driftlab.actors import faults
 from driftlab.platform.grid.run import run
@@ -19,7 +19,7 @@ DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "dura
 
 def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(open_ray, tmp_path):
     """The hardest packing too: every device and application in a process of its own."""
-    documents = {"alone": DOCUMENT, "shared": SHARING}
+    documents = {"alone": DOCUMENT, "shared": SHARING, "learning": LEARNING}
     references = {name: run(document, out=tmp_path / name).directory for name, document in documents.items()}
     backend = open_ray(workers=2, rack=1)
     deadline = time.monotonic() + LIMIT_S

@@ -12,7 +12,7 @@ import pytest
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import Member, member_class, parameters
 from driftlab.platform.request.cells import system_of
-from driftlab.platform.request.experiment import SystemPart
+from driftlab.platform.request.parts import SystemPart
 from driftlab.platform.scheduling.base import Demand, Grant, Window
 
 GOOD = """

@@ -12,7 +12,8 @@ from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.request import cells
 from driftlab.platform.request.cells import cells_of, system_of
-from driftlab.platform.request.experiment import SystemPart, parse
+from driftlab.platform.request.experiment import parse
+from driftlab.platform.request.parts import SystemPart
 from driftlab.platform.systems.table import SYSTEMS
 
 WORKLOADS = [

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.request.experiment import AppPart, Experiment, StudentPart
+from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.request.parts import AppPart, StudentPart
 from driftlab.platform.training.artifacts import Recipe
 from driftlab.platform.training.pretrain import pretrain
 from driftlab.platform.training.start import begin_from, digest_of

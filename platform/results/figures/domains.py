@@ -36,7 +36,7 @@ def show(view: View) -> Shown | None:
     rows = stretches(view.tables)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
-    panels, grids, looks = [], [], {}
+    panels, grids, looks = list[Panel](), list[Grid](), dict[str, plots.Style]()
     for workload, own in judged.groupby("workload"):
         paid = costs(view.tables)
         paid = paid[paid["workload"] == workload]

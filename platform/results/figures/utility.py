@@ -90,7 +90,8 @@ def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
     scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
     seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
     served = seen.groupby(["fleet", "system"])["processed"].mean()
-    rows = {name: [_entry(mean[(name, *place)], best[place]) for place in wanted] for name in looks}
+    keys = {name: [(name, *place) for place in wanted] for name in looks}
+    rows = {name: [_entry(mean[key], best[key[1:]]) for key in own] for name, own in keys.items()}
     for name, row in rows.items():
         row += [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
     titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]

@@ -11,9 +11,9 @@ from driftlab.platform.results.analysis.timing import (
     lost_by_the_best,
     paces,
     rank_agreement,
-    rank_correlation,
     utilities,
 )
+from driftlab.platform.results.analysis.utility import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 MISSING = "needs members that learn on the stream, and a fleet in which nothing is missed"

@@ -1,0 +1,75 @@
+"""The server's GPUs under a scheduling member: rounds of all devices, by what each is expected to gain.
+
+Before its learner has trained once, nothing is known of an application, and its round gets a fair share. From then on a
+round is expected to take as long as the one before, and to gain as much as that one did, in proportion to the time that
+has passed since it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from driftlab.platform.core.records import Need, Share, Variant
+from driftlab.platform.loop.app_run import AppRun
+from driftlab.platform.loop.parts import Parts
+from driftlab.platform.loop.rounds import Rounds
+from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
+from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share
+
+MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
+
+
+@dataclass
+class ServerRun:
+    """The shares of the server's GPUs; each application has one GPU at most."""
+
+    parts: Parts
+    rounds: Rounds
+    apps: Mapping[str, AppRun]  # of all devices, by name
+    state: Any = None  # returned by the scheduler
+
+    def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
+        """Ask the scheduling member, and spread the shares for learning over the GPUs."""
+        demands = tuple(self._demand(self.apps[name], machine, work) for name, work in machine.works.items())
+        if not demands:
+            return {}
+        left_s = sum(one.learning.left.alone_s for one in demands if one.learning is not None)
+        why: Reason = "end" if reason == "end" else "offer"
+        window = Window(
+            machine.clock.now,
+            self.parts.context.window_s + 2 * left_s,  # every round may end within it
+            self.parts.context.server.hardware.memory_bytes,
+            demands,
+            self.state,
+            why,
+        )
+        allocation = self.parts.scheduling.allocate(window)
+        self.state = allocation.state
+        wanted = [accelerator_share(grant.learn or 0.0) for grant in allocation.grants]
+        return dict(zip(machine.works, spread(wanted, self.parts.cell.gpus), strict=True))
+
+    def _demand(self, app: AppRun, machine: Machine, work: MachineTask) -> Demand:
+        past, now, then = app.gained, None, None
+        left = machine.left(work).alone_s
+        if past is not None:
+            done = self.rounds.open.get(app.name)
+            before_s = sum(need.alone_s for need in done.needs) if done is not None else 0.0
+            left += max(0.0, past.work_s - before_s - work.need.alone_s)
+            waited = (machine.clock.now - past.ended_s) / past.interval_s
+            now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
+        none = Variant("answers elsewhere", now, 0, 0.0)
+        learning = Learning("running", left=Need({"accelerator": left}), now=now, then=then)
+        return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
+
+
+def spread(wanted: list[float], gpus: int) -> list[float]:
+    """Scale shares of one machine to so many GPUs; what one cannot use goes to the next ones in order."""
+    total = sum(wanted)
+    given = [min(1.0, gpus * share / total) if total else 0.0 for share in wanted]
+    left = min(gpus, len(wanted)) - sum(given)
+    for place, share in enumerate(given):
+        more = min(1.0 - share, max(0.0, left))
+        given[place], left = share + more, left - more
+    return given

@@ -1,0 +1,92 @@
+"""Who learns when: shares for answering and learning on one device, accuracy over a window, and time of decisions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "First one device with the most applications under the lowest seed: as high as a bar is, so large is a share of "
+    "the device; below the share that answers frames, on top of it the one that labels, tries out and trains. Then the "
+    "mean score of frames by the time since their window began, over all windows, devices and seeds."
+)
+SYSTEMS = 4
+LANE, FRAME = 34, 62  # pixels per application, and around them
+FILL = 0.9  # of a lane, by the whole device
+BINS = 20  # of a window
+ANSWER, LEARN = plots.COLOURS[0], plots.COLOURS[1]
+
+
+def show(view: View) -> Shown | None:
+    """Draw it where several applications of a device learn on it."""
+    rows = view.named("shares")
+    learns = rows[rows["learn_share"].fillna(0) > 0]
+    if not (learns.groupby(["cell", "device"])["app"].nunique() > 1).any():
+        return None
+    names = [name for name in view.looks if name in set(learns["system"])]
+    most = learns.groupby("setting")["app"].nunique().idxmax()
+    panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in names[:SYSTEMS]]
+    points = by_window(view)
+    if len(points):
+        panels.append(Panel("accuracy over a window", partial(_draw_window, points=points, looks=view.looks)))
+    return Shown(NOTE, panels, [_decisions(rows, names)], legend=view.looks)
+
+
+def by_window(view: View) -> pd.DataFrame:
+    """Average the scores of frames by the time since their window began, system by system."""
+    window_s = float(view.tables.run.spec.get("window_s", 10.0))
+    frames = view.named("frames").dropna(subset=["score_frame"])
+    bins = (frames["time_s"] % window_s * BINS / window_s + 1e-9) // 1  # rounding must not part equal times
+    return (
+        frames.assign(into_s=bins * window_s / BINS).groupby(["system", "into_s"], as_index=False)["score_frame"].mean()
+    )
+
+
+def _panel(name: str, rows: pd.DataFrame) -> Panel:
+    own = rows[rows["seed"] == rows["seed"].min()]
+    own = own[own["cell"] == own["cell"].min()]
+    own = own[own["device"] == own["device"].min()]
+    apps = sorted(set(own["app"]))
+    return Panel(name, partial(_draw_lanes, rows=own, apps=apps), FRAME + LANE * len(apps))
+
+
+def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
+    for lane, app in enumerate(reversed(apps)):
+        own = rows[rows["app"] == app]
+        answer, learn = FILL * own["share"], FILL * own["learn_share"].fillna(0.0)
+        usual = {"align": "edge", "linewidth": 0, "width": own["window_s"]}
+        axis.bar(own["time_s"], answer, bottom=lane, color=ANSWER, **usual)
+        axis.bar(own["time_s"], learn, bottom=lane + answer, color=LEARN, **usual)
+    plots.tidy(axis)
+    axis.grid(visible=False)
+    axis.set_yticks([lane + FILL / 4 for lane in range(len(apps))], apps[::-1])
+    axis.set_ylim(-0.02, len(apps))
+    axis.set_xlabel("time, s")
+
+
+def _draw_window(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+    for name, look in looks.items():
+        own = points[points["system"] == name]
+        axis.plot(own["into_s"], own["score_frame"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=name)
+    axis.set_xlabel("time since the window began, s")
+    axis.set_ylabel("score of frames")
+    plots.tidy(axis)
+
+
+def _decisions(rows: pd.DataFrame, names: list[str]) -> Grid:
+    """Tell how long each scheduler took on this machine; the rows of one decision hold the same time."""
+    took = rows[rows["host_schedule_seconds"] > 0].groupby(["system", "cell", "device", "time_s"])
+    each_ms = 1e3 * took["host_schedule_seconds"].max()
+    found = {name: each_ms[name] for name in names if name in each_ms.index.get_level_values(0)}
+    table = {name: [GridCell(f"{own.mean():.2f}"), GridCell(f"{own.max():.2f}")] for name, own in found.items()}
+    return Grid("decisions, ms on this machine", ["mean", "longest"], table)
+
+
+FIGURE = Figure("learners", "Who learns when", show)

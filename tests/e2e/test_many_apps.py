@@ -1,0 +1,38 @@
+"""Applications that learn on one device, from the request to the tables."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from documents_factory import LEARNING
+
+import driftlab
+from driftlab.platform.grid.run import resume, run
+from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.recorder import table_file
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory):
+    outcome = run(LEARNING, out=tmp_path_factory.mktemp("runs") / "reference")
+    assert outcome.failed == ()
+    return outcome.directory
+
+
+def test_both_applications_are_asked_about_together_and_learn(reference):
+    tables = driftlab.open_run(reference)
+    rounds, shares = tables.frame("updates"), tables.frame("shares")
+    assert set(rounds["app"]) == {"front", "side"}
+    chosen = rounds[rounds["way"].notna() | rounds["reason"].eq("the scheduler gave it no way to learn")]
+    assert len(chosen) >= 2
+    assert (shares.groupby("app")["window_s"].sum() == pytest.approx(12.0)).all()
+    assert shares["learn_share"].gt(0).any()
+
+
+def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_path):
+    again = shutil.copytree(reference, tmp_path / "again")
+    (cell,) = driftlab.open_run(reference).frame("runs")["cell"]
+    table_file(again / "tables", "runs", cell).unlink()
+    assert resume(again).failed == ()
+    assert differences(reference, again) == []

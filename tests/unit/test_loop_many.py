@@ -1,0 +1,76 @@
+"""Any number of applications that learn on one device, under every scheduler of learners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import learning_factory as factory
+import pytest
+from loop_factory import FPS, rows, run, uploads
+
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Passes, Tried
+from driftlab.platform.world.apps import App, Event
+
+MEMBERS = ("ekya", "elasticdnn", "joint", "recl", "afs", "synergy", "muri", "uniform_learning")
+DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+WORK = Passes((4,) * 10, (4,) * 10)
+
+
+def ran(name: str, names: tuple[str, ...], after: float = 0.7, work: Passes = WORK, **more: Any) -> tuple[Any, Any]:
+    """Let applications learn that all try ways out of the same use."""
+    session = factory.on_device(
+        try_out=lambda node, plan, phases: Tried(0.5, (after,) * len(phases), (work,) * len(phases), Passes((5,)))
+    )
+    given = {"adaptation": DISTILL, "scheduling": Member("scheduling", name), **factory.TEACHER, **more}
+    return run(factory.OnDevice(uploads(5.0)), session=session, apps=names, **given)
+
+
+def several(count: int) -> tuple[str, ...]:
+    return tuple(f"app{number:03}" for number in range(count))
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+class TestAnyNumber:
+    """`run` also checks that the shares of every instant are of one machine."""
+
+    def test_nobody_is_there(self, name):
+        _, loop = ran(name, several(2), events=())
+        assert rows(loop, "shares") == []
+
+    def test_equal_applications_learn_alike(self, name):
+        session, loop = ran(name, several(2))
+        assert {row["app"] for row in rows(loop, "updates")} == set(several(2))
+        assert len(session.of("train")) == 2
+
+    def test_nothing_promises_anything(self, name):
+        """Those that go by estimates decline; a row says so."""
+        session, loop = ran(name, several(2), after=0.3)
+        by_estimates = name in ("ekya", "joint")
+        assert len(session.of("train")) == (0 if by_estimates else 2)
+        assert all(row["reason"] for row in rows(loop, "updates") if row["train_start_s"] is None)
+
+    def test_an_application_leaves_while_it_learns(self, name):
+        """Its phase stands still; the other one ends."""
+        stays, leaves = several(2)
+        events = (
+            *(Event(0.0, "start", App(each, FPS)) for each in (stays, leaves)),
+            Event(5.05, "stop", App(leaves, FPS)),
+        )
+        _, loop = ran(name, several(2), events=events)
+        assert [row["app"] for row in rows(loop, "updates") if row["train_end_s"] is not None] == [stays]
+        assert factory.seconds(loop, leaves) < factory.seconds(loop, stays) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("name", ["ekya", "elasticdnn", "joint"])
+def test_trials_may_last_longer_than_the_window_and_the_session(name):
+    session, loop = ran(name, several(2), work=Passes((4,) * 4000, (4,) * 4000))
+    assert not session.of("train")
+    assert {row["reason"] for row in rows(loop, "updates")} == {"the session ended before it was done"}
+
+
+@pytest.mark.parametrize("name", ["recl", "afs"])
+def test_a_hundred_and_one_applications_learn(name):
+    _, loop = ran(name, several(101), duration_s=12.0)
+    assert {row["app"] for row in rows(loop, "shares")} == set(several(101))
+    assert len(rows(loop, "updates")) == 101
