@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.core.records import Need
+from driftlab.platform.core.records import Engine, Need
 from driftlab.platform.scheduling.muri import STAGES, period
 from driftlab.platform.world.machine import Pipelined
 
@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
 def interleaved(allocations: Iterable[AppAllocation]) -> dict[str, Pipelined]:
     """Return the shares for learning of all members of groups, by application."""
-    groups: dict[str, list[AppAllocation]] = {}
+    groups: dict[str, list[tuple[AppAllocation, Mapping[Engine, float]]]] = {}
     for one in allocations:
         if one.grant.beside and isinstance(one.learn, Mapping):
-            groups.setdefault(one.grant.beside, []).append(one)
+            groups.setdefault(one.grant.beside, []).append((one, one.learn))
     found = {}
     for members in groups.values():
-        stages = np.array([_parts(_need(one)) for one in members])
-        shares = [one.learn for one in members if isinstance(one.learn, Mapping)]
-        held = [sum(share.get(engine, 0.0) for share in shares) for engine in STAGES]
+        stages = np.array([_parts(_need(one)) for one, _ in members])
+        held = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
         used = stages * max(held) / period(stages)
-        for one, row in zip(members, used.tolist(), strict=True):
+        for (one, _), row in zip(members, used.tolist(), strict=True):
             found[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
     return found
 

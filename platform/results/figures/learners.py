@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
@@ -61,7 +61,7 @@ def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
     for lane, app in enumerate(reversed(apps)):
         own = rows[rows["app"] == app]
         answer, learn = FILL * own["share"], FILL * own["learn_share"].fillna(0.0)
-        usual = {"align": "edge", "linewidth": 0, "width": own["window_s"]}
+        usual: dict[str, Any] = {"align": "edge", "linewidth": 0, "width": own["window_s"]}
         axis.bar(own["time_s"], answer, bottom=lane, color=ANSWER, **usual)
         axis.bar(own["time_s"], learn, bottom=lane + answer, color=LEARN, **usual)
     plots.tidy(axis)
