@@ -1,4 +1,4 @@
-"""Who learns when: shares for answering and learning on one device, accuracy over a window, and time of decisions."""
+"""Shares for answering and learning of every application on one device, accuracy over a window, time of decisions."""
 
 from __future__ import annotations
 
