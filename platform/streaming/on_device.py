@@ -54,12 +54,16 @@ class OnDevice(Streaming):
         return Learned()
 
     def plan_uplink(self, state: Learned, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample for one period from now where the trigger fires; check again after the period."""
+        """Sample for one period from now where the trigger fires; check again after the period.
+
+        After a told domain was sampled, the next check leaves a period for the phase, which learns its number.
+        """
         stop_s = now_s + self.period_s
         times_s = (
             choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
         )
-        return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps)
+        next_s = stop_s + self.period_s if times_s and self.trigger == "domain" else None
+        return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps, next_s=next_s)
 
     def plan_downlink(self, state: Learned, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
         """Train on the samples of this period, or of the horizon."""

@@ -78,8 +78,8 @@ def refused(answer: Answer, *said: str) -> None:
     ("words", "said"),
     [
         ((), ("Name an experiment, such as `driftlab run quick`", "--resume DIR")),
-        (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", ", quick.")),
-        (("nowhere.yaml",), ("There is no experiment file 'nowhere.yaml'. Built-in experiments: ", ", quick.")),
+        (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", ", quick, ")),
+        (("nowhere.yaml",), ("There is no experiment file 'nowhere.yaml'. Built-in experiments: ", ", quick, ")),
         (("quick", "--system", "no_costum"), ("Unknown system 'no_costum'. Did you mean 'no_custom'? Known: ",)),
         (("quick", "--workload", "streets/drivng_la"), ("Did you mean 'streets/driving_la'? Known: ",)),
         (("quick", "--workload", "video:/nowhere.mp4"), ("There is no video file '/nowhere.mp4'. Give the path",)),

@@ -55,6 +55,11 @@ class TestTriggers:
     def test_another_domain_asks(self, before, now, asks):
         assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
 
+    def test_a_domain_is_sampled_once_before_its_phase(self):
+        """The number of the domain is known at the phase, which begins at 14 s: a check then would sample it again."""
+        assert plan(Seen(4, domain=1), Learned(0), trigger="domain").next_s == 18.0
+        assert plan(Seen(4, domain=0), Learned(0), trigger="domain").next_s is None
+
 
 class TestPhases:
     STORED = Stored(4, 9, 13.5, None, (), domain=2)
