@@ -41,7 +41,7 @@ class TestSwitching:
     def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
         chosen = iter([0, 0, None, 0, 1, 1])
         answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
-        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW))
+        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW, asks=EACH_WINDOW))
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
         _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
@@ -79,7 +79,7 @@ class TestLeaving:
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
-        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW))
+        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
         session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
         assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
         assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
@@ -120,7 +120,7 @@ class TestLeaving:
 
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW))
+        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
         _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
         back = 20.0 if back_s < 20 else 30.0

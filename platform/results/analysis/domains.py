@@ -27,7 +27,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
     A stretch is what a stream shows of one domain at a time. Without frames to adapt on, before and after are unknown.
     """
     runs, names = done(tables), labels_of(tables)
-    through = [workload for workload in runs["workload"].unique() if names[workload].startswith("domains:")]
+    through = [workload for workload in runs["workload"].unique() if names.get(workload, "").startswith("domains:")]
     runs = runs[runs["workload"].isin(through)][["cell", "system", "workload", "fleet", "seed"]]
     rows = tables.frame("frames").merge(runs[["cell"]], on="cell").sort_values([*STREAM, "frame"])
     changed = rows["scene"].ne(rows.groupby(STREAM)["scene"].shift())

@@ -19,6 +19,8 @@ ORDER = (  # a figure that is not named here comes first
     "paging",
     "switching",
     "capacity",
+    "domains",
+    "utility",
     "learners",
     "timeline",
     "streets",
