@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from driftlab.platform.core.records import Need, Share, Variant
+from driftlab.platform.core.records import Need, Reading, Share, Variant
 
 Reason = Literal["window", "offer", "end", "come", "go", "load"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
 ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load"})
+USUAL = ALWAYS - {"load"}  # twice a second is too often for most
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,6 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The device's own load at a time, as measured."""
-
-    time_s: float
-    cpu: float  # share in use by other programs
-    memory_bytes: int  # free
-
-
-@dataclass(frozen=True)
 class Window:
     """The inputs of a scheduler."""
 
@@ -74,7 +66,7 @@ class Window:
     demands: tuple[Demand, ...]  # in order of arrival
     state: Any = None  # returned by the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
-    load: tuple[Reading, ...] = ()  # in order of time
+    load: tuple[Reading, ...] = ()  # sensed so far, in order of time
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ class Allocation:
 class Wants:
     """When a scheduler is called, and the trials that it needs beforehand, which cost machine time."""
 
-    reasons: frozenset[Reason] = ALWAYS
+    reasons: frozenset[Reason] = USUAL
     trials: bool = False  # every offered way to learn is tried on a part of the samples
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
     observed: bool = False  # how accurate each application is now, as far as its device can know
