@@ -48,13 +48,14 @@ def read_steps(path: Path) -> list[LoadStep]:
     """Read the rows of a file; every fault is named with its row."""
     try:
         check_file(path, MAX_BYTES)
-        return list(_known(path, path.stat().st_mtime_ns))
+        found = path.stat()
+        return list(_known(path, found.st_mtime_ns, found.st_size))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}.") from error
 
 
 @functools.lru_cache(maxsize=4)
-def _known(path: Path, changed_ns: int) -> tuple[LoadStep, ...]:
+def _known(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]:
     """Read a file once for all devices."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
