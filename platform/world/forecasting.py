@@ -117,7 +117,8 @@ def forecast_errors(series: Sequence[float], forecaster: Forecaster) -> Floats:
     for count in range(1, len(series) - forecaster.horizon + 1):
         predicted, state = forecaster.predict(series[max(0, count - forecaster.window) : count], state)
         found.append(np.subtract(predicted, series[count : count + forecaster.horizon]))
-    return np.abs(np.array(found)).reshape(-1, forecaster.horizon)
+    errors: Floats = np.abs(np.array(found)).reshape(-1, forecaster.horizon)
+    return errors
 
 
 def score_forecasts(series: Sequence[Sequence[float]], horizon: int = 3) -> Mapping[ForecastKind, ForecastScore]:
