@@ -122,6 +122,7 @@ class Watchful:
     """A scaling member that remembers its budgets, and takes the network that the newest reading allows."""
 
     asked: list[Budget] = field(default_factory=list)
+    foresees: bool = False
     nested = drafts = False
 
     def choose(self, variants, budget, state=None):
@@ -132,10 +133,12 @@ class Watchful:
         return state / 1e3
 
 
-def many(load: Load | None, scheduling: Any = Member("scheduling", "uniform")) -> tuple[Loop, Watchful]:
+def many(
+    load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False
+) -> tuple[Loop, Watchful]:
     """Run four measured networks under a load; nothing is computed."""
-    _, loop = begin(Scripted(), measured=VARIANTS, live=False, scheduling=scheduling)
-    loop.parts.scaling = scaling = Watchful()
+    _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling)
+    loop.parts.scaling = scaling = Watchful(foresees=foresees)
     if load is not None:
         loaded(loop, load)
     loop.run()
@@ -152,11 +155,23 @@ def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
     assert found == [(0.0, 10.0, 3), (10.0, 3.0, 3), (13.0, 7.0, 0), (20.0, 10.0, 0)]
     assert rows(loop, "shares")[2]["paged_in_bytes"] == 100
     assert rows(loop, "shares")[1]["latency_ms"] == pytest.approx(400 / (1 - 0.45 * 0.75 / 3))
+    assert rows(loop, "shares")[1]["energy_j"] == pytest.approx(0.5 * 3 * (1 - 0.45 * 0.75 / 3) / 0.4)
+    assert {budget.coming for budget in scaling.asked} == {None}
     told = rows(loop, "loads")
     assert [row["variant"] for row in told] == [3] * 26 + [0] * 34
     assert [row["cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
     assert [row["sensed_cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
     assert [row["forecast_cpu"] for row in told] == pytest.approx([k / 2e3 for k in range(60)])
+
+
+def test_a_bound_is_given_the_load_until_the_next_reading():
+    _, scaling = many(STEP, foresees=True)
+    coming = [(budget.now_s, budget.coming.cpu, budget.load[-1].cpu) for budget in scaling.asked[23:27]]
+    assert coming == [(11.5, 0.0, 0.0), (12.0, 0.25, 0.0), (12.5, 0.5, 0.25), (13.0, 0.5, 0.5)]
+    fixed = Member("scaling", "fixed").make()
+    budget = replace(scaling.asked[24], latency_s=0.31, memory_bytes=None)
+    assert fixed.choose(VARIANTS, budget)[0] == 1  # 0.2 s at the speed of 0.775; 0.3 s would be too late
+    assert fixed.choose(VARIANTS, replace(budget, coming=None))[0] == 2
 
 
 def test_without_a_load_scaling_is_asked_per_window_and_nothing_is_sensed():
@@ -198,6 +213,7 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
     assert same == seen["wants"][: len(same)]
     assert seen["wants"][25].load[-1] == Reading(12.5, 0.25, 6_000_000_000)
     assert scheduler.asked[25].load[-1] == Reading(12.5, 0.5, 0, 0.5)
+    assert [one.memory_bytes for one in scheduler.asked[24:26]] == [8_000_000_000, 0]
 
 
 def test_an_empty_battery_stops_the_device_for_good():
