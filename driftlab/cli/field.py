@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +26,20 @@ Token = Annotated[
 Server = Annotated[str | None, typer.Option(metavar="URL", help="Address of the server.", show_default=False)]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/field-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the device of this folder.", show_default=False)]
+RecordLoad = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.csv",
+        help="Only record the load of this machine, for --seconds.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 EXAMPLES = """\b
 Examples:
   driftlab serve                                                     prints its address and its token
   driftlab device --server http://127.0.0.1:8700 --token T --workload streets/walking_paris --seconds 120
+  driftlab device --record-load mine.csv --seconds 600               what else runs on this machine
 """
 
 
@@ -78,12 +88,17 @@ def device(
     pretrain_steps: Annotated[int | None, typer.Option(min=0, help="Steps before the session, on the server.")] = None,
     out: Out = None,
     resume: Resume = None,
+    record_load: RecordLoad = None,
     as_json: Json = False,
 ) -> None:
     """Play a stream in real time, answer every frame for which there is time, and learn from a server.
 
     The device answers on while the server is away. It writes the same tables as `driftlab run`, with measured times.
+    With --record-load it only records the load of this machine, for experiments whose devices have it.
     """
+    if record_load is not None:
+        _record(record_load, seconds, as_json)
+        return
     from driftlab.platform.field.agent import Agent, join, read_ticket
     from driftlab.platform.field.client import Client
 
@@ -101,6 +116,26 @@ def device(
     remark("Opening a session; the server trains a network that it does not know yet, for a minute or more.")
     ticket = join(server, token, asked)
     _start(Agent(ticket), out, as_json)
+
+
+def _record(file: Path, seconds: float, as_json: bool) -> None:
+    from driftlab.platform.field.recording import record, source_here
+    from driftlab.platform.world.load_csv import read_steps
+
+    if file.suffix != ".csv":
+        raise RequestError(f"--record-load is '{file}'; the name of the file must end in .csv.")
+    remark(f"Recording the load of this machine for {seconds:g} s; Ctrl-C ends it earlier.")
+    try:
+        with suppress(KeyboardInterrupt):
+            record(file, seconds, source_here())
+    except OSError as error:
+        raise RequestError(f"'{file}' cannot be written: {error.strerror}.") from error
+    steps = read_steps(file)
+    mean = sum(step.cpu for step in steps) / len(steps)
+    if as_json:
+        print_json({"file": file, "rows": len(steps), "mean_cpu": mean})
+    else:
+        say(f"{file}: {len(steps)} rows, mean CPU load {mean:.2f}; use it as `load: {file}` of a device")
 
 
 def _asked(document: dict[str, Any]) -> Any:

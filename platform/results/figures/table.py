@@ -22,6 +22,7 @@ ORDER = (  # a figure that is not named here comes first
     "domains",
     "utility",
     "learners",
+    "load",
     "timeline",
     "streets",
     "accuracy",
