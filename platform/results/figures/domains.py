@@ -33,7 +33,7 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axi
 
 def show(view: View) -> Shown | None:
     """Draw streams through domains that have frames to adapt on, or domains that come back."""
-    rows = stretches(view.tables)
+    rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
     panels, grids, looks = list[Panel](), list[Grid](), dict[str, plots.Style]()

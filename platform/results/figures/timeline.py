@@ -27,7 +27,7 @@ FAINTEST = 0.28
 
 def show(view: View) -> Shown | None:
     """Draw a panel for each setting and a few systems, where applications share a device or change their networks."""
-    rows = allocations(view.tables)
+    rows = view.tables.once(allocations)
     rows = rows.merge(view.runs[["cell", "setting"]], on="cell")
     several = rows.groupby(["cell", "device"]).agg(apps=("app", "nunique"), times=("time_s", "nunique"))
     several = several[several["times"] > 1]

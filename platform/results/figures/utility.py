@@ -32,7 +32,7 @@ AXES: Mapping[str, str] = {
 
 def show(view: View) -> Shown | None:
     """Draw runs in which a member learns on the stream, and one fleet misses nothing."""
-    found = utilities(view.tables)
+    found = view.tables.once(utilities)
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}

@@ -103,7 +103,7 @@ def steadier_after(tables: Tables, ours: Kinds, theirs: Kinds) -> Measured | Unt
     names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
     if not all(names):
         return Untestable("needs both systems through domains")
-    spread = stretches(tables).groupby(["system", "seed"])["after"].std()
+    spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
     return over_seeds(spread[names[1]] - spread[names[0]])
 
 
@@ -117,6 +117,6 @@ def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
 
 def _after(tables: Tables) -> pd.DataFrame:
     """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
-    wide = stretches(tables).pivot_table("after", ["workload", "seed"], "system")
+    wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
     found = usual_surrogates(tables)
     return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)
