@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from driftlab.platform.core.records import Need, Reading, Share, Variant
@@ -112,9 +112,8 @@ class Scheduling(ABC):
 
     @property
     def asks(self) -> Wants:
-        """Return what the member wants: one that chooses the best of several ways wants them tried out."""
-        best = getattr(self, "ways", "first") == "best"
-        return replace(self.wants, trials=True, together=True) if best else self.wants
+        """Return what the member wants with its parameters."""
+        return self.wants
 
     @abstractmethod
     def allocate(self, window: Window) -> Allocation:

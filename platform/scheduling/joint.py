@@ -15,10 +15,11 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
+from driftlab.platform.scheduling.answers import split_answers
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
-from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.scheduling.sequencing import plan_steps
 
 ERRORS = 8  # of estimates, per application, that are remembered
 
