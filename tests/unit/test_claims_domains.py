@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import domains_factory
+import numpy as np
+import pandas as pd
 import pytest
 from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show, texts
@@ -76,6 +78,12 @@ class TestTime:
         assert len(jobs.accuracy) == 20 and jobs.plain_s == pytest.approx(0.1)
         assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)
         assert jobs.accuracy.tolist() == pytest.approx([0.8] * 10 + [0.7] * 10)
+
+    def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
+        frames = pd.DataFrame({"time_s": np.arange(11) / 2})
+        phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "work_s": [3.0, 0.5, 7.0]})
+        sizes, learn_s = timing.job_lessons(frames, None, phases, usual=2)
+        assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
     def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
         found = timing.paces(STREAMS)
