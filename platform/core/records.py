@@ -117,6 +117,18 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """The load of a device at a time, as its sensors tell it."""
+
+    time_s: float
+    cpu: float  # share in use by other programs, 0 to 1
+    memory_bytes: int  # free
+    clock: float = 1.0  # speed relative to the nominal one
+    temperature_c: float | None = None  # None: not sensed
+    battery: float | None = None  # charge, a fraction; None: no battery
+
+
+@dataclass(frozen=True)
 class Captured:
     """A device has captured the frames of one window."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import ModelCost, Passes, Variant, Weights
+from driftlab.platform.core.records import ModelCost, Passes, Reading, Variant, Weights
 from driftlab.platform.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
@@ -34,6 +34,8 @@ class Budget:
     energy_j: float | None = None  # per frame
     accuracy: float | None = None  # minimum, a fraction
     share: float = 1.0  # of the machine's compute
+    load: tuple[Reading, ...] = ()  # sensed so far, in order of time; empty: the device senses nothing
+    now_s: float = 0.0  # time of the choice
 
 
 @dataclass(frozen=True)

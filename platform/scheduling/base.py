@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from driftlab.platform.core.records import Need, Share, Variant
+from driftlab.platform.core.records import Need, Reading, Share, Variant
 
 Reason = Literal["window", "offer", "end", "come", "go", "load"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
@@ -56,15 +56,6 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The device's own load at a time, as measured."""
-
-    time_s: float
-    cpu: float  # share in use by other programs
-    memory_bytes: int  # free
-
-
-@dataclass(frozen=True)
 class Window:
     """The inputs of a scheduler."""
 
@@ -74,7 +65,7 @@ class Window:
     demands: tuple[Demand, ...]  # in order of arrival
     state: Any = None  # returned by the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
-    load: tuple[Reading, ...] = ()  # in order of time
+    load: tuple[Reading, ...] = ()  # sensed so far, in order of time
 
 
 @dataclass(frozen=True)

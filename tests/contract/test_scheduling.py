@@ -14,13 +14,12 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
-from driftlab.platform.core.records import Engine, Need, Share, Variant
+from driftlab.platform.core.records import Engine, Need, Reading, Share, Variant
 from driftlab.platform.scheduling.base import (
     ALWAYS,
     Allocation,
     Demand,
     Learning,
-    Reading,
     Reason,
     Wants,
     Way,
