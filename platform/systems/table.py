@@ -222,6 +222,16 @@ _ROWS = (
         scheduling="nestdnn",
     ),
     _row(
+        "adascale",
+        "A path through operators and exits of one network that follows the load of the device.",
+        scaling="adascale",
+    ),
+    _row(
+        "branches",
+        "The whole of a network of stages with exits and operators, whatever the load of the device.",
+        scaling="branches",
+    ),
+    _row(
         "mcdnn",
         "Independent networks, the best accuracy per compute within all budgets.",
         scaling="independent",
