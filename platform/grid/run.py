@@ -94,7 +94,7 @@ def provenance() -> dict[str, Any]:
     """Say what ran, on what, and when: everything that may explain a difference between two machines."""
     return {
         "started": now(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [_program(), *sys.argv[1:]],
         "python": host.python_version(),
         "machine": host.machine(),
         "processor": _processor(),
@@ -104,6 +104,12 @@ def provenance() -> dict[str, Any]:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }
+
+
+def _program() -> str:
+    """Name the program as a user would start it again; `python -m driftlab` is started as `__main__.py`."""
+    name = Path(sys.argv[0]).name
+    return "driftlab" if name == "__main__.py" else name
 
 
 def _processor() -> str | None:

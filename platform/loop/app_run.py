@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ class AppRun:
     domain: int | None = None  # as the device detected it before its newest samples
     waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
     in_step: bool = True  # whether the device applied the last update; if not, it can apply none that builds on it
+    off_s: float = math.inf  # when its device stops for good: the battery is empty
     account: Account = field(default_factory=Account)
 
     @property
@@ -107,7 +109,7 @@ class AppRun:
 
     def present(self, time_s: float) -> bool:
         """Tell whether the application runs at a time."""
-        return any(app.name == self.app for app in self.spec.present(time_s))
+        return time_s < self.off_s and any(app.name == self.app for app in self.spec.present(time_s))
 
     def message(self, direction: Direction, kind: str) -> Message:
         """Create a message; its damage on the way is drawn now."""

@@ -9,6 +9,7 @@ from driftlab.platform.systems.system import System
 from driftlab.platform.world.apps import App, Event, running_apps
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
+from driftlab.platform.world.load import Load
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class DeviceSpec:
     link: LinkProfile
     tenants: tuple[AppSpec, ...]
     events: tuple[Event, ...] | None = None  # arrivals and departures; none: all applications run throughout
+    load: Load | None = None  # of other programs; none: nothing else runs, and there is nothing to sense
 
     @property
     def duration_s(self) -> float:

@@ -15,6 +15,7 @@ from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.cell import DeviceSpec
 from driftlab.platform.loop.interleaving import interleaved
 from driftlab.platform.loop.parts import Parts, Process
+from driftlab.platform.loop.sensing import Sensing
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
 from driftlab.platform.world.apps import App
@@ -60,6 +61,7 @@ class DeviceRun:
     beside: bool  # whether applications learn on the stream, on a share beside inference
     machine: Machine = field(init=False)
     radio: RadioMeter = field(init=False)
+    sensing: Sensing = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)  # the network of each application's last chosen way
     held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
     state: Any = None  # returned by the scheduler
@@ -68,7 +70,9 @@ class DeviceRun:
     present: tuple[App, ...] = ()  # the applications that the scheduler knows
     preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
     offering: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
-    grants: Mapping[str, Grant] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    left_open: dict[str, Grant] = field(default_factory=dict)  # by application: the network is scaling's to choose
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes paged in and out at this instant
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
     closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
     follow: Callable[[DeviceRun], None] = lambda device: None  # called whenever allocations change
@@ -76,6 +80,7 @@ class DeviceRun:
     def __post_init__(self, draws: Radio) -> None:
         self.machine = Machine(self.parts.clock, self.shares)
         self.radio = RadioMeter(draws)
+        self.sensing = Sensing(self.spec.load, self.spec.hardware.memory_bytes)
 
     def begin_window(self, start_s: float, window_s: float) -> None:
         """Let the scheduler allocate the machine to the applications at the start of a window."""
@@ -87,6 +92,26 @@ class DeviceRun:
         """Handle arrivals and departures between two windows, where the scheduler asks for that."""
         self._meet(self.machine.clock.now)
         self.machine.share_out(reason)
+
+    def sense(self) -> bool:
+        """Take the reading of the load that is due, if one is; a device whose battery is empty stops for good."""
+        if self.spec.load is None or self.sensing.empty:
+            return False
+        now_s, spent_j = self.machine.clock.now, sum(app.account.energy_j for app in self.apps.values())
+        if not self.sensing.sense(now_s, spent_j):
+            return False
+        if self.sensing.empty:
+            for app in self.apps.values():
+                app.off_s = min(app.off_s, now_s)
+        return True
+
+    def respond(self) -> None:
+        """Let the scheduler, or else scaling, respond to a new reading between two windows."""
+        if self.sensing.empty:
+            if self.present:
+                self.visit("go")
+        elif "load" in self.parts.scheduling.asks.reasons or self._choose_again():
+            self.machine.share_out("load")
 
     @property
     def prepares(self) -> bool:
@@ -112,13 +137,13 @@ class DeviceRun:
         """Return shares for the machine: call the scheduling member where it wants that, and split the allocations."""
         now_s = machine.clock.now
         took_s = 0.0
-        moved: dict[str, tuple[int, int]] = {}
         wanted = reason == "window" or reason in self.parts.scheduling.asks.reasons
         if wanted and now_s < self.until_s:  # else the next window is about to begin, or the session is over
-            took_s = self._ask(now_s, reason, moved)
+            took_s = self._ask(now_s, reason)
         self.close(now_s)
         known = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
-        self.allocations = [self._allocation(one, now_s, moved.get(one.app, (0, 0)), took_s) for one in known]
+        self.allocations = [self._allocation(one, now_s, took_s) for one in known]
+        self.moved = {}
         self.follow(self)
         return dict(self._works())
 
@@ -133,7 +158,7 @@ class DeviceRun:
 
     def _meet(self, now_s: float) -> None:
         """Update the running applications, and drop the networks of those that stopped."""
-        self.present = self.spec.present(now_s)
+        self.present = () if self.sensing.empty else self.spec.present(now_s)
         stopped = self.spec.stopped(self.asked_s, now_s)  # also those that came back meanwhile
         self.held = {app.name: None if app.name in stopped else self.held.get(app.name) for app in self.present}
         self.asked_s = now_s
@@ -145,16 +170,17 @@ class DeviceRun:
             if name not in self.machine.works:
                 self.machine.enter(name, None, Need({}, held_bytes))
 
-    def _ask(self, now_s: float, reason: str, moved: dict[str, tuple[int, int]]) -> float:
+    def _ask(self, now_s: float, reason: str) -> float:
         """Call the scheduler, load the chosen networks, and return the host time of the decision."""
         demands = tuple(map(self._demand, self.present))
         window = Window(
             now_s,
             self.until_s - now_s,
-            self.spec.hardware.memory_bytes,
+            self.sensing.free_bytes,
             demands,
             self.state,
             reason,  # type: ignore[arg-type]
+            self.sensing.readings,
         )
         started_s = time.thread_time()  # of this thread only: other cells run beside it
         allocation = self.parts.scheduling.allocate(window)
@@ -167,29 +193,55 @@ class DeviceRun:
         self.state, self.grants = allocation.state, self._settled(demands, allocation)
         for demand in demands:
             grant = self.grants[demand.app]
-            keeps = grant.variant is None and accelerator_share(grant.answer) > 0
-            after = self.held[demand.app] if keeps else grant.variant  # a waiting application frees its memory
-            before = self.held[demand.app]
-            moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
-            self.held[demand.app] = after
+            self._hold(demand, grant)
             self.apps[demand.app].way = grant.way
         if not self.prepares:
             self._release()
         return took_s
 
+    def _hold(self, demand: Demand, grant: Grant) -> None:
+        """Hold the network of a grant in memory from now on."""
+        keeps = grant.variant is None and accelerator_share(grant.answer) > 0
+        before = self.held[demand.app]
+        after = before if keeps else grant.variant  # a waiting application frees its memory
+        self.moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
+        self.held[demand.app] = after
+
     def _settled(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
         """Let scaling choose the networks that the scheduler leaves open."""
-        settled = {}
+        settled, self.left_open = {}, {}
         for demand, given in zip(demands, allocation.grants, strict=True):
             grant, share = self._sized(demand, given), accelerator_share(given.answer)
             if grant.variant is None and share and len(demand.variants) > 1:
-                app, slowest_s = self.apps[demand.app], 1 / demand.fps
-                goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
-                budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share)
-                variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
-                grant = replace(grant, variant=variant)
+                self.left_open[demand.app] = grant
+                grant = self._chosen(demand, grant)
             settled[demand.app] = grant
         return settled
+
+    def _chosen(self, demand: Demand, grant: Grant) -> Grant:
+        """Let scaling choose a network within the application's goals and its share of the machine."""
+        app, share, slowest_s = self.apps[demand.app], accelerator_share(grant.answer), 1 / demand.fps
+        goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
+        budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share, now_s=self.machine.clock.now)
+        if self.sensing.taken:
+            free_bytes = int(self.sensing.free_bytes * share)
+            budget = replace(budget, memory_bytes=free_bytes, load=self.sensing.readings)
+        variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
+        return replace(grant, variant=variant)
+
+    def _choose_again(self) -> bool:
+        """Let scaling choose anew where the scheduler leaves it open; tell whether a network changes."""
+        changed = False
+        for app in self.present:
+            given = self.left_open.get(app.name)
+            if given is None:
+                continue
+            demand = self._demand(app)
+            grant = self._chosen(demand, given)
+            if grant.variant != self.grants[app.name].variant:
+                self.grants[app.name], changed = grant, True
+                self._hold(demand, grant)
+        return changed
 
     def _sized(self, demand: Demand, grant: Grant) -> Grant:
         """Let an application run the network that the chosen way trains, and keep it afterwards."""
@@ -222,8 +274,8 @@ class DeviceRun:
             *((None, None, None) if run.observed is None else astuple(run.observed)),
         )
 
-    def _allocation(self, demand: Demand, now_s: float, moved_bytes: tuple[int, int], took_s: float) -> AppAllocation:
-        grant, length_s = self.grants[demand.app], self.until_s - now_s
+    def _allocation(self, demand: Demand, now_s: float, took_s: float) -> AppAllocation:
+        grant, length_s, moved_bytes = self.grants[demand.app], self.until_s - now_s, self.moved.get(demand.app, (0, 0))
         answer, learn = self._split(demand.app, grant)
         app, variant = self.apps[demand.app], grant.variant
         return AppAllocation(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)

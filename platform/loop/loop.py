@@ -92,6 +92,8 @@ class Loop:
                 self.clock.process(self.teaching.send(app))
             self.clock.process(self._watch(device))
             self.clock.process(self.watching.visitors(device))
+            if device.spec.load is not None:
+                self.clock.process(self.watching.follow_load(device, device.spec.load))
 
     def _watch(self, device: DeviceRun) -> Process:
         """Process the device's streams until the session ends, then stop the accounts."""

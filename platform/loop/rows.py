@@ -23,6 +23,10 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import accelerator_share
 
+OFF = "the battery is empty: the device is off from now on"
+FILE_OVER = "the file of the load is over: its last row holds"
+NO_MEMORY = "other programs hold all memory"
+
 
 def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     """Return the columns of a row of `runs` that the request determines."""
@@ -122,8 +126,9 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = given.app, given.demand, given.network
     answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
+    speed = _speed(given, length_s)
     running = network is not None and answer > 0
-    latency_s = network.latency_s / answer if network is not None and answer > 0 else None
+    latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
     moved_in, moved_out = given.moved_bytes
     return {
         "device": app.device,
@@ -144,11 +149,43 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(given, answer, length_s),
+        "energy_j": _energy_j(given, answer * speed, length_s),
         "paging_j": (moved_in + moved_out) * app.spec.hardware.energy.page_mj_per_mb * 1e-9,
         "note": given.grant.note or None,
         "host_schedule_seconds": given.host_seconds,
     }
+
+
+def _speed(given: AppAllocation, length_s: float) -> float:
+    """Return the mean speed of the device in an allocation, relative to the idle device."""
+    load, start_s = given.app.spec.load, given.start_s
+    return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
+
+
+def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
+    """Return a row for each application at the newest reading of its device's load."""
+    load, reading = device.spec.load, device.sensing.taken[-1]
+    assert load is not None, "a device without load takes no readings"
+    now_s, off = reading.time_s, device.sensing.empty
+    until_s = now_s + 1 / load.sense_hz
+    notes = {OFF: off, FILE_OVER: now_s >= load.ends_s, NO_MEMORY: reading.memory_bytes == 0}
+    for app in list(device.apps) if off else [app.name for app in device.present]:
+        grant, scaling = device.grants.get(app), device.parts.scaling
+        yield {
+            "device": device.spec.name,
+            "app": app,
+            "time_s": now_s,
+            "cpu": load.mean_cpu(now_s, until_s),
+            "sensed_cpu": reading.cpu,
+            "forecast_cpu": scaling.forecast(device.apps[app].chosen),
+            "free_bytes": reading.memory_bytes,
+            "clock": reading.clock,
+            "temperature_c": reading.temperature_c,
+            "battery": reading.battery,
+            "speed": load.mean_speed(now_s, until_s),
+            "variant": None if grant is None or off else grant.variant,
+            "note": "; ".join(note for note, holds in notes.items() if holds) or None,
+        }
 
 
 def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:

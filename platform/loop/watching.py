@@ -9,8 +9,9 @@ from driftlab.platform.core.records import Captured, Watched
 from driftlab.platform.loop.app_run import AppRun, SeenAccuracy, StreamPiece
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.parts import Parts, Process
-from driftlab.platform.loop.rows import share_row
+from driftlab.platform.loop.rows import load_rows, share_row
 from driftlab.platform.scheduling.base import Reason
+from driftlab.platform.world.load import Load
 from driftlab.platform.world.machine import accelerator_share
 
 
@@ -32,7 +33,10 @@ class Watching:
         while parts.clock.now < device.spec.duration_s:
             start_s = parts.clock.now
             stop_s = min(start_s + parts.context.window_s, device.spec.duration_s)
+            sensed = device.sense()
             device.begin_window(start_s, stop_s - start_s)
+            if sensed:
+                self._write_load(device)
             yield parts.clock.timeout(stop_s - start_s)
             views = [(one.app, one.app.view) for one in device.allocations if one.app.view is not None]
             for _, view in views:
@@ -56,6 +60,16 @@ class Watching:
             if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.asks.reasons:
                 yield clock.timeout(event.time_s - clock.now)
                 device.visit(reason)
+
+    def follow_load(self, device: DeviceRun, load: Load) -> Process:
+        """Let the machine's speed follow the device's load, and take readings of it."""
+        clock = self.parts.clock
+        for time_s in load.instants(device.spec.duration_s):
+            yield clock.timeout(time_s - clock.now)
+            device.machine.set_speed(load.at(time_s).speed)
+            if device.sense():
+                device.respond()
+                self._write_load(device)
 
     def follow(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, and apply the current ones."""
@@ -130,6 +144,10 @@ class Watching:
             app.observed = SeenAccuracy(seen.window_score_sum / seen.scored, by, start_s)
         elif by == "confidence" and seen.confidence is not None:
             app.observed = SeenAccuracy(seen.confidence, by, start_s)
+
+    def _write_load(self, device: DeviceRun) -> None:
+        for row in load_rows(device):
+            self.parts.ledger.row("loads", **row)
 
     def write_shares(self, device: DeviceRun) -> None:
         """Write the rows of ended allocations, whose lengths are known now."""

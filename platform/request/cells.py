@@ -17,10 +17,11 @@ from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS
-from driftlab.platform.world import apps, hardware, link, measured
+from driftlab.platform.world import apps, hardware, link, load, measured
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
+from driftlab.platform.world.load import Load, LoadProfile
 
 if TYPE_CHECKING:
     from driftlab.platform.request.experiment import Experiment
@@ -99,11 +100,13 @@ def devices_of(
     return tuple(
         DeviceSpec(
             f"device-{index:04d}",
-            *machine,
+            machine,
+            wire,
             tuple(_settled(tenant, seed, index) for tenant in tenants),
             _events(workload, tenants, seed, index),
+            _load(profile, tenants, seed, index),
         )
-        for index, machine in enumerate(fleet_of(fleet))
+        for index, (machine, wire, profile) in enumerate(fleet_of(fleet))
     )
 
 
@@ -117,6 +120,10 @@ def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index
         return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
     return apps.draw_trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+
+
+def _load(profile: LoadProfile, tenants: Sequence[AppSpec], seed: int, index: int) -> Load | None:
+    return load.draw(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
 
 
 def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
@@ -186,9 +193,9 @@ def measured_of(app: AppPart) -> tuple[Variant, ...]:
     return found.get(app.name) or next(iter(found.values()))
 
 
-def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile]]:
-    """List the machine and the link of every device."""
-    kinds = [(_machine(part), described(link, part.link)) for part in fleet.devices]
+def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile, LoadProfile]]:
+    """List the machine, the link and the load of every device."""
+    kinds = [(_machine(part), described(link, part.link), described(load, part.load)) for part in fleet.devices]
     return [kind for kind, part in zip(kinds, fleet.devices, strict=True) for _ in range(part.count)]
 
 

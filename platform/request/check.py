@@ -19,12 +19,12 @@ from driftlab.platform.networks import zoo
 from driftlab.platform.request.cells import described, has_own_classes, measured_of, open_workload, points_of, system_of
 from driftlab.platform.tasks.tasks import SEGMENTATION, TASKS
 from driftlab.platform.training.start import digest_of
-from driftlab.platform.world import apps, hardware, link
+from driftlab.platform.world import apps, hardware, link, load, load_csv
 
 if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
     from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.request.parts import AppPart, WorkloadPart
+from driftlab.platform.request.parts import AppPart, DevicePart, WorkloadPart
 
 FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
 
@@ -115,6 +115,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             place = f"fleets.{number}.devices.{index}"
             yield f"{place}.hardware", partial(described, hardware, part.hardware)
             yield f"{place}.link", partial(described, link, part.link)
+            yield f"{place}.load", partial(_check_load, part)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
     yield "student.network", partial(zoo.check, experiment.student.network)
     if experiment.student.weights:
@@ -141,6 +142,13 @@ def _check_apps(workload: WorkloadPart) -> None:
             raise RequestError("churn holds duration_s; it lasts as long as the workload, leave it out")
         churn = apps.from_mapping({"name": "churn", **workload.churn})
         apps.check(names, churn)
+
+
+def _check_load(part: DevicePart) -> None:
+    """Read a device's load; a file is read in full."""
+    profile = described(load, part.load)
+    if profile.file is not None:
+        load_csv.read(profile, 1.0)
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:

@@ -98,6 +98,7 @@ class DevicePart(StrictPart):
     hardware: str | dict[str, Any] = "jetson-nx"
     link: str | dict[str, Any] = "lte"
     memory_bytes: Bytes | None = None  # for applications; none: all that the hardware has
+    load: str | dict[str, Any] = "idle"  # of other programs: a preset, a CSV file, or a preset with changes
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
 
 

@@ -15,6 +15,7 @@ from driftlab.platform.core.records import ModelCost, Passes, Reading, Variant, 
 from driftlab.platform.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
+from driftlab.platform.world.load import slowdown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,7 +90,8 @@ class Scaling(ABC):
     def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
         """Choose what a scheduler leaves open: the most accurate network within the budget, else the fastest one.
 
-        Pure, for the driver; `state` is the second result of the last choice for this application.
+        Asked in every window and at every reading of the load, which is taken to stay as it was sensed. Pure, for the
+        driver; `state` is the second result of the last choice for this application.
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
@@ -97,6 +99,10 @@ class Scaling(ABC):
         if fitting:
             return most_accurate([one.accuracy for one in variants], fitting), state
         return min(range(len(variants)), key=lambda which: (variants[which].latency_s, which)), state
+
+    def forecast(self, state: Any) -> float | None:
+        """Return the CPU load that the last choice expected until the next reading; None where it expects none."""
+        return None
 
     @abstractmethod
     def absorb(self, family: Any, variant: nn.Module) -> Any:
@@ -148,7 +154,8 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
 
 def _fits(variant: Variant, budget: Budget) -> bool:
     """Tell whether a network keeps to the limits; unmeasured quantities always do."""
-    latency_s = variant.latency_s / budget.share if budget.share else float("inf")
+    speed = budget.share * slowdown(budget.load)
+    latency_s = variant.latency_s / speed if speed else float("inf")
     needs = (
         (variant.memory_bytes, budget.memory_bytes),
         (latency_s, budget.latency_s),

@@ -11,6 +11,7 @@ from driftlab.platform.core.records import Need, Reading, Share, Variant
 Reason = Literal["window", "offer", "end", "come", "go", "load"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
 ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load"})
+USUAL = ALWAYS - {"load"}  # twice a second is too often for most
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Allocation:
 class Wants:
     """When a scheduler is called, and the trials that it needs beforehand, which cost machine time."""
 
-    reasons: frozenset[Reason] = ALWAYS
+    reasons: frozenset[Reason] = USUAL
     trials: bool = False  # every offered way to learn is tried on a part of the samples
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
     observed: bool = False  # how accurate each application is now, as far as its device can know

@@ -1,5 +1,7 @@
 """A machine shared by tasks; each progresses at its share, and shares may change meanwhile.
 
+Under the load of other programs the machine is slower, and so is each of its tasks.
+
 A task enters the machine and leaves it. The machine asks its policy for shares whenever a task comes or goes: on a
 device the policy is the scheduling member, on a server by default first come, first served. A task without end, such
 as inference on a stream, only has a course: the shares that it had, and since when.
@@ -95,10 +97,12 @@ class MachineTask:
     left_s: float = 0.0  # of that need, alone on the machine, when shares last changed
     since_s: float = 0.0  # time of that change
     process: simpy.Process | None = None  # waits until it is done
+    speed: float = 1.0  # of its machine under load
+    woken: bool = False  # its process is interrupted, and has not gone on yet
 
     @property
     def pace(self) -> float:
-        return rate(self.need, self.share)
+        return rate(self.need, self.share) * self.speed
 
     def go_on(self, now_s: float) -> None:
         """Account for its progress at the current share."""
@@ -110,6 +114,7 @@ class Machine:
 
     def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
         self.clock, self.policy, self.capacity = clock, policy, capacity
+        self.speed = 1.0  # relative to the idle machine: other programs, and a slower clock, take from it
         self.works: dict[str, MachineTask] = {}  # in the order in which they entered
         self.peak_memory_bytes = 0
         self._courses: dict[str, list[tuple[float, float]]] = {}
@@ -121,7 +126,7 @@ class Machine:
         """
         if name in self.works:
             raise RunError(f"The work '{name}' is on its machine already.")
-        self.works[name] = work = MachineTask(name, self.clock.event(), need=need or Need())
+        self.works[name] = work = MachineTask(name, self.clock.event(), need=need or Need(), speed=self.speed)
         self._weigh()
         if reason is not None:
             self.share_out(reason)
@@ -171,6 +176,7 @@ class Machine:
                 except simpy.Interrupt as woken:
                     if woken.cause is not work:
                         raise
+                    work.woken = False
                     if need.alone_s > 0 and work.left_s <= ROUNDING_S:
                         return  # it was done at the instant of the change
         finally:
@@ -198,8 +204,19 @@ class Machine:
         for work in self.works.values():
             self._give(work, shares.get(work.name, 0.0))
 
+    def set_speed(self, speed: float) -> None:
+        """Let every task go on at another speed from now on; shares stay."""
+        if speed == self.speed:
+            return
+        self.speed = speed
+        for work in self.works.values():
+            work.go_on(self.clock.now)
+            before, work.speed = work.pace, speed
+            self._note(work.name, accelerator_share(work.share) * speed)
+            self._wake(work, before)
+
     def course(self, name: str, start_s: float, stop_s: float) -> Course:
-        """Return the shares of a task in a span of time; older ones are forgotten."""
+        """Return the shares of a task in a span of time, times the machine's speed; older ones are forgotten."""
         known = self._courses.get(name, [])
         before = [share for time_s, share in known if time_s <= start_s][-1:] or [0.0]
         later = [(time_s, share) for time_s, share in known if time_s > start_s]
@@ -210,11 +227,19 @@ class Machine:
         if share != work.share:
             before = work.pace
             work.share = share
-            self._note(work.name, accelerator_share(share))
-            if work.process is not None and work.pace != before:
-                work.process.interrupt(work)
+            self._note(work.name, accelerator_share(share) * self.speed)
+            self._wake(work, before)
         if _any(share) and not work.granted.triggered:
             work.granted.succeed()
+
+    def _wake(self, work: MachineTask, before: float) -> None:
+        """Let a waiting task wait anew where its pace has changed.
+
+        Share and speed may change at one instant: a second interrupt could reach a process that is done with its need.
+        """
+        if work.process is not None and work.pace != before and not work.woken:
+            work.woken = True
+            work.process.interrupt(work)
 
     def _note(self, name: str, share: float) -> None:
         course = self._courses.setdefault(name, [])

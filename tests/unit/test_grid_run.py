@@ -81,6 +81,11 @@ def test_provenance_says_what_ran_and_where():
     assert json.loads(json.dumps(told)) == told
 
 
+def test_a_run_that_a_module_started_is_repeated_by_the_program_itself(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["some/folder/__main__.py", "run", "quick"])
+    assert lab.provenance()["command"] == ["driftlab", "run", "quick"]
+
+
 @pytest.mark.slow
 def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
     closed = []

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 # Major.minor. A new column or table raises the minor version: files of all of them read (see `recorder.read_file`). A
 # column that changes its meaning or type raises the major version. "4" is 4.0.
-SCHEMA_VERSION = "4.3"
+SCHEMA_VERSION = "4.4"
 FIRST = "4"  # version of the tables that say nothing else
 HOST = "host_"
 

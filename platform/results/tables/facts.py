@@ -40,6 +40,24 @@ MOTION = table_of(
     since="4.3",
 )
 
+LOADS = table_of(
+    "loads",
+    "One row per application and reading of its device's load, where other programs run on the device.",
+    *PLACE,
+    column("time_s", REAL, "when the reading was taken", "s"),
+    column("cpu", REAL, "mean share of the CPU in use by other programs from then until the next reading, 0 to 1"),
+    column("sensed_cpu", REAL, "the same since the reading before, which is what the device knows, 0 to 1"),
+    column("forecast_cpu", REAL, "what the scaling member expected `cpu` to be, 0 to 1", null="it expects nothing"),
+    column("free_bytes", BYTES, "free memory", "B"),
+    column("clock", REAL, "clock, relative to the nominal one"),
+    column("temperature_c", REAL, "temperature", "°C", null="not sensed"),
+    column("battery", REAL, "charge of the battery, 0 to 1", null="there is none"),
+    column("speed", REAL, "mean speed of the device until the next reading, relative to the idle device, 0 to 1"),
+    column("variant", INDEX, "which of its networks it runs from then on", null="it waits, or there is no choice"),
+    column("note", TEXT, "battery empty, no memory left, or the file of the load is over", null="nothing to say"),
+    since="4.4",
+)
+
 ADAPTATIONS = table_of(
     "adaptations",
     "One row per batch of its stream that an application learned from on its device, or could not learn from.",

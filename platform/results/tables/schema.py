@@ -31,7 +31,7 @@ from driftlab.platform.results.tables.columns import (
     ordered,
     table_of,
 )
-from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, MOTION, SYSTEMS
+from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -210,7 +210,7 @@ _SHARES = table_of(
     column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
     column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
     column("known_accuracy", REAL, _KNOWN, null="not measured"),
-    column("latency_ms", REAL, "time of one frame on this share", "ms", null=_WAITS),
+    column("latency_ms", REAL, "time of one frame on this share, at the mean load", "ms", null=_WAITS),
     column("fps", REAL, "frames that its stream shows", "frames/s"),
     column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
     column("latency_goal_ms", REAL, "time of one frame that it asks for", "ms", null=_NO_GOAL),
@@ -290,6 +290,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "updates": _UPDATES,
         "adaptations": ADAPTATIONS,
         "shares": _SHARES,
+        "loads": LOADS,
         "variants": _VARIANTS,
         "devices": _DEVICES,
         "systems": SYSTEMS,

@@ -1,0 +1,45 @@
+"""The sensors of a device: readings of its load at a steady rate, none of which is ahead of the clock."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from driftlab.platform.core.records import Reading
+from driftlab.platform.world.load import EDGE_S, Load
+
+MAX_READINGS = 240  # that members are given: two minutes at 2 Hz
+
+
+@dataclass
+class Sensing:
+    """The readings of one device so far; none where nothing else runs on it."""
+
+    load: Load | None
+    memory_bytes: int  # of the device
+    taken: deque[Reading] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
+    due: int = 0  # number of the next reading
+
+    def sense(self, now_s: float, spent_j: float) -> bool:
+        """Take the reading that is due; False where none is."""
+        if self.load is None or now_s < self.due / self.load.sense_hz - EDGE_S:
+            return False
+        self.due = math.floor((now_s + EDGE_S) * self.load.sense_hz) + 1
+        self.taken.append(self.load.sense(now_s, self.memory_bytes, spent_j))
+        return True
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Return the newest readings, in order of time."""
+        return tuple(self.taken)
+
+    @property
+    def free_bytes(self) -> int:
+        """Return the free memory, as last sensed."""
+        return self.taken[-1].memory_bytes if self.taken else self.memory_bytes
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether the battery was empty at a reading: the device is off from then on."""
+        return bool(self.taken) and self.taken[-1].battery is not None and self.taken[-1].battery <= 0

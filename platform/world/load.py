@@ -1,0 +1,312 @@
+"""The load of a device by everything that is not driftlab: its CPU, memory, clock, temperature and battery over time.
+
+A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load; this one law holds for
+the machine and for every prediction. Loads are drawn before a session, from a profile and a seed, or read from a file.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core.records import Reading
+from driftlab.platform.world.profile import STRICT, parse
+
+CPU_COST = 0.9  # share of the speed that programs take which use the whole CPU
+MAX_STEPS = 1_000_000
+EDGE_S = 1e-9  # tolerance of instants: k / hz is rounded
+COOLING_C = 5.0  # a throttled device goes on at full speed when it is so far below the limit
+
+Part = Annotated[float, Ge(0), Le(1)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Celsius = Annotated[float, Ge(-100), Le(1000)]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A state of the device's other programs; its load is drawn from a range whenever it begins."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str
+    cpu: tuple[Part, Part]
+    memory: tuple[Part, Part] = (0.0, 0.0)  # share of the memory that they hold
+    dwell_s: tuple[Positive, Positive] = (5.0, 20.0)
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that run backwards."""
+        for name in ("cpu", "memory", "dwell_s"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} of '{self.name}' runs from {low:g} to {high:g}; give the lower end first")
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The temperature of a device, and the clock that it slows down to when it is hot."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    ambient_c: Celsius = 25.0
+    rise_c: NotNegative = 50.0  # at full load, after a long time
+    settling_s: Positive = 30.0  # time constant
+    limit_c: Celsius = 60.0
+    slow_clock: Annotated[float, Gt(0), Le(1)] = 0.6
+
+
+@dataclass(frozen=True)
+class Battery:
+    """The battery of a device, and what the device draws besides driftlab."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    capacity_j: Positive = 40_000.0  # 11 Wh: a phone's
+    charge: Part = 1.0  # at the start
+    idle_w: NotNegative = 0.5
+    busy_w: NotNegative = 2.0  # more than idle, at full load
+
+
+@dataclass(frozen=True)
+class LoadProfile:
+    """A random process that loads of devices are drawn from, or the file that holds one."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    name: str
+    activities: Annotated[tuple[Activity, ...], MaxLen(100)] = ()  # none: nothing else runs
+    order: Literal["random", "cycle"] = "random"  # the next activity is any other one, or the next of the list
+    noise: Part = 0.05  # standard deviation of the innovations of the CPU load
+    memory_of_noise: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise from step to step
+    step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # the load is constant within a step
+    sense_hz: Annotated[float, Gt(0), Le(1000)] = 2.0  # readings per second
+    heat: Heat | None = None
+    battery: Battery | None = None
+    file: Annotated[str, MinLen(1)] | None = None  # a CSV; activities are then ignored
+    repeat: bool = False  # a file that is shorter than the session begins again; else its last row holds
+
+    def __post_init__(self) -> None:
+        """Refuse a file with a process beside it."""
+        if self.file is not None and (self.activities or self.heat or self.battery):
+            raise ValueError("a load is drawn from activities, heat and battery, or read from a file: give one of both")
+
+    @property
+    def loaded(self) -> bool:
+        """Tell whether there is anything to follow or to sense."""
+        return bool(self.activities or self.heat or self.battery or self.file)
+
+
+def speed_of(cpu: float, clock: float = 1.0) -> float:
+    """Return the speed of a device under load, relative to the idle device."""
+    return clock * (1 - CPU_COST * cpu)
+
+
+def slowdown(load: Sequence[Reading]) -> float:
+    """Return the speed at the newest reading; 1 where nothing is sensed."""
+    return speed_of(load[-1].cpu, load[-1].clock) if load else 1.0
+
+
+@dataclass(frozen=True)
+class LoadStep:
+    """The load from a time on."""
+
+    time_s: float
+    cpu: float  # share in use by other programs
+    memory: float = 0.0  # share of the memory that they hold
+    clock: float = 1.0
+    temperature_c: float | None = None
+    battery: float | None = None  # charge, a fraction
+
+    @property
+    def speed(self) -> float:
+        return speed_of(self.cpu, self.clock)
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load of one device over a session; the last step holds."""
+
+    name: str
+    steps: tuple[LoadStep, ...]  # in order of time, the first at 0 or before
+    sense_hz: float = 2.0
+    capacity_j: float | None = None  # of the battery that driftlab draws from too; None: its charge is as given
+    ends_s: float = math.inf  # end of a file that is too short; its last row holds from then on
+
+    @functools.cached_property
+    def _times_s(self) -> list[float]:
+        return [step.time_s for step in self.steps]
+
+    def at(self, time_s: float) -> LoadStep:
+        """Return the step in force from a time on."""
+        return self.steps[max(0, bisect.bisect_right(self._times_s, time_s + EDGE_S) - 1)]
+
+    def until(self, time_s: float) -> LoadStep:
+        """Return the step in force until a time: a sensor knows no other."""
+        return self.steps[max(0, bisect.bisect_left(self._times_s, time_s - EDGE_S) - 1)]
+
+    def mean_cpu(self, start_s: float, stop_s: float) -> float:
+        """Return the mean CPU load of a span."""
+        return self._mean("cpu", start_s, stop_s)
+
+    def mean_speed(self, start_s: float, stop_s: float) -> float:
+        """Return the mean speed of a span."""
+        return self._mean("speed", start_s, stop_s)
+
+    def sense(self, time_s: float, memory_bytes: int, spent_j: float = 0.0) -> Reading:
+        """Return the reading of a time, on a device with so much memory that has spent so much energy itself.
+
+        The CPU load is the mean since the last reading, the rest is as it was until now.
+        """
+        now, start_s = self.until(time_s), max(0.0, time_s - 1 / self.sense_hz)
+        cpu = self.mean_cpu(start_s, time_s) if time_s > 0 else now.cpu
+        battery = now.battery
+        if battery is not None and self.capacity_j is not None:
+            battery = max(0.0, battery - spent_j / self.capacity_j)
+        free_bytes = int(memory_bytes * (1 - now.memory))
+        return Reading(time_s, cpu, free_bytes, now.clock, now.temperature_c, battery)
+
+    def instants(self, stop_s: float) -> Iterator[float]:
+        """Yield the times before a stop at which the speed may change or a reading is due, each once."""
+        sensed = (k / self.sense_hz for k in range(math.ceil(stop_s * self.sense_hz)))
+        last_s = -math.inf
+        for time_s in sorted([*sensed, *(time_s for time_s in self._times_s if 0 <= time_s < stop_s)]):
+            if time_s > last_s + EDGE_S and time_s < stop_s - EDGE_S:
+                last_s = time_s
+                yield time_s
+
+    def _mean(self, name: str, start_s: float, stop_s: float) -> float:
+        first, last = (bisect.bisect_right(self._times_s, edge) for edge in (start_s, stop_s))
+        steps = self.steps[max(0, first - 1) : max(1, last)]
+        if len(steps) == 1 or stop_s <= start_s:
+            return float(getattr(steps[0], name))
+        edges = [start_s, *(step.time_s for step in steps[1:]), stop_s]
+        spans = zip(steps, edges, edges[1:], strict=False)
+        return float(sum(getattr(step, name) * (after - before) for step, before, after in spans) / (stop_s - start_s))
+
+
+# What a person does with a phone, as states of a Markov chain; all figures are ours.
+USER = (
+    Activity("idle", (0.15, 0.15), (0.3, 0.3)),
+    Activity("scroll", (0.45, 0.45), (0.4, 0.4)),
+    Activity("video", (0.75, 0.75), (0.5, 0.5)),
+    Activity("sync", (0.6, 0.6), (0.4, 0.4)),
+)
+COLD_START = (  # programs start: a burst of work, then the work that stays
+    Activity("start", (0.85, 1.0), (0.4, 0.6), (2.0, 4.0)),
+    Activity("run", (0.3, 0.5), (0.5, 0.6), (5.0, 10.0)),
+    Activity("rest", (0.1, 0.2), (0.3, 0.4), (8.0, 20.0)),
+)
+LOADS: Mapping[str, LoadProfile] = {
+    profile.name: profile
+    for profile in (
+        LoadProfile("idle"),
+        LoadProfile("user", USER),
+        LoadProfile("random", (Activity("any", (0.0, 1.0), (0.1, 0.9), (3.0, 8.0)),)),
+        LoadProfile("cold_start", COLD_START, order="cycle"),
+    )
+}
+
+
+def find(name: str) -> LoadProfile:
+    """Look up a preset, or name the CSV file."""
+    if name.endswith(".csv"):
+        return LoadProfile(name, file=name)
+    if name not in LOADS:
+        raise unknown_name("load", name, LOADS)
+    return LOADS[name]
+
+
+def from_mapping(given: Mapping[str, Any]) -> LoadProfile:
+    """Read a load that a user describes: `{preset: user, noise: 0.1}`, `{file: day.csv}` or every field."""
+    own = dict(given)
+    preset = own.pop("preset", None)
+    if preset is None:
+        return parse(LoadProfile, "load", {"name": own.get("file") or "own", **own})
+    if not isinstance(preset, str) or preset not in LOADS:
+        raise unknown_name("load", str(preset), LOADS)
+    base = LOADS[preset]
+    known = {field.name: getattr(base, field.name) for field in fields(base) if field.name not in own}
+    return parse(LoadProfile, "load", {**known, **own})
+
+
+def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> Load | None:
+    """Draw the load of one device; None where nothing else runs."""
+    if not profile.loaded:
+        return None
+    if profile.file is not None:
+        from driftlab.platform.world.load_csv import read
+
+        return read(profile, duration_s)
+    if duration_s / profile.step_s > MAX_STEPS:
+        raise RequestError(f"step_s is {profile.step_s:g} s; a session of {duration_s:g} s needs longer steps")
+    times_s = profile.step_s * np.arange(max(1, math.ceil(duration_s / profile.step_s)))
+    means = list(_activities(profile, duration_s, rng))
+    noise = _noise(profile, len(times_s), rng)
+    starts_s = [start_s for start_s, _, _ in means]
+    steps = []
+    for time_s, extra in zip(times_s.tolist(), noise, strict=True):
+        _, cpu, memory = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
+        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory))
+    capacity_j = profile.battery.capacity_j if profile.battery else None
+    return Load(profile.name, tuple(_drained(_heated(steps, profile), profile)), profile.sense_hz, capacity_j)
+
+
+def _activities(
+    profile: LoadProfile, duration_s: float, rng: np.random.Generator
+) -> Iterator[tuple[float, float, float]]:
+    """Yield the start, CPU load and memory of one activity after another."""
+    known, now_s = profile.activities, 0.0
+    if not known:
+        yield 0.0, 0.0, 0.0
+        return
+    which = 0 if profile.order == "cycle" else int(rng.integers(len(known)))
+    while now_s < duration_s:
+        one = known[which]
+        yield now_s, float(rng.uniform(*one.cpu)), float(rng.uniform(*one.memory))
+        now_s += float(rng.uniform(*one.dwell_s))
+        step = 1 if profile.order == "cycle" or len(known) == 1 else 1 + int(rng.integers(len(known) - 1))
+        which = (which + step) % len(known)
+
+
+def _noise(profile: LoadProfile, count: int, rng: np.random.Generator) -> list[float]:
+    """Draw correlated noise, in its stationary state from the start."""
+    if not profile.activities or profile.noise == 0:
+        return [0.0] * count
+    keeps = profile.memory_of_noise
+    drawn = rng.normal(0.0, profile.noise, count)
+    found = [float(drawn[0]) / math.sqrt(1 - keeps**2)]
+    for innovation in drawn[1:].tolist():
+        found.append(keeps * found[-1] + innovation)
+    return found
+
+
+def _heated(steps: Sequence[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
+    """Let the temperature follow the load, and the clock the temperature."""
+    heat = profile.heat
+    if heat is None:
+        yield from steps
+        return
+    nears, clock, now_c = 1 - math.exp(-profile.step_s / heat.settling_s), 1.0, heat.ambient_c
+    for step in steps:
+        clock = heat.slow_clock if now_c >= heat.limit_c else 1.0 if now_c < heat.limit_c - COOLING_C else clock
+        yield replace(step, clock=clock, temperature_c=now_c)
+        now_c += nears * (heat.ambient_c + heat.rise_c * step.cpu * clock - now_c)
+
+
+def _drained(steps: Iterator[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
+    """Let other programs drain the battery."""
+    battery = profile.battery
+    charge = battery.charge if battery else 0.0
+    for step in steps:
+        yield step if battery is None else replace(step, battery=charge)
+        if battery is not None:
+            drawn_j = profile.step_s * (battery.idle_w + battery.busy_w * step.cpu)
+            charge = max(0.0, charge - drawn_j / battery.capacity_j)

@@ -1,0 +1,119 @@
+"""Loads in CSV files: the columns of `COLUMNS`, one row for each time from which a load holds.
+
+`time_s` and `cpu` must be there. An empty cell of any other column, and of `cpu` after the first row, repeats the cell
+above; between two rows the upper one holds, however far they are apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, fields, replace
+from pathlib import Path
+
+from driftlab.errors import DataError, quoted, shortened
+from driftlab.platform.core.documents import check_file
+from driftlab.platform.world.load import Load, LoadProfile, LoadStep
+
+COLUMNS = tuple(field.name for field in fields(LoadStep))
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "time_s": (0, 1e9),
+    "cpu": (0, 1),
+    "memory": (0, 1),
+    "clock": (1e-3, 10),
+    "temperature_c": (-100, 1000),
+    "battery": (0, 1),
+}
+SHARES = ("cpu", "memory", "battery")
+MAX_BYTES, MAX_ROWS = 2**26, 200_000
+FAULTS_SHOWN = 5
+
+
+def read(profile: LoadProfile, duration_s: float) -> Load:
+    """Read the file of a profile for a session of this length."""
+    assert profile.file is not None
+    steps = read_steps(Path(profile.file))
+    pause_s = steps[-1].time_s - steps[-2].time_s if len(steps) > 1 else duration_s
+    length_s = steps[-1].time_s + pause_s  # the last row counts as long as the one before
+    if profile.repeat and length_s < duration_s:
+        if steps[0].battery is not None:
+            raise DataError(f"{profile.file} holds a battery, which does not charge by repeating: set repeat: false.")
+        steps, length_s = _repeated(steps, length_s, duration_s), duration_s
+    return Load(profile.name, tuple(steps), profile.sense_hz, None, length_s if length_s < duration_s else math.inf)
+
+
+def read_steps(path: Path) -> list[LoadStep]:
+    """Read the rows of a file; every fault is named with its row."""
+    try:
+        check_file(path, MAX_BYTES)
+        return list(_known(path, path.stat().st_mtime_ns))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as CSV: {error}.") from error
+
+
+@functools.lru_cache(maxsize=4)
+def _known(path: Path, changed_ns: int) -> tuple[LoadStep, ...]:
+    """Read a file once for all devices."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or len(rows) > MAX_ROWS:
+        raise DataError(f"{path} has {len(rows):,} rows of a load; give 1 to {MAX_ROWS:,} below the names of columns.")
+    missing = [name for name in ("time_s", "cpu") if name not in rows[0]]
+    strange = [shortened(str(name)) for name in rows[0] if name not in COLUMNS]
+    if missing or strange:
+        told = [f"no column {name}" for name in missing] + [f"unknown column '{name}'" for name in strange]
+        raise DataError(f"{path}: {'; '.join(told)}; known are {', '.join(COLUMNS)}.")
+    faults: list[str] = []
+    steps = list(_steps(rows, faults))
+    if faults:
+        more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+        raise DataError(f"{path}: {'; '.join(faults[:FAULTS_SHOWN])}{more}.")
+    return tuple(steps)
+
+
+def write_steps(path: Path, steps: Iterable[LoadStep]) -> None:
+    """Write a file row by row, so that a recording that is broken off holds what it has."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for step in steps:
+            writer.writerow(["" if value is None else round(value, 4) for value in astuple(step)])
+            file.flush()
+
+
+def _steps(rows: list[dict[str, str | None]], faults: list[str]) -> Iterator[LoadStep]:
+    now: LoadStep | None = None
+    for number, row in enumerate(rows, 2):
+        values = {name: _value(name, row[name], number, faults) for name in COLUMNS if name in row}
+        given = {name: value for name, value in values.items() if value is not None}
+        if not (row.get("time_s") or "").strip() or (now is None and not (row.get("cpu") or "").strip()):
+            faults.append(f"row {number}: {'time_s' if 'time_s' not in given else 'cpu'} is empty")
+        elif now is not None and given.get("time_s", math.inf) <= now.time_s:
+            faults.append(f"row {number}: time_s is {given['time_s']:g}, in the row above it is {now.time_s:g}")
+        elif "time_s" in given and (now is not None or "cpu" in given):
+            now = LoadStep(**given) if now is None else replace(now, **given)
+            yield now
+
+
+def _value(name: str, cell: str | None, number: int, faults: list[str]) -> float | None:
+    """Return the number in a cell; None where it is empty or wrong."""
+    text = (cell or "").strip()
+    if not text:
+        return None
+    low, high = LIMITS[name]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if low <= value <= high:
+        return value
+    share = f" (a share: {value:g} % is {value / 100:g})" if name in SHARES and 1 < value <= 100 else ""
+    faults.append(f"row {number}: {name} is {quoted(text)}, allowed are {low:g} to {high:g}{share}")
+    return None
+
+
+def _repeated(steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
+    turns = math.ceil(duration_s / length_s)
+    return [replace(step, time_s=step.time_s + turn * length_s) for turn in range(turns) for step in steps]
