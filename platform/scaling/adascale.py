@@ -29,6 +29,7 @@ from driftlab.platform.scaling.selecting import (
     goals_of,
     limits_of,
     pick,
+    predicted_slowdown,
     respond,
 )
 
@@ -56,14 +57,14 @@ class AdaScale(OfPaths):
         """Sense, predict, and switch where the trigger asks for it."""
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
-        slowdown, objective = predicted_slowdown(budget), self.objective
+        slower, objective = predicted_slowdown(budget), self.objective
         if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):
             table = PathTable.of(variants)
             limits = self._limits(table, budget)
-            which, flag = pick(table, slowdown, limits, objective)
+            which, flag = pick(table, slower, limits, objective)
             return which, LoopState(table, variants, which, budget.now_s, goals_of(limits), flag=flag)
         trigger = Trigger(self.dwell_s, self.patience, self.headroom)
-        after = respond(state, budget.now_s, slowdown, self._limits(state.table, budget), objective, trigger)
+        after = respond(state, budget.now_s, slower, self._limits(state.table, budget), objective, trigger)
         return after.which, after
 
     @property
@@ -72,12 +73,3 @@ class AdaScale(OfPaths):
 
     def _limits(self, table: PathTable, budget: Budget) -> PathLimits:
         return limits_of(budget, float(table.accuracy.max()) - self.accuracy_loss)
-
-
-def predicted_slowdown(budget: Budget) -> float:
-    """Predict by how much an application is slower than alone on an idle machine: by its share, and the load."""
-    speed = budget.share
-    if budget.load:
-        newest = budget.load[-1]
-        speed *= newest.clock * (1 - 0.9 * newest.cpu)
-    return 1 / speed if speed > 0 else float("inf")

@@ -148,6 +148,18 @@ def exit_of(variant: Variant) -> int:
     return variant.name.count(".") + 1
 
 
+def full_depth(variants: Sequence[Variant]) -> list[int]:
+    """List the paths to the last exit, by number: what a method without exits can choose among."""
+    last = max(map(exit_of, variants))
+    return [which for which, one in enumerate(variants) if exit_of(one) == last]
+
+
+def deep_paths(variants: Sequence[Variant]) -> tuple[dict[tuple[str, ...], int], list[list[str]]]:
+    """Return the paths to the last exit, each by its operators, and the operators of each stage."""
+    paths = {tuple(variants[which].name.split(".")): which for which in full_depth(variants)}
+    return paths, [list(dict.fromkeys(names)) for names in zip(*paths, strict=True)]
+
+
 @dataclass(frozen=True)
 class Branches(OfPaths):
     """Run one path always: the whole network, or the network up to an exit, without operators."""

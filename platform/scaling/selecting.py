@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.world.load import slowdown
 
 Floats = npt.NDArray[np.float64]
 Flag = Literal["ok", "relaxed", "infeasible"]
@@ -59,14 +60,14 @@ class PathObjective:
 
 
 def pick(
-    table: PathTable, slowdown: float, limits: PathLimits, objective: PathObjective = PathObjective()
+    table: PathTable, slower: float, limits: PathLimits, objective: PathObjective = PathObjective()
 ) -> tuple[int, Flag]:
     """Choose a network, given by how much the machine is slower than it is alone.
 
     Where no network keeps all limits, those on energy and accuracy are dropped; where none is fast enough, the fastest
     one is taken. Memory is never exceeded unless no network fits. Ties go to the lower number.
     """
-    latency_s = table.latency_s * slowdown
+    latency_s = table.latency_s * slower
     held = table.memory_bytes <= limits.memory_bytes
     if not held.any():
         return int(table.memory_bytes.argmin()), "infeasible"
@@ -118,21 +119,21 @@ class LoopState:
 
 
 def respond(
-    before: LoopState, now_s: float, slowdown: float, limits: PathLimits, objective: PathObjective, trigger: Trigger
+    before: LoopState, now_s: float, slower: float, limits: PathLimits, objective: PathObjective, trigger: Trigger
 ) -> LoopState:
-    """Decide whether to switch at a reading, whose slowdown is what is predicted until the next one."""
+    """Decide whether to switch at a reading, where `slower` is what is predicted until the next one."""
     table, now, goals = before.table, before.which, goals_of(limits)
     broken = (
-        table.latency_s[now] * slowdown > limits.latency_s
+        table.latency_s[now] * slower > limits.latency_s
         or table.energy_j[now] > limits.energy_j
         or table.memory_bytes[now] > limits.memory_bytes
     )
     if broken or goals != before.goals:
-        which, flag = pick(table, slowdown, limits, objective)
+        which, flag = pick(table, slower, limits, objective)
         since_s = before.since_s if which == now else now_s
         return replace(before, which=which, since_s=since_s, goals=goals, better=0, flag=flag)
     roomy = replace(limits, latency_s=trigger.headroom * limits.latency_s)
-    which, flag = pick(table, slowdown, roomy, objective)
+    which, flag = pick(table, slower, roomy, objective)
     gains = flag != "infeasible" and table.accuracy[which] >= table.accuracy[now] + objective.tolerance - SLACK
     better = before.better + 1 if gains else 0
     if better >= trigger.periods and now_s - before.since_s >= trigger.dwell_s:
@@ -153,3 +154,9 @@ def limits_of(budget: Budget, floor: float) -> PathLimits:
         floor if budget.accuracy is None else budget.accuracy,
         np.inf if budget.memory_bytes is None else budget.memory_bytes,
     )
+
+
+def predicted_slowdown(budget: Budget) -> float:
+    """Predict by how much an application is slower than alone on an idle machine: by its share, and the load."""
+    speed = budget.share * slowdown(budget.load)
+    return 1 / speed if speed > 0 else float("inf")

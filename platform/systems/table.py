@@ -227,6 +227,21 @@ _ROWS = (
         scaling="adascale",
     ),
     _row(
+        "adaptivenet",
+        "The dearest of the best paths without exits that is predicted to be in time.",
+        scaling="adaptivenet",
+    ),
+    _row(
+        "adaspring",
+        "Operators searched stage by stage whenever the load of the device has changed.",
+        scaling="adaspring",
+    ),
+    _row(
+        "adadeep",
+        "Operators found once by learning from rewards, whatever the load becomes.",
+        scaling="adadeep",
+    ),
+    _row(
         "branches",
         "The whole of a network of stages with exits and operators, whatever the load of the device.",
         scaling="branches",
