@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core import plugins
-from driftlab.platform.core.parameters import checker_of, parameters_of
+from driftlab.platform.core.parameters import CHOOSING, checker_of, parameters_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -72,6 +72,11 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "independent": "driftlab.platform.scaling.independent:Independent",
         "usnet": "driftlab.platform.scaling.usnet:UsNet",
         "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
+        "branches": "driftlab.platform.scaling.branches:Branches",
+        "adascale": "driftlab.platform.scaling.adascale:AdaScale",
+        "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
+        "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
+        "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",
@@ -140,6 +145,16 @@ def member_class(family: str, name: str) -> type[Any]:
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
     return import_class(FAMILIES[family][name])
+
+
+def builder_of(scaling: Member) -> Member:
+    """Return the member that builds the same networks: systems that only choose differently share them."""
+    name = member_class("scaling", scaling.name).built_as or scaling.name
+    fields = dataclasses.fields(member_class("scaling", name))
+    building = {field.name for field in fields if not field.metadata.get(CHOOSING)}
+    if name == scaling.name and len(building) == len(fields):
+        return scaling
+    return Member("scaling", name, tuple(pair for pair in scaling.params if pair[0] in building))
 
 
 def import_class(target: str) -> type[Any]:

@@ -100,6 +100,7 @@ class Variant:
     macs: int | None = None
     test_accuracy: float | None = None  # None: only `accuracy` is known
     kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
+    parts: tuple[tuple[str, int], ...] = ()  # name and bytes of what it shares with others; empty: it has no such parts
 
     def __post_init__(self) -> None:
         """Convert NaN to None where a value may be missing, and refuse values that no scheduler can compare."""

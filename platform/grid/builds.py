@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import find_workload, folder_digest_of
 from driftlab.platform.backend.base import Backend, Job, NodeId, Session
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.catalogue import Member, builder_of
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site, context_key
 from driftlab.platform.networks.zoo import task_of
@@ -103,7 +103,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 start=(start := getattr(part, "weights", None) or ""),
                 start_digest=digest_of(start) if start else "",
             ),
-            member,
+            builder_of(member),
         )
         for part, member in parts
     ]

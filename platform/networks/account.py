@@ -44,7 +44,7 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
     return ModelCost(
         macs=sum(layer.macs for layer in layers),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        weight_bytes=_stored_bytes(model),
+        weight_bytes=stored_bytes(model),
         activation_bytes=sum(layer.output_bytes for layer in layers),
         layers=tuple(layers),
         kernel_bytes=sum(each.numel() * each.itemsize for each in model.parameters() if each.dim() > 1),
@@ -131,7 +131,7 @@ def _lineage(name: str) -> set[str]:
     return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
-def _stored_bytes(model: nn.Module) -> int:
+def stored_bytes(model: nn.Module) -> int:
     """Sum parameters and persistent buffers; shared ones count once."""
     stored = {id(value): value for value in model.state_dict(keep_vars=True).values()}
     return sum(value.numel() * value.itemsize for value in stored.values())

@@ -162,6 +162,8 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "wide_classifier": partial(Classifier, width=64),
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
+    "tiny_staged": partial(residual.four_stages, width=8, stride=2),
+    "staged": partial(residual.four_stages, width=16, stride=1),
     "tiny_detector": partial(Detector, width=16),
     "wide_detector": partial(Detector, width=48),
     "deeplabv3_mobilenet": library.DeepLab,

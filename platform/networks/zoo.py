@@ -62,6 +62,7 @@ class ZooEntry:
 
 
 TRUNK = ("first", "deep")
+FOUR_STAGES = ("stem", *(f"stages.{stage}" for stage in range(4)))
 IMAGENET = Input((224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SMALL_PICTURES = Input((32, 32))
 LARGE = UsualTraining(steps=20_000, rate=0.001, batch=16)
@@ -98,6 +99,14 @@ OWN: Mapping[str, ZooEntry] = {
     ),
     "wide_residual": ZooEntry(
         CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters", ("first", "deep.0", "deep.1")
+    ),
+    "tiny_staged": ZooEntry(
+        CLASSIFICATION,
+        "four stages of residual blocks, at half the width and resolution of staged, 81 k parameters",
+        FOUR_STAGES,
+    ),
+    "staged": ZooEntry(
+        CLASSIFICATION, "four stages of two residual blocks for pictures of 32 x 32, 320 k parameters", FOUR_STAGES
     ),
     "tiny_detector": ZooEntry(
         DETECTION, "tiny with a head that finds middles and sides, 24 k parameters", (*TRUNK, "neck")

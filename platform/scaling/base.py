@@ -49,6 +49,7 @@ class Profile:
     memory_bytes: int  # its weights, and those of its siblings that stay in memory beside them
     cost: ModelCost
     test_accuracy: float | None = None  # test accuracy, a fraction
+    parts: tuple[tuple[str, int], ...] = ()  # name and bytes of what networks share; empty: it has no such parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,7 @@ class Scaling(ABC):
     version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
     needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
     nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
+    built_as: ClassVar[str] = ""  # the member that builds the same networks, to which this one adds a choice
     drafts: ClassVar[bool] = (
         False  # True: its networks depend on samples, and each phase of learning begins with a new one
     )
@@ -150,6 +152,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
             one.cost.macs,
             one.test_accuracy,
             one.cost.kernel_bytes,
+            one.parts,
         )
         for one in profile
     )

@@ -222,6 +222,31 @@ _ROWS = (
         scheduling="nestdnn",
     ),
     _row(
+        "adascale",
+        "A path through operators and exits of one network that follows the load of the device.",
+        scaling="adascale",
+    ),
+    _row(
+        "adaptivenet",
+        "The dearest of the best paths without exits that is predicted to be in time.",
+        scaling="adaptivenet",
+    ),
+    _row(
+        "adaspring",
+        "Operators searched stage by stage whenever the load of the device has changed.",
+        scaling="adaspring",
+    ),
+    _row(
+        "adadeep",
+        "Operators found once by learning from rewards, whatever the load becomes.",
+        scaling="adadeep",
+    ),
+    _row(
+        "branches",
+        "The whole of a network of stages with exits and operators, whatever the load of the device.",
+        scaling="branches",
+    ),
+    _row(
         "mcdnn",
         "Independent networks, the best accuracy per compute within all budgets.",
         scaling="independent",

@@ -24,8 +24,14 @@ def knee(variants: Sequence[Variant]) -> int:
 
 
 def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
-    """Count the bytes paged in and out by a switch; of nested networks only the difference, of others all."""
+    """Count the bytes paged in and out by a switch: of nested networks the difference, of those with parts the parts in
+    which they differ, of others all.
+    """
     held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))
     if before == after:
         return 0, 0
+    there, needed = (dict(() if which is None else variants[which].parts) for which in (before, after))
+    if there or needed:
+        loaded = sum(size for name, size in needed.items() if name not in there)
+        return loaded, sum(size for name, size in there.items() if name not in needed)
     return (max(0, wanted - held), max(0, held - wanted)) if nested else (wanted, held)

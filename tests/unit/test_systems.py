@@ -68,11 +68,15 @@ def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(stream
     assert system.uses_teacher == (adaptation == "distill")
 
 
+RIVALS = ("adaptivenet", "adaspring", "adadeep")  # of adascale
+
+
 def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
     label_free = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "none"}
     elastic = {"elasticdnn+tent", "elasticdnn+cua"}
-    assert alone == elastic | (label_free & SYSTEMS.keys()) | {"no_custom", "nestdnn", "status_quo", "usnet", "mcdnn"}
+    scaled = {"nestdnn", "status_quo", "usnet", "mcdnn", "adascale", "branches", *RIVALS}
+    assert alone == elastic | (label_free & SYSTEMS.keys()) | scaled | {"no_custom"}
 
 
 @pytest.mark.parametrize("adaptation", ["lame", "neo", "note"])

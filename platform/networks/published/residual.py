@@ -124,6 +124,14 @@ def residual_56(classes: int) -> nn.Module:
     return StagedClassifier(stem, stages_of(BasicBlock, 16, [16, 32, 64], 9), nn.Identity(), 64, classes)
 
 
+def four_stages(classes: int, width: int, stride: int) -> nn.Module:
+    """Four stages of two basic blocks, the second and third with a stride of 2."""
+    stem = nn.Sequential(conv_norm(3, width, 3, stride), nn.ReLU())
+    stages = stages_of(BasicBlock, width, [width, 2 * width, 4 * width], 2)
+    stages += stages_of(BasicBlock, 4 * width, [4 * width], 2)
+    return StagedClassifier(stem, stages, nn.Identity(), 4 * width, classes)
+
+
 def residual_18(classes: int, attention: Attention) -> nn.Module:
     """ResNet-18 for pictures of 224 x 224 with an attention in every block."""
     stem = nn.Sequential(conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))

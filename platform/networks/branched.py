@@ -1,0 +1,171 @@
+"""A network of stages with an exit behind each, and several operators in each stage: every path is a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.platform.core.records import LayerCost, ModelCost
+from driftlab.platform.networks.account import count_cost, stored_bytes
+from driftlab.platform.networks.chain import Chain
+from driftlab.platform.networks.paths import BASE, Path, PathSpace
+from driftlab.platform.networks.zoo import Input
+
+DROPOUT = 0.2
+
+
+class FrameExit(nn.Module):
+    """Answer for the whole frame: a strided convolution, the average over places, dropout and a linear layer."""
+
+    def __init__(self, channels: int, outputs: int) -> None:
+        super().__init__()
+        self.local = _local(channels, stride=2)
+        self.answer = nn.Linear(channels, outputs)
+
+    def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        pooled = F.dropout(self.local(x).mean(dim=(2, 3)), DROPOUT, self.training)
+        logits: torch.Tensor = self.answer(pooled)
+        return logits
+
+
+class MapExit(nn.Module):
+    """Answer for every place, at the resolution of the network's own output."""
+
+    def __init__(self, channels: int, outputs: int, shrinks: float) -> None:
+        super().__init__()
+        self.local, self.answer, self.shrinks = _local(channels, stride=1), nn.Conv2d(channels, outputs, 1), shrinks
+
+    def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        size = [round(side / self.shrinks) for side in images.shape[-2:]]
+        return F.interpolate(self.answer(self.local(x)), size=size, mode="bilinear", align_corners=False)
+
+
+def _local(channels: int, *, stride: int) -> nn.Sequential:
+    conv = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU())
+
+
+class PathNetwork(nn.Module):
+    """One path: the stem, an operator for each stage up to the exit, and the exit's head."""
+
+    def __init__(self, expects: Input, stem: nn.Module, stages: list[nn.Module], head: nn.Module, path: Path) -> None:
+        super().__init__()
+        self.expects, self.stem, self.stages, self.head, self.path = expects, stem, nn.Sequential(*stages), head, path
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.stages(self.stem(self.expects.convert(images))), images)
+        return output
+
+
+@dataclass(frozen=True, eq=False)
+class Branched:
+    """The modules of all paths, each once; a path's network is a copy of those that it runs."""
+
+    space: PathSpace
+    expects: Input
+    stem: nn.Module
+    stages: tuple[tuple[nn.Module, ...], ...]  # of each stage: one for each operator
+    heads: tuple[nn.Module, ...]  # of each exit
+
+    def parts(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield all modules with their names."""
+        yield "stem", self.stem
+        for stage, (names, modules) in enumerate(zip(self.space.operators, self.stages, strict=True), 1):
+            yield from ((f"{stage}.{name}", module) for name, module in zip(names, modules, strict=True))
+        yield from ((f"exit.{stage}", head) for stage, head in enumerate(self.heads, 1))
+
+    def used(self, path: Path) -> tuple[tuple[str, nn.Module], ...]:
+        """List the modules of a path with their names."""
+        known = dict(self.parts())
+        names = [f"{stage}.{self.space.operators[stage - 1][one]}" for stage, one in enumerate(path, 1)]
+        return tuple((name, known[name]) for name in ("stem", *names, f"exit.{len(path)}"))
+
+    def network(self, path: Path) -> PathNetwork:
+        """Copy a path's network, in evaluation mode."""
+        (_, stem), *stages, (_, head) = copy.deepcopy(self.used(path))
+        return PathNetwork(self.expects, stem, [module for _, module in stages], head, path).eval()
+
+    def replaced(self, network: PathNetwork) -> Branched:
+        """Return all modules with those of a path from its network, which has learned."""
+        learned = copy.deepcopy(network)
+        stages = [list(modules) for modules in self.stages]
+        for which, one in enumerate(network.path):
+            stages[which][one] = learned.stages[which]
+        heads, last = list(self.heads), len(network.path) - 1
+        heads[last] = learned.head
+        return replace(self, stem=learned.stem, stages=tuple(map(tuple, stages)), heads=tuple(heads))
+
+
+def branch(chain: Chain, space: PathSpace) -> Branched:
+    """Give a chain its operators and exits, with random weights where nothing can be inherited."""
+    with torch.no_grad():
+        x = chain.stem(chain.expects.convert(torch.zeros(1, 3, *chain.size)))
+        heads = []
+        stages = tuple(
+            tuple(chain.stage(which, None if name == BASE else name) for name in names)
+            for which, names in enumerate(space.operators)
+        )
+        for modules in stages:
+            x = modules[-1].eval()(x)
+            heads.append(_head(chain, x.shape[1]))
+    built = Branched(space, chain.expects, chain.stem, stages, tuple(heads))
+    for _, module in built.parts():
+        module.eval()
+    return built
+
+
+def _head(chain: Chain, channels: int) -> nn.Module:
+    outputs, *places = chain.output
+    return MapExit(channels, outputs, chain.size[0] / places[0]) if places else FrameExit(channels, outputs)
+
+
+def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:
+    """Count the cost of every path's network, in the order of their numbers: each module is run and counted once."""
+    space = branched.space
+    diagonals = [tuple(min(one, count - 1) for count in space.counts) for one in range(max(space.counts))]
+    exits = [diagonals[-1][: e + 1] for e in range(space.stages)]
+    known: dict[str, ModelCost] = {}
+    for path in (*diagonals, *exits):
+        whole = count_cost(branched.network(path), height, width)
+        for prefix, (name, module) in zip(_prefixes(path), branched.used(path), strict=True):
+            layers = tuple(layer for layer in whole.layers if layer.name.startswith(prefix))
+            known.setdefault(name, _cost_of(module, layers))
+    return [_sum([known[name] for name, _ in branched.used(space.decode(which))]) for which in range(len(space))]
+
+
+def module_bytes(branched: Branched) -> dict[str, int]:
+    """Return the stored bytes of each module by name."""
+    return {name: stored_bytes(module) for name, module in branched.parts()}
+
+
+def _prefixes(path: Path) -> list[str]:
+    return ["stem", *(f"stages.{stage}." for stage in range(len(path))), "head."]
+
+
+def _cost_of(module: nn.Module, layers: tuple[LayerCost, ...]) -> ModelCost:
+    parameters = list(module.parameters())
+    return ModelCost(
+        macs=sum(layer.macs for layer in layers),
+        parameters=sum(each.numel() for each in parameters),
+        weight_bytes=stored_bytes(module),
+        activation_bytes=sum(layer.output_bytes for layer in layers),
+        layers=layers,
+        kernel_bytes=sum(each.numel() * each.itemsize for each in parameters if each.dim() > 1),
+    )
+
+
+def _sum(costs: list[ModelCost]) -> ModelCost:
+    """Add up the costs of modules that run one after another."""
+    return ModelCost(
+        macs=sum(cost.macs for cost in costs),
+        parameters=sum(cost.parameters for cost in costs),
+        weight_bytes=sum(cost.weight_bytes for cost in costs),
+        activation_bytes=sum(cost.activation_bytes for cost in costs),
+        layers=tuple(layer for cost in costs for layer in cost.layers),
+        kernel_bytes=sum(cost.kernel_bytes for cost in costs),
+    )

@@ -1,0 +1,194 @@
+"""The longest chain of feature blocks from a network's input on, cut into stages: where operators and exits can go.
+
+A block takes one feature map and returns one. Containers that only run their parts one after another are taken apart;
+layers without convolutions belong to the block before them. Everything behind the chain (a head, an upsampling part)
+is left out: exits have heads of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftlab.errors import RequestError
+from driftlab.platform.networks.features import head_of
+from driftlab.platform.networks.operators import OPERATORS, LowRank, OperatorBlock, inherit
+from driftlab.platform.networks.predict import evaluating
+from driftlab.platform.networks.published.library import Published
+from driftlab.platform.networks.zoo import Input
+
+SHORTCUTS = ("shortcut", "downsample")  # names of the part of a residual block that its input takes
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the chain with its convolutions, and its shape."""
+
+    parts: tuple[nn.Module, ...]
+    inputs: int
+    outputs: int
+    before: tuple[int, int]  # height and width of its input
+    after: tuple[int, int]
+
+    @property
+    def stride(self) -> int:
+        return max(1, round(self.before[0] / self.after[0]))
+
+    @property
+    def replaceable(self) -> bool:
+        """Tell whether an operator has the block's shape: a stride of 1 or 2, rounded up."""
+        return self.stride <= 2 and all(
+            after == -(-before // self.stride) for before, after in zip(self.before, self.after, strict=True)
+        )
+
+    def base(self) -> nn.Module:
+        """Copy the block."""
+        return nn.Sequential(*copy.deepcopy(self.parts)) if len(self.parts) > 1 else copy.deepcopy(self.parts[0])
+
+    def replaced(self, name: str) -> nn.Module:
+        """Return the block with an operator in place of its residual part; low rank inherits the first convolution."""
+        if name == "identity" and self.stride == 1 and self.inputs == self.outputs:
+            return nn.Identity()
+        operator = OPERATORS[name](self.inputs, self.outputs, self.stride)
+        first = next(module for part in self.parts for module in part.modules() if isinstance(module, nn.Conv2d))
+        if isinstance(operator, LowRank) and first.weight.shape == (self.outputs, self.inputs, 3, 3):
+            inherit(operator, first.weight)
+        return OperatorBlock(operator, self.outputs, None if name == "identity" else self._shortcut())
+
+    def _shortcut(self) -> nn.Module | None:
+        """Copy the block's shortcut; None where it has none."""
+        if len(self.parts) > 1 or isinstance(self.parts[0], nn.Conv2d):
+            return None
+        for name in SHORTCUTS:
+            known = getattr(self.parts[0], name, None)
+            if isinstance(known, nn.Module):
+                return copy.deepcopy(known)
+        return nn.Identity() if self.stride == 1 and self.inputs == self.outputs else None
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A network's chain: the pictures that it expects, its first block, and the blocks of each stage."""
+
+    expects: Input
+    stem: nn.Module
+    stages: tuple[tuple[Block, ...], ...]
+    output: tuple[int, ...]  # shape of the network's own output for one picture
+    size: tuple[int, int]  # of the picture
+
+    def stage(self, which: int, operator: str | None) -> nn.Module:
+        """Copy a stage, with an operator in place of each block that it can replace; None: as it is."""
+        blocks = self.stages[which]
+        return nn.Sequential(
+            *(
+                block.base() if operator is None or not block.replaceable else block.replaced(operator)
+                for block in blocks
+            )
+        )
+
+
+def chain_of(model: nn.Module, example: torch.Tensor, stages: int) -> Chain:
+    """Cut a network into stages of equally many blocks, at most so many; refuse one without a block after the first."""
+    expects = model.expects if isinstance(model, Published) else Input()
+    with evaluating(model), torch.no_grad():
+        blocks = list(_blocks(model.network if isinstance(model, Published) else model, expects.convert(example)))
+        output = model(example)
+    if len(blocks) < 2 or not isinstance(output, torch.Tensor) or output.dim() not in (2, 4):
+        raise RequestError(
+            f"Nothing of {type(model).__name__} can be replaced by operators: from its input on it has "
+            f"{len(blocks)} convolutional blocks in a chain, needed are 2. Take another network, or scaling 'fixed'."
+        )
+    rest = blocks[1:]
+    parts = np.array_split(np.arange(len(rest)), min(stages, len(rest)))
+    groups = tuple(tuple(rest[which] for which in part) for part in parts)
+    size = (example.shape[-2], example.shape[-1])
+    return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call of a module on one tensor; tensors are held so that their identity lasts."""
+
+    name: str
+    module: nn.Module
+    given: Any
+    begun: int
+    made: Any = None
+    ended: int = -1
+
+
+def _calls(model: nn.Module, images: torch.Tensor) -> tuple[list[_Call], torch.Tensor]:
+    """Record each call of a module within the network, in the order in which they begin."""
+    calls, open_, now = list[_Call](), list[_Call](), iter(range(1_000_000))
+
+    def begin(name: str) -> Any:
+        def hook(module: nn.Module, given: Any) -> None:
+            calls.append(_Call(name, module, given[0] if len(given) == 1 else None, next(now)))
+            open_.append(calls[-1])
+
+        return hook
+
+    def end(_: nn.Module, given: Any, made: Any) -> None:
+        call = open_.pop()
+        call.made, call.ended = made, next(now)
+
+    hooks = [
+        hook
+        for name, module in model.named_modules()
+        if name
+        for hook in (module.register_forward_pre_hook(begin(name)), module.register_forward_hook(end))
+    ]
+    try:
+        model(images)
+    finally:
+        for each in hooks:
+            each.remove()
+    return calls, images
+
+
+def _blocks(model: nn.Module, images: torch.Tensor) -> Iterator[Block]:
+    """Yield the blocks of the chain, but for that of the network's own head."""
+    head, example = head_of(model, images), images
+    calls, now = _calls(model, example)
+    parts, begin, last = list[nn.Module](), example, -1
+    for call in _follow(calls, now):
+        if head == call.name or head.startswith(f"{call.name}."):
+            break
+        if any(isinstance(module, nn.Conv2d) for module in call.module.modules()):
+            if parts:
+                yield _block(parts, begin, now)
+            parts, begin = [], call.given
+        if not isinstance(call.module, nn.AdaptiveAvgPool2d):
+            parts.append(call.module)
+            now = call.made
+        last = call.ended
+    if parts and last >= 0:
+        yield _block(parts, begin, now)
+
+
+def _follow(calls: Sequence[_Call], now: torch.Tensor) -> Iterator[_Call]:
+    """Follow the feature map from one module to the next, as long as each takes what the last one made."""
+    counts: dict[str, int] = {}
+    for call in calls:
+        counts[call.name] = counts.get(call.name, 0) + 1
+    ended = -1
+    for call in calls:
+        if call.begun < ended or call.given is not now:
+            continue
+        if type(call.module).forward is nn.Sequential.forward and len(call.module) > 0:  # type: ignore[arg-type]
+            continue
+        if counts[call.name] > 1 or not isinstance(call.made, torch.Tensor) or call.made.dim() != 4:
+            return
+        yield call
+        now, ended = call.made, call.ended
+
+
+def _block(parts: Sequence[nn.Module], before: torch.Tensor, after: torch.Tensor) -> Block:
+    sizes = ((x.shape[-2], x.shape[-1]) for x in (before, after))
+    return Block(tuple(parts), before.shape[1], after.shape[1], *sizes)

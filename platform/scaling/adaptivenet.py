@@ -1,0 +1,56 @@
+"""AdaptiveNet: a list of the best networks by latency, of which the dearest one runs that is predicted to be in time.
+
+On the device a search leaves the networks that no other one beats in latency and accuracy. While the application runs,
+the measured latency of the running network tells how much slower than in the table all others are; the choice moves
+down at once where the limit is broken, and up where a dearer network fits with some slack (Wen et al., MobiCom 2023).
+
+Differs from the paper: its networks are the paths of a branched network without exits, whose stages keep their depth;
+the list is found by comparing all of them, not by evolution; the measured slowdown is that of the sensed load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from driftlab.platform.core.parameters import CHOOSING, Means
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.branches import OfPaths, full_depth
+from driftlab.platform.scaling.index import LatencyIndex
+from driftlab.platform.scaling.selecting import predicted_slowdown
+
+
+@dataclass(frozen=True)
+class AdaptiveNet(OfPaths):
+    """Run the dearest network of the latency front that is predicted to be in time."""
+
+    slack: Annotated[float, Ge(0), Le(1), Means("share of the latency limit that a dearer network must leave")] = field(
+        default=0.02, metadata={CHOOSING: True}
+    )
+
+    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+        """Move along the list; `state` is the place of the running network and the list."""
+        if budget.variant is not None:
+            return check_index(budget.variant, len(variants)), state
+        front = latency_front(variants) if state is None else state[1]
+        limit_s = float("inf") if budget.latency_s is None else budget.latency_s / predicted_slowdown(budget)
+        place = -1 if state is None else state[0]
+        fits = [
+            number
+            for number, which in enumerate(front)
+            if variants[which].latency_s <= limit_s * (1 - self.slack if number > place >= 0 else 1)
+        ]
+        place = max(fits, default=0)
+        return front[place], (place, front)
+
+
+def latency_front(variants: Sequence[Variant]) -> tuple[int, ...]:
+    """List the networks that run to the end and that no other one of them beats, from the quickest on."""
+    deep = full_depth(variants)
+    known = [variants[which] for which in deep]
+    index = LatencyIndex.of([one.latency_s for one in known], [one.accuracy or 0.0 for one in known])
+    return tuple(deep[place] for place in index.front())

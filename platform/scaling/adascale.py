@@ -1,0 +1,75 @@
+"""AdaScale: the path of a branched network that fits the device's load, chosen anew whenever the load asks for it.
+
+Offline, a network gets exits and compression operators, is trained stage by stage, and every path is measured. Online,
+at each reading of the load, the latency of all paths is predicted; a trigger decides whether to search, and the search
+returns the cheapest of the most accurate paths within the limits.
+
+Differs from the paper: its objective holds no accuracy, so that its literal form (`mode: paper`) always runs the
+cheapest path that is accurate enough; the load is taken to stay as it was last sensed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.branches import OfPaths
+from driftlab.platform.scaling.selecting import (
+    LoopState,
+    PathLimits,
+    PathObjective,
+    PathTable,
+    Trigger,
+    goals_of,
+    limits_of,
+    pick,
+    predicted_slowdown,
+    respond,
+)
+
+
+@dataclass(frozen=True)
+class AdaScale(OfPaths):
+    """Choose the path that fits the load: at once where a limit is broken, with patience where a better one fits."""
+
+    mode: Annotated[
+        Literal["lexicographic", "paper"], Means("whether accuracy counts before cost, or not at all (Eq. 7)")
+    ] = "lexicographic"
+    latency_weight: Annotated[float, Ge(0), Le(1), Means("weight of latency in the cost of a path")] = 0.5
+    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the cost of a path")] = 0.5
+    tolerance: Annotated[
+        float, Ge(0), Le(1), Means("how much less accurate a path may be and count as equal", "fraction")
+    ] = 0.01
+    accuracy_loss: Annotated[
+        float, Ge(0), Le(1), Means("how far below the best path it may fall without an accuracy goal", "fraction")
+    ] = 0.04
+    dwell_s: Annotated[float, Ge(0), Le(3600), Means("time after a switch before a better path is loaded", "s")] = 1.0
+    patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
+    headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
+
+    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+        """Sense, predict, and switch where the trigger asks for it."""
+        if budget.variant is not None:
+            return check_index(budget.variant, len(variants)), state
+        slower, objective = predicted_slowdown(budget), self.objective
+        if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):
+            table = PathTable.of(variants)
+            limits = self._limits(table, budget)
+            which, flag = pick(table, slower, limits, objective)
+            return which, LoopState(table, variants, which, budget.now_s, goals_of(limits), flag=flag)
+        trigger = Trigger(self.dwell_s, self.patience, self.headroom)
+        after = respond(state, budget.now_s, slower, self._limits(state.table, budget), objective, trigger)
+        return after.which, after
+
+    @property
+    def objective(self) -> PathObjective:
+        return PathObjective(self.latency_weight, self.energy_weight, self.tolerance, self.mode)
+
+    def _limits(self, table: PathTable, budget: Budget) -> PathLimits:
+        return limits_of(budget, float(table.accuracy.max()) - self.accuracy_loss)

@@ -1,0 +1,80 @@
+"""AdaSpring: a search for a combination of operators, layer by layer, whenever the context of the device changes.
+
+The search keeps the best two beginnings at every stage, by a score of accuracy and energy whose weights follow the
+battery: the emptier it is, the more energy counts (Liu et al., IMWUT 2021).
+
+Differs from the paper: its networks are the paths of a branched network without exits; accuracies are those measured
+of whole paths; candidates are not mutated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from driftlab.platform.core.parameters import CHOOSING, Means
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.branches import OfPaths, deep_paths
+from driftlab.platform.scaling.selecting import predicted_slowdown
+
+Begun = tuple[str, ...]  # the operators of the first stages
+
+
+@dataclass(frozen=True)
+class AdaSpring(OfPaths):
+    """Search for operators stage by stage, with the best beginnings only, when the load has changed."""
+
+    beam: Annotated[int, Ge(1), Means("beginnings that are kept at each stage")] = field(
+        default=2, metadata={CHOOSING: True}
+    )
+    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the score, with a full battery")] = field(
+        default=0.3, metadata={CHOOSING: True}
+    )
+    change: Annotated[float, Ge(0), Le(10), Means("change of the slowdown that starts a search")] = field(
+        default=0.1, metadata={CHOOSING: True}
+    )
+
+    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+        """Search where the context has changed; `state` is the running network and its context."""
+        if budget.variant is not None:
+            return check_index(budget.variant, len(variants)), state
+        slower = predicted_slowdown(budget)
+        context = (slower, budget.latency_s)
+        if state is not None:
+            which, (before, limit_s) = state
+            if limit_s == budget.latency_s and abs(slower - before) <= self.change * before:
+                return which, state
+        which = self.search(variants, budget, slower)
+        return which, (which, context)
+
+    def search(self, variants: Sequence[Variant], budget: Budget, slowdown: float) -> int:
+        """Return the network that a beam search finds; the fastest one where none of its ends is in time."""
+        paths, options = deep_paths(variants)
+        kept: list[Begun] = [()]
+        for stage, names in enumerate(options):
+            longer = [(*begun, name) for begun in kept for name in names]
+            scored = [
+                (self.score(variants[self._ended(variants, paths, one)], budget, slowdown), one) for one in longer
+            ]
+            kept = [one for _, one in sorted(scored, key=lambda pair: -pair[0])[: self.beam]]
+            assert all(len(one) == stage + 1 for one in kept)
+        return paths[kept[0]]
+
+    def score(self, variant: Variant, budget: Budget, slowdown: float) -> float:
+        """Weigh accuracy against energy; what is too slow comes after all that is not, the slowest last."""
+        late_s = variant.latency_s * slowdown - (float("inf") if budget.latency_s is None else budget.latency_s)
+        if late_s > 0:
+            return -1e3 - late_s
+        battery = budget.load[-1].battery if budget.load else None
+        weight = self.energy_weight if battery is None else 1 - (1 - self.energy_weight) * battery
+        limit_j = budget.energy_j or variant.energy_j or 1.0
+        return (1 - weight) * (variant.accuracy or 0.0) - weight * (variant.energy_j or 0.0) / limit_j
+
+    def _ended(self, variants: Sequence[Variant], paths: Mapping[Begun, int], begun: Begun) -> int:
+        """Return the quickest network that begins so: stages not yet chosen count as their cheapest."""
+        ends = (which for path, which in paths.items() if path[: len(begun)] == begun)
+        return min(ends, key=lambda which: (variants[which].latency_s, which))

@@ -1,0 +1,162 @@
+"""The choice among many networks within limits, and the trigger that asks for it: the steps of AdaScale's loop.
+
+The literal objective of the paper (Eq. 6 and 7) holds no accuracy: the cheapest network always wins. So the choice is
+lexicographic by default: the most accurate networks within the limits, and of these the cheapest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.platform.core.records import Variant
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.world.load import slowdown
+
+Floats = npt.NDArray[np.float64]
+Flag = Literal["ok", "relaxed", "infeasible"]
+SLACK = 1e-12  # of comparisons of accuracies
+MILLI = 1e3  # seconds and joules in the units of the literal objective
+
+
+@dataclass(frozen=True, eq=False)
+class PathTable:
+    """What is known of each network, by its number: the paper's two tables, joined."""
+
+    latency_s: Floats  # alone on the idle machine
+    energy_j: Floats
+    accuracy: Floats  # 0 where none was measured
+    memory_bytes: Floats
+
+    @classmethod
+    def of(cls, variants: Sequence[Variant]) -> PathTable:
+        """Read the networks of an application."""
+        rows = [(one.latency_s, one.energy_j or 0.0, one.accuracy or 0.0, one.memory_bytes) for one in variants]
+        return cls(*np.array(rows, dtype=np.float64).T.copy())
+
+
+@dataclass(frozen=True)
+class PathLimits:
+    """The limits of a choice: per frame, and on the memory; infinite where there is none."""
+
+    latency_s: float = np.inf
+    energy_j: float = np.inf
+    accuracy: float = 0.0
+    memory_bytes: float = np.inf
+
+
+@dataclass(frozen=True)
+class PathObjective:
+    """What is chosen among the networks within the limits."""
+
+    latency_weight: float = 0.5
+    energy_weight: float = 0.5
+    tolerance: float = 0.01  # networks this much less accurate count as equal
+    mode: Literal["lexicographic", "paper"] = "lexicographic"
+
+
+def pick(
+    table: PathTable, slower: float, limits: PathLimits, objective: PathObjective = PathObjective()
+) -> tuple[int, Flag]:
+    """Choose a network, given by how much the machine is slower than it is alone.
+
+    Where no network keeps all limits, those on energy and accuracy are dropped; where none is fast enough, the fastest
+    one is taken. Memory is never exceeded unless no network fits. Ties go to the lower number.
+    """
+    latency_s = table.latency_s * slower
+    held = table.memory_bytes <= limits.memory_bytes
+    if not held.any():
+        return int(table.memory_bytes.argmin()), "infeasible"
+    quick, flag = held & (latency_s <= limits.latency_s), "ok"
+    good = quick & (table.energy_j <= limits.energy_j) & (table.accuracy >= limits.accuracy - SLACK)
+    if not good.any():
+        if not quick.any():
+            return int(np.where(held, latency_s, np.inf).argmin()), "infeasible"
+        good, flag = quick, "relaxed"
+    cost = _cost(table, latency_s, limits, objective)
+    if objective.mode == "lexicographic":
+        good = good & (table.accuracy >= table.accuracy[good].max() - objective.tolerance - SLACK)
+    return int(np.where(good, cost, np.inf).argmin()), flag  # type: ignore[return-value]
+
+
+def _cost(table: PathTable, latency_s: Floats, limits: PathLimits, objective: PathObjective) -> Floats:
+    """Weigh latency and energy: as shares of their limits, or literally in milliseconds and millijoules."""
+    if objective.mode == "paper":
+        latency_unit = energy_unit = 1 / MILLI
+    else:
+        latency_unit, energy_unit = (
+            limit if np.isfinite(limit) and limit > 0 else float(values.max()) or 1.0
+            for limit, values in ((limits.latency_s, latency_s), (limits.energy_j, table.energy_j))
+        )
+    weights = objective.latency_weight / latency_unit, objective.energy_weight / energy_unit
+    return weights[0] * latency_s + weights[1] * table.energy_j
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When the loop switches: at once where a limit is broken, later and with headroom to something better."""
+
+    dwell_s: float = 1.0  # after a switch, before a better network is loaded
+    periods: int = 3  # for which a better network must have fitted
+    headroom: float = 0.9  # share of the latency limit that it may take
+
+
+@dataclass(frozen=True, eq=False)
+class LoopState:
+    """The state of the loop: the network that runs, since when, and for how long a better one has fitted."""
+
+    table: PathTable
+    variants: Sequence[Variant]
+    which: int
+    since_s: float
+    goals: tuple[object, ...]  # the limits that it was chosen for
+    better: int = 0
+    flag: Flag = "ok"
+
+
+def respond(
+    before: LoopState, now_s: float, slower: float, limits: PathLimits, objective: PathObjective, trigger: Trigger
+) -> LoopState:
+    """Decide whether to switch at a reading, where `slower` is what is predicted until the next one."""
+    table, now, goals = before.table, before.which, goals_of(limits)
+    broken = (
+        table.latency_s[now] * slower > limits.latency_s
+        or table.energy_j[now] > limits.energy_j
+        or table.memory_bytes[now] > limits.memory_bytes
+    )
+    if broken or goals != before.goals:
+        which, flag = pick(table, slower, limits, objective)
+        since_s = before.since_s if which == now else now_s
+        return replace(before, which=which, since_s=since_s, goals=goals, better=0, flag=flag)
+    roomy = replace(limits, latency_s=trigger.headroom * limits.latency_s)
+    which, flag = pick(table, slower, roomy, objective)
+    gains = flag != "infeasible" and table.accuracy[which] >= table.accuracy[now] + objective.tolerance - SLACK
+    better = before.better + 1 if gains else 0
+    if better >= trigger.periods and now_s - before.since_s >= trigger.dwell_s:
+        return replace(before, which=which, since_s=now_s, better=0, flag=flag)
+    return replace(before, better=better)
+
+
+def goals_of(limits: PathLimits) -> tuple[object, ...]:
+    """Return the limits whose change calls for a new choice; free memory changes all the time."""
+    return (limits.latency_s, limits.energy_j, limits.accuracy)
+
+
+def limits_of(budget: Budget, floor: float) -> PathLimits:
+    """Read the limits of a budget; an application without an accuracy goal has a floor."""
+    return PathLimits(
+        np.inf if budget.latency_s is None else budget.latency_s,
+        np.inf if budget.energy_j is None else budget.energy_j,
+        floor if budget.accuracy is None else budget.accuracy,
+        np.inf if budget.memory_bytes is None else budget.memory_bytes,
+    )
+
+
+def predicted_slowdown(budget: Budget) -> float:
+    """Predict by how much an application is slower than alone on an idle machine: by its share, and the load."""
+    speed = budget.share * slowdown(budget.load)
+    return 1 / speed if speed > 0 else float("inf")

@@ -1,0 +1,175 @@
+"""AdaScale's choice against brute force over all paths, and its trigger on loads that step and oscillate."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.scaling.adascale import AdaScale
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.selecting import PathLimits, PathObjective, PathTable, pick
+
+PATHS, BUDGETS = 480, 10_000
+
+
+def table(count: int = PATHS, seed: int = 0) -> PathTable:
+    """Draw networks with rounded values, so that there are ties."""
+    rng = np.random.default_rng(seed)
+    columns = rng.uniform(0.001, 0.1, count), rng.uniform(0.01, 1, count), rng.uniform(0.3, 0.9, count)
+    return PathTable(*(np.round(column, 3) for column in columns), rng.integers(10, 100, count).astype(float))
+
+
+def brute_force(paths: PathTable, slowdown: float, limits: PathLimits, how: PathObjective) -> tuple[int, str]:
+    """Choose by plain comparisons of every path, as the specification of the choice says it."""
+    rows = list(zip(paths.latency_s * slowdown, paths.energy_j, paths.accuracy, paths.memory_bytes, strict=True))
+    held = [i for i, row in enumerate(rows) if row[3] <= limits.memory_bytes]
+    if not held:
+        return min(range(len(rows)), key=lambda i: rows[i][3]), "infeasible"
+    quick = [i for i in held if rows[i][0] <= limits.latency_s]
+    if not quick:
+        return min(held, key=lambda i: rows[i][0]), "infeasible"
+    good = [i for i in quick if rows[i][1] <= limits.energy_j and rows[i][2] >= limits.accuracy - 1e-12]
+    flag, good = ("ok", good) if good else ("relaxed", quick)
+    if how.mode == "lexicographic":
+        best = max(rows[i][2] for i in good)
+        good = [i for i in good if rows[i][2] >= best - how.tolerance - 1e-12]
+        units = limits.latency_s, limits.energy_j
+    else:
+        units = 1e-3, 1e-3
+    return min(good, key=lambda i: 0.5 / units[0] * rows[i][0] + 0.5 / units[1] * rows[i][1]), flag
+
+
+def draws(rng: np.random.Generator, count: int) -> list[tuple[float, PathLimits]]:
+    return [
+        (float(slow), PathLimits(float(t), float(e), float(a), float(m)))
+        for slow, t, e, a, m in zip(
+            rng.uniform(1, 10, count), rng.uniform(0.0005, 0.3, count), rng.uniform(0.005, 1, count),
+            rng.uniform(0, 1, count), rng.uniform(5, 100, count), strict=True,
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["lexicographic", "paper"])
+def test_the_choice_is_that_of_brute_force_over_all_paths(mode: str):
+    paths, how, seen = table(), PathObjective(mode=mode), dict[str, int]()
+    for slowdown, limits in draws(np.random.default_rng(1), 300):
+        found = pick(paths, slowdown, limits, how)
+        assert found == brute_force(paths, slowdown, limits, how)
+        seen[found[1]] = seen.get(found[1], 0) + 1
+    assert min(seen[flag] for flag in ("ok", "relaxed", "infeasible")) > 10
+
+
+def test_ten_thousand_budgets_are_answered_as_by_comparing_all_paths_at_once():
+    """The same rule for all budgets together, as matrices of budgets and paths."""
+    paths, how = table(), PathObjective()
+    given = draws(np.random.default_rng(2), BUDGETS)
+    slow = np.array([[one] for one, _ in given])
+    t, e, a, m = (
+        np.array([[getattr(limits, name)] for _, limits in given])
+        for name in ("latency_s", "energy_j", "accuracy", "memory_bytes")
+    )
+    latency = slow * paths.latency_s
+    held = paths.memory_bytes <= m
+    quick = held & (latency <= t)
+    good = quick & (paths.energy_j <= e) & (paths.accuracy >= a - 1e-12)
+    ok = good.any(axis=1, keepdims=True)
+    good = np.where(ok, good, quick)
+    best = np.where(good, paths.accuracy, -1).max(axis=1, keepdims=True)
+    good &= paths.accuracy >= best - 0.01 - 1e-12
+    cost = np.where(good, 0.5 / t * latency + 0.5 / e * paths.energy_j, np.inf).argmin(axis=1)
+    fastest = np.where(held, latency, np.inf).argmin(axis=1)
+    some, none = quick.any(axis=1), ~held.any(axis=1)
+    expected = np.where(none, paths.memory_bytes.argmin(), np.where(some, cost, fastest))
+    flags = np.where(some, np.where(ok[:, 0], "ok", "relaxed"), "infeasible")
+    found = [pick(paths, slowdown, limits, how) for slowdown, limits in given]
+    assert [which for which, _ in found] == expected.tolist()
+    assert [flag for _, flag in found] == flags.tolist()
+
+
+def test_a_looser_latency_limit_never_loses_more_than_the_tolerance():
+    paths = table()
+    for _, limits in draws(np.random.default_rng(3), 200):
+        answers = [
+            pick(paths, 1.0, PathLimits(factor * limits.latency_s, limits.energy_j, limits.accuracy))
+            for factor in (1.0, 1.5)
+        ]
+        if [flag for _, flag in answers] == ["ok", "ok"]:
+            first, second = (paths.accuracy[which] for which, _ in answers)
+            assert second >= first - 0.01 - 1e-9
+
+
+def test_the_literal_objective_takes_the_cheapest_path_whatever_its_accuracy():
+    for mode, chosen in (("paper", 0), ("lexicographic", 4)):
+        assert pick(PathTable.of(LADDER), 1.0, PathLimits(latency_s=1.0), PathObjective(mode=mode)) == (chosen, "ok")
+    floor = PathLimits(latency_s=1.0, accuracy=0.65)
+    assert pick(PathTable.of(LADDER), 1.0, floor, PathObjective(mode="paper")) == (2, "ok")
+
+
+LADDER = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 10 * (i + 1), 0.01 * (i + 1), 0.1 * (i + 1)) for i in range(5))
+
+
+def run(loads: list[float], limit_s: float = 0.045, **settings: float) -> list[int]:
+    """Choose at each reading, two in a second."""
+    member = AdaScale(accuracy_loss=1.0, **settings)
+    state, chosen, readings = None, [], []
+    for step, cpu in enumerate(loads):
+        readings.append(Reading(step / 2, cpu, 1000))
+        budget = Budget(latency_s=limit_s, load=tuple(readings), now_s=step / 2)
+        which, state = member.choose(LADDER, budget, state)
+        chosen.append(which)
+    return chosen
+
+
+def switches(chosen: list[int]) -> int:
+    return sum(a != b for a, b in itertools.pairwise(chosen))
+
+
+def test_a_load_that_oscillates_a_little_switches_nothing():
+    calm = [0.1 + 0.02 * (-1) ** step for step in range(40)]  # the second largest takes 0.0430 to 0.0448 s
+    assert switches(run(calm)) == 0
+    straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
+    assert switches(run(straddling)) <= 1
+
+
+def test_a_step_of_the_load_is_answered_at_once_and_its_end_with_patience():
+    chosen = run([0.0] * 4 + [0.8] * 6 + [0.0] * 8)
+    assert chosen[:4] == [3] * 4
+    assert chosen[4:10] == [0] * 6
+    assert chosen[10:12] == [0, 0]
+    assert set(chosen[12:]) == {3}
+    assert run([0.0, 0.8, 0.0, 0.0, 0.0, 0.0], dwell_s=2.0)[-2:] == [0, 3]
+
+
+def test_a_better_path_needs_headroom():
+    nearly = 0.041  # the fourth path takes 0.04 s: within the limit, not within nine tenths of it
+    assert run([0.5] + [0.0] * 8, limit_s=nearly)[-1] == 2
+    assert run([0.5] + [0.0] * 8, limit_s=nearly, headroom=1.0)[-1] == 3
+
+
+def test_edges_of_the_load_are_answered():
+    member = AdaScale(accuracy_loss=1.0)
+    for budget in (
+        Budget(latency_s=0.045, share=0.0),
+        Budget(latency_s=0.045, load=(Reading(0, 1.5, 0, clock=0.0),)),
+        Budget(latency_s=0.045, load=(Reading(0, 1.0, 0, battery=0.0),), memory_bytes=0),
+    ):
+        assert member.choose(LADDER, budget)[0] == 0
+    assert member.choose(LADDER, Budget())[0] == 4
+    assert member.choose(LADDER, Budget(variant=2))[0] == 2
+    with pytest.raises(RequestError, match="variant is 5"):
+        member.choose(LADDER, Budget(variant=5))
+    unknown = tuple(Variant(str(i), math.nan, 1, 0.01) for i in range(2))
+    assert member.choose(unknown, Budget(latency_s=0.1))[0] == 0
+
+
+def test_memory_that_runs_out_is_left_at_once():
+    member = AdaScale(accuracy_loss=1.0)
+    which, state = member.choose(LADDER, Budget(memory_bytes=100))
+    assert which == 4
+    which, state = member.choose(LADDER, Budget(memory_bytes=35, now_s=0.1), state)
+    assert which == 2

@@ -1,0 +1,164 @@
+"""Paths of a branched network: their numbers, their training stage by stage, and what they share."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import scaling_factory as factory
+from torch import nn
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.catalogue import Member, builder_of
+from driftlab.platform.networks import branched
+from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.scaling import staged
+from driftlab.platform.scaling.base import Budget, variants_on
+from driftlab.platform.scaling.branches import Branches, PathFamily
+from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.training.schooling import Course, deterministic, grade
+from driftlab.platform.world import hardware
+from driftlab.platform.world.variants import paged_bytes
+
+COURSE = staged.StagedCourse(Course(1, 0.05, 16), operator_epochs=2, path_epochs=1)
+
+
+@cache
+def network() -> nn.Module:
+    return build("tiny_staged", factory.CLASSES, seed=0).eval()
+
+
+def modules() -> branched.Branched:
+    with deterministic(0):
+        return Branches(space="tiny")._branch(network(), factory.SIZE)
+
+
+@cache
+def family() -> PathFamily:
+    made, data = modules(), factory.problem()
+    with deterministic(0):
+        staged.train_operators(made, data, COURSE)
+    accuracies = staged.grade_paths(made, data, data.val)
+    return PathFamily(made, accuracies, accuracies)
+
+
+def digests(made: branched.Branched) -> dict[str, float]:
+    return {
+        name: sum(float(value.double().abs().sum()) for value in module.state_dict().values())
+        for name, module in made.parts()
+    }
+
+
+@pytest.mark.parametrize(("preset", "count"), [("tiny", 120), ("small", 340), ("paper480", 480)])
+def test_numbers_of_paths_are_theirs_alone(preset: str, count: int):
+    space = PathSpace(SPACES[preset])
+    assert len(space) == count
+    assert [space.encode(space.decode(number)) for number in range(count)] == list(range(count))
+    assert len({space.name(space.decode(number)) for number in range(count)}) == count
+    assert sorted(map(space.encode, space.walk())) == list(range(count))
+    assert [space.name(space.decode(space.whole(which))) for which in (0, 1)] == ["base", "base.base"]
+
+
+def test_numbers_are_in_mixed_radix_with_the_first_stage_first():
+    space = PathSpace((("a", "base"), ("b", "c", "base")))
+    names = ["a", "base", "a.b", "a.c", "a.base", "base.b", "base.c", "base.base"]
+    assert [space.name(space.decode(number)) for number in range(len(space))] == names
+    for wrong in (-1, 8):
+        with pytest.raises(RequestError, match=f"variant is {wrong}"):
+            space.decode(wrong)
+    for path in ((2,), (0, 0, 0), ()):
+        with pytest.raises(RequestError, match="path is"):
+            space.encode(path)
+
+
+def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
+    made, data = family(), factory.problem()
+    member = Branches()
+    profile = member.profile(made, factory.SIZE)
+    assert len(profile) == len(made) == 120
+    for number in np.random.default_rng(0).choice(120, 5, replace=False).tolist():
+        alone = member.select(made, Budget(variant=number))
+        assert profile[number].cost == count_cost(alone, *factory.SIZE)
+        assert profile[number].accuracy == pytest.approx(grade(alone, data, data.val), abs=1e-9)
+
+
+def test_a_switch_moves_only_what_differs():
+    profile = Branches().profile(family(), factory.SIZE)
+    variants = variants_on(hardware.find("phone-lo"), profile)
+    number = {one.name: which for which, one in enumerate(variants)}
+    whole, other = number["base.base.base.base"], number["base.svd.base.base"]
+    size = {name: count for one in variants for name, count in one.parts}
+    assert paged_bytes(variants, other, whole, nested=False) == (size["2.base"], size["2.svd"])
+    assert paged_bytes(variants, None, whole, nested=False) == (variants[whole].memory_bytes, 0)
+    assert paged_bytes(variants, whole, number["base.base"], nested=False) == (
+        size["exit.2"], size["3.base"] + size["4.base"] + size["exit.4"],
+    )  # fmt: skip
+
+
+def test_a_stage_learns_without_changing_what_was_trained_before():
+    made, data = modules(), factory.problem()
+    prefix = staged.Prefix(data, made)
+    prefix.pass_through(made.stem)
+    prefix.pass_through(made.stages[0][-1])
+    before = digests(made)
+    body, head = made.stages[1][-1], made.heads[1]
+    staged._train_exit(prefix, body, head, Course(3, 0.05, 32), np.random.default_rng(0))
+    changed = {name for name, value in digests(made).items() if value != before[name]}
+    assert changed == {"2.base", "exit.2"}
+    assert all(value.grad is None for _, module in made.parts() for value in module.parameters())
+
+
+def test_operators_learn_and_leave_stages_and_exits_alone():
+    made, data = modules(), factory.problem()
+    before = digests(made)
+    with deterministic(0):
+        staged.train_operators(made, data, COURSE)
+        staged.train_paths(made, data, COURSE)
+    same = {name for name, value in digests(made).items() if value == before[name]}
+    assert same == {"stem", *(f"{stage}.base" for stage in range(1, 5)), *(f"exit.{stage}" for stage in range(1, 5))}
+
+
+def test_an_operator_comes_closer_to_its_stage_epoch_by_epoch():
+    made = modules()
+    x = staged.run(made.stem, to_input(factory.problem().train.images))
+    goal = staged.run(made.stages[0][-1], x)
+    with deterministic(0):
+        errors = [
+            staged._imitate(made.stages[0][0], x, goal, replace(COURSE, operator_epochs=1), np.random.default_rng(0))
+            for _ in range(3)
+        ]
+    assert errors[2] < errors[1] < errors[0]
+
+
+def test_members_that_only_choose_share_networks():
+    given = (("stage_epochs", 2),)
+    recipe = Recipe("tiny_staged")
+    keys = {
+        FamilyRecipe(recipe, builder_of(Member("scaling", name, (*given, *more)))).key()
+        for name, more in (("adascale", ()), ("adascale", (("mode", "paper"),)), ("branches", (("exit", 1),)))
+    }
+    assert len(keys) == 1
+    assert builder_of(Member("scaling", "adascale")) == Member("scaling", "branches")
+    assert builder_of(Member("scaling", "nested", given[:0])) == Member("scaling", "nested")
+
+
+def test_one_exit_runs_whatever_the_budget():
+    variants = variants_on(hardware.find("phone-lo"), Branches().profile(family(), factory.SIZE))
+    for which, name in ((1, "base"), (3, "base.base.base"), (None, "base.base.base.base")):
+        chosen, state = Branches(exit=which).choose(variants, Budget(latency_s=1e-9), state="kept")
+        assert (variants[chosen].name, state) == (name, "kept")
+
+
+def test_what_a_path_has_learned_is_copied():
+    made = family()
+    alone = made.branched.network((2, 0))
+    again = Branches().absorb(made, copy.deepcopy(alone))
+    assert digests(again.branched) == digests(made.branched)
+    with pytest.raises(RequestError, match="none of the family's 120 networks"):
+        Branches().absorb(made, network())

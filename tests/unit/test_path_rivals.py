@@ -1,0 +1,121 @@
+"""Rivals of AdaScale on one table of paths: each by its own rule, against comparisons of all paths."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of
+from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.scaling.adadeep import AdaDeep
+from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
+from driftlab.platform.scaling.adaspring import AdaSpring
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.branches import exit_of, full_depth
+
+NAMES = ("dwsep", "svd", "fire", "base")
+CHOOSERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == "branches")
+
+
+def paths(seed: int = 0, stages: int = 3) -> tuple[Variant, ...]:
+    """Draw the cost of every operator of every stage; costs add up, and so do losses but for some noise."""
+    draw = random.Random(seed)
+    cost = {(s, name): draw.uniform(1, 3) * (1 + 2 * (name == "base")) for s in range(stages) for name in NAMES}
+    loss = {key: 0.0 if key[1] == "base" else draw.uniform(0.01, 0.1) for key in cost}
+    found = []
+    for depth in range(1, stages + 1):
+        for path in itertools.product(NAMES, repeat=depth):
+            spent = sum(cost[key] for key in enumerate(path))
+            accuracy = 0.6 + 0.1 * depth - sum(loss[key] for key in enumerate(path)) + draw.uniform(-0.005, 0.005)
+            found.append(Variant(".".join(path), accuracy, round(1000 * spent), spent / 1000, spent / 10))
+    return tuple(found)
+
+
+def under(cpu: float, limit_s: float = 0.02, **more: float) -> Budget:
+    return Budget(latency_s=limit_s, load=(Reading(0.0, cpu, 10**9, **more),))
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_every_chooser_answers_any_budget_with_a_path(name: str):
+    variants, member, state = paths(), Member("scaling", name).make(), None
+    for budget in (
+        Budget(), under(0.0), under(1.0), under(0.5, clock=0.0), Budget(latency_s=0.0, share=0.0),
+        under(0.2, battery=0.0),
+    ):  # fmt: skip
+        which, state = member.choose(variants, budget, state)
+        assert 0 <= which < len(variants)
+        assert name == "adascale" or exit_of(variants[which]) == 3
+    assert member.choose(variants, Budget(variant=5), state)[0] == 5
+
+
+class TestAdaptiveNet:
+    def test_its_list_holds_what_no_other_path_beats(self):
+        variants = paths()
+        front = latency_front(variants)
+        for which in full_depth(variants):
+            quicker = [one for one in full_depth(variants) if variants[one].latency_s < variants[which].latency_s]
+            beaten = any(variants[one].accuracy >= variants[which].accuracy for one in quicker)
+            assert (which in front) == (not beaten)
+
+    def test_it_runs_the_dearest_one_in_time_and_stays_there(self):
+        variants = paths()
+        front, member, state = latency_front(variants), AdaptiveNet(), None
+        for cpu in (0.0, 0.0, 0.6, 0.6, 0.0, 0.0):
+            which, state = member.choose(variants, under(cpu), state)
+            limit_s = 0.02 * (1 - 0.9 * cpu)
+            assert which == max((one for one in front if variants[one].latency_s <= limit_s), default=front[0],
+                                key=lambda one: variants[one].latency_s)  # fmt: skip
+
+    def test_it_moves_up_only_with_slack(self):
+        two = (Variant("a", 0.5, 1, 0.01), Variant("b", 0.6, 1, 0.0198))
+        member = AdaptiveNet(slack=0.02)
+        assert member.choose(two, under(0.0))[0] == 1
+        _, low = member.choose(two, under(0.1))
+        assert member.choose(two, under(0.0), low)[0] == 0
+        assert member.choose(two, under(0.0, limit_s=0.021), low)[0] == 1
+
+
+class TestAdaSpring:
+    def test_a_beam_of_everything_finds_the_best_score_and_one_of_two_comes_close(self):
+        for seed in range(5):
+            variants, budget = paths(seed), under(0.3)
+            slower = 1 / (1 - 0.27)
+            wide, usual = AdaSpring(beam=1000), AdaSpring()
+            scores = {which: usual.score(variants[which], budget, slower) for which in full_depth(variants)}
+            assert wide.search(variants, budget, slower) == max(scores, key=scores.__getitem__)
+            assert scores[usual.search(variants, budget, slower)] > max(scores.values()) - 0.1
+
+    def test_it_searches_when_the_load_has_changed_enough(self):
+        variants, member = paths(), AdaSpring(change=0.3)
+        first, state = member.choose(variants, under(0.0))
+        assert member.choose(variants, under(0.2), state) == (first, state)
+        assert member.choose(variants, under(0.7), state)[1] != state
+
+    def test_an_empty_battery_makes_energy_count(self):
+        variants = paths()
+        full, empty = (member_energy(variants, battery) for battery in (1.0, 0.0))
+        assert empty == min(variants[which].energy_j for which in full_depth(variants)) < full
+
+
+def member_energy(variants: tuple[Variant, ...], battery: float) -> float:
+    budget = Budget(latency_s=0.1, energy_j=1.0, load=(Reading(0.0, 0.0, 10**9, battery=battery),))
+    return variants[AdaSpring(energy_weight=0.01).choose(variants, budget)[0]].energy_j
+
+
+class TestAdaDeep:
+    def test_it_finds_a_path_nearly_as_good_as_the_best(self):
+        member, found = AdaDeep(), []
+        for seed in range(5):
+            variants, limit_s = paths(seed), 0.012
+            rewards = {which: member._reward(variants, which, limit_s) for which in full_depth(variants)}
+            which = member.search(variants, Budget(latency_s=limit_s))
+            assert variants[which].latency_s <= limit_s
+            found.append(max(rewards.values()) - rewards[which])
+        assert max(found) < 0.02
+
+    def test_it_never_changes_and_is_the_same_every_time(self):
+        variants, member = paths(), AdaDeep()
+        which, state = member.choose(variants, under(0.0))
+        assert member.choose(variants, under(0.9), state)[0] == which == member.choose(variants, under(0.0))[0]
