@@ -88,8 +88,11 @@ def read_asked(document: Mapping[str, Any]) -> SessionAsked:
         raise RequestError("; ".join(faults)) from error
 
 
-def experiment_of(asked: SessionAsked) -> Experiment:
-    """Write the request as an experiment of one cell in wall time, without a modelled link."""
+def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
+    """Write the request as an experiment of one cell in wall time, without a modelled link.
+
+    A device may show a stream of its own: a film, a folder or a camera, which its server knows as `camera`.
+    """
     if asked.workload.height * asked.workload.width > MOST_PIXELS:
         raise RequestError(f"Frames have more than {MOST_PIXELS} pixels; ask for a smaller height or width.")
     system = asked.system if isinstance(asked.system, str) else asked.system.model_dump(exclude_none=True)
@@ -98,7 +101,7 @@ def experiment_of(asked: SessionAsked) -> Experiment:
         {
             "name": "field",
             "systems": [system],
-            "workloads": [asked.workload.model_dump()],
+            "workloads": [asked.workload.model_dump() | ({"name": source} if source else {})],
             "student": asked.student.model_dump(exclude_none=True),
             "teacher": asked.teacher.model_dump(),
             "seeds": [asked.seed],
@@ -115,12 +118,15 @@ def experiment_of(asked: SessionAsked) -> Experiment:
 
 
 def cell_of(experiment: Experiment) -> Cell:
-    """Return the only cell; refuse a system that needs no server, or a learner on the device."""
+    """Return the only cell; refuse a bound, and a learner on the device whose teacher is not there."""
     (cell,) = cells_of(experiment)
     streaming = cell.system.streaming.make()
-    if streaming.place == "device" or streaming.free:
+    if streaming.free:
+        raise RequestError(f"'{cell.system.name}' is a bound over a link without limits, which no device has.")
+    if streaming.place == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
         raise RequestError(
-            f"'{cell.system.name}' learns on the device or over a link without limits; a server has no part in it."
+            f"'{cell.system.name}' learns on the device from a teacher's labels, and the teacher is on the server; "
+            "take a system without labels, or one whose learner is on the server."
         )
     return cell
 
