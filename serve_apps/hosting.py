@@ -127,6 +127,11 @@ class HostedSession:
         """Return the number of the newest upload."""
         return self.waiting[-1].number if self.waiting else max(self.progress.used, self._taken)
 
+    @property
+    def since_upload_s(self) -> float:
+        """Return the time since the newest upload."""
+        return time.monotonic() - self._clock[1]
+
     def results(self, after: int) -> bytes | None:
         """Return the results after a number, none if there are none yet; None if some of them were dropped."""
         newest = self.progress.number

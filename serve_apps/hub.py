@@ -48,10 +48,11 @@ def digest_of(token: str) -> str:
 class Hub:
     """The sessions; one thread works on them in turn, so that each waits for one round of every other at most."""
 
-    def __init__(self, folder: Path, token: str, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, token: str, limits: Limits | None = None, cert: str = "") -> None:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
+        self.cert = cert  # of this server, for devices on its machine
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
@@ -143,5 +144,6 @@ class Hub:
             for session in ready:
                 with self.meters.round_s.time():
                     session.work()
+                self.meters.wait_s.observe(session.since_upload_s)
             if not ready:
                 self._stop.wait(LOOK_S)

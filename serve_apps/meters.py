@@ -34,9 +34,8 @@ class Meters:
             buckets=ROUND_S,
         )
         self.answer_s = Histogram(
-            "driftlab_answer_seconds", "Time of a batch of answers.", registry=self.registry, buckets=ANSWER_S
+            "driftlab_answer_seconds", "Time of an answer in its batch.", registry=self.registry, buckets=ANSWER_S
         )
-        self.answers = Counter("driftlab_answers", "Answered images.", registry=self.registry)
         self.registry.register(_Sessions(hub))
 
     def count_reply(self, status: int) -> None:

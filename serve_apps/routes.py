@@ -187,7 +187,8 @@ async def answers(request: Request, session: Session) -> JSONResponse:
     body = await read_body(request, hub_of(request).limits.image_bytes)
     answerer: Answerer = request.app.state.answer
     image = await run_in_threadpool(decode_image, body, session.app.size)
-    version, answer = await answerer(session, image)
+    with hub_of(request).meters.answer_s.time():
+        version, answer = await answerer(session, image)
     return JSONResponse({"version": version, **answer_document(session.app.context.task.name, answer)})
 
 
@@ -210,8 +211,9 @@ async def start_demo(
 ) -> dict[str, Any]:
     """Start a device on this machine, in a process of its own."""
     demo: DemoDevice = request.app.state.demo
-    url = f"http://127.0.0.1:{request.url.port}"  # never another host that the request may name
-    return {"running": demo.start(url, token_of(request), seconds)}
+    scheme = "https" if hub.cert else "http"
+    url = f"{scheme}://127.0.0.1:{request.url.port}"  # never another host that the request may name
+    return {"running": demo.start(url, token_of(request), seconds, hub.cert)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class Agent:
         )
         self.cell.device.follow = self._follow  # the agent itself follows the stream
         self._place()
+        self.opening = (0, 0)  # bytes up and down before the stream
         self._zero = 0.0  # of the monotonic clock, at the stream's start
         self.fresh = not self.ticket.began
         self._warm_up()
@@ -164,6 +165,7 @@ class Agent:
         """Answer the stream in real time until its end; then stop the network threads and close the accounts."""
         if self.traffic.camera is not None:
             self.traffic.camera.zero_s = self._zero
+        self.opening = self.traffic.client.counted.both
         self._allocate(self.now())
         parts: list[Sender | Receiver] = [LocalLearner(self.traffic) if self.cell.app.local else Sender(self.traffic)]
         parts += [] if self.cell.app.local else [Receiver(self.traffic)]

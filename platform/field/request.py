@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from driftlab.datasets.catalogue import CAMERA
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import FAMILIES
 from driftlab.platform.loop.cell import Cell
@@ -17,6 +18,7 @@ from driftlab.platform.request.experiment import Experiment, parse
 MOST_PIXELS = 1024 * 1024  # of a frame
 MOST_STEPS = 20_000  # of pre-training, which the server does
 MOST_SESSION_S = 7 * 86_400.0
+OWN_STREAMS = ("video", "folder", "cityscapes", CAMERA)  # before the colon of a workload's name
 PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # a member by name: a path would load code
 STREAM = r"^[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?$"  # likewise without files
 
@@ -77,6 +79,11 @@ class SessionAsked(_Asked):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     task: PlainName | None = None  # None: that of the network
     hardware: PlainName = "jetson-nx"  # profile from which a device without a sensor computes its joules
+
+
+def own_stream(workload: str) -> bool:
+    """Tell whether a workload is a film, a folder or a camera, whose frames are on the device only."""
+    return workload.partition(":")[0] in OWN_STREAMS and ":" in workload
 
 
 def read_asked(document: Mapping[str, Any]) -> SessionAsked:
