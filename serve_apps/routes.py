@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import HTTPConnection
@@ -258,9 +259,16 @@ def build_app(hub: Callable[[], Hub], answer: Answerer = answer_here) -> FastAPI
         (DriftlabError, 500, {}),
     ):
         app.add_exception_handler(kind, partial(_refused, code=code, headers=headers))
+    app.add_exception_handler(RequestValidationError, _misread)
     app.add_api_websocket_route("/sessions/{name}/live", live)
     app.add_middleware(Guard, hub=hub)
     return app
+
+
+async def _misread(request: Request, error: Any) -> JSONResponse:
+    """Say what is wrong with a request without repeating it: not everything that it may hold can be written as JSON."""
+    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
+    return JSONResponse({"detail": "; ".join(faults)}, 422)
 
 
 async def _refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
