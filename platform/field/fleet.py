@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.request import SessionAsked
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.grid.run import create_run
+from driftlab.platform.results.tables.beside import update_waits
 from driftlab.platform.results.tables.read import Run, open_run
 
 MOST_DEVICES = 1000
@@ -84,7 +85,9 @@ def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
     runs = [open_run(folder) for folder in folders if (folder / "tables").is_dir()]
     rows = [row for run in runs for row in run.table("runs").to_pylist()]
     processed = [flag for run in runs for flag in run.table("frames")["processed"].to_pylist()]
-    waits = [wait_s for run in runs for wait_s in _waits(run)]
+    waits = [
+        wait_s for run in runs for row in run.table("runs").to_pylist() for wait_s in update_waits(run, row["cell"])
+    ]
     scores = [row["score"] for row in rows if row["score"] is not None]
     return FleetReport(
         devices=len(folders),
@@ -105,12 +108,3 @@ def _queued(run: Run) -> list[float]:
     """List when the uploads of a device were handed over."""
     rows = run.table("transfers").select(["direction", "kind", "queued_s"]).to_pylist()
     return [row["queued_s"] for row in rows if row["direction"] == "up" and row["kind"] == "samples"]
-
-
-def _waits(run: Run) -> Iterator[float]:
-    """Yield, for each update that arrived, the time since the newest upload that it was trained on."""
-    queued, used = _queued(run), 0
-    for row in run.table("updates").select(["uploads", "arrive_s"]).to_pylist():
-        used += row["uploads"]
-        if row["arrive_s"] is not None and 0 < used <= len(queued):
-            yield row["arrive_s"] - queued[used - 1]
