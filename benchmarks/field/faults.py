@@ -99,8 +99,9 @@ class Disturbed:
         while True:
             try:
                 status = client.ask_json("GET", f"/sessions/{name}")
-                if not status["waiting"] or time.monotonic() > until_s:
-                    return status, client.ask_json("GET", f"/sessions/{name}/rounds")
+                rounds = client.ask_json("GET", f"/sessions/{name}/rounds")
+                if used_of(rounds) == status["uploads"] or status["fault"] or time.monotonic() > until_s:
+                    return status, rounds
             except ServerAway:
                 if time.monotonic() > until_s:
                     raise
@@ -123,9 +124,14 @@ def answering_faults(run: Run) -> Iterator[str]:
         yield f"no answer for {gap_s:.1f} s"
 
 
+def used_of(rounds: list[dict[str, Any]]) -> int:
+    """Count the uploads that rounds have used."""
+    return sum(one["row"]["uploads"] for one in rounds)
+
+
 def server_faults(status: dict[str, Any], rounds: list[dict[str, Any]]) -> Iterator[str]:
     """Nothing acknowledged is lost, and nothing is used twice."""
-    used = sum(one["row"]["uploads"] for one in rounds)
+    used = used_of(rounds)
     if status["fault"]:
         yield f"the session failed: {status['fault']}"
     if used != status["uploads"]:

@@ -63,8 +63,10 @@ class Drawn:
 class Drawing:
     """Draws requests to a server with one session."""
 
-    def __init__(self, dice: random.Random, described: Mapping[str, Any], session: Mapping[str, str]) -> None:
-        self.dice, self.described, self.session = dice, described, session
+    def __init__(
+        self, dice: random.Random, described: Mapping[str, Any], session: Mapping[str, str], token: str = TOKEN
+    ) -> None:
+        self.dice, self.described, self.session, self.token = dice, described, session, token
         self.places = [
             (method, path)
             for path, methods in described["paths"].items()
@@ -80,7 +82,7 @@ class Drawing:
         names = {"name": self.session["id"] if mine else self.word(), "kind": self.dice.choice(["frame", self.word()])}
         for name, value in names.items():
             path = path.replace(f"{{{name}}}", value)
-        token = self.dice.choices([TOKEN, self.session["token"], None, self.word()], [10, 6, 1, 1])[0]
+        token = self.dice.choices([self.token, self.session["token"], None, self.word()], [10, 6, 1, 1])[0]
         body, kind = self.body(path, about)
         return Drawn(method.upper(), path + self.query(about), body, token, kind)
 

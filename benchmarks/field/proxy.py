@@ -44,6 +44,8 @@ class Proxy:
     def close(self) -> None:
         self._stop.set()
         self._open.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts
         self._listener.close()
         self.drop()
 
