@@ -54,7 +54,7 @@ class Ams(Streaming):
     values: Annotated[
         Literal["fp32", "fp16", "bf16", "int8", "int4"], Means("how the values of an update are written")
     ] = "fp16"
-    mask: Annotated[Literal["raw", "gzip", "gaps", "rice"], Means("how an update says which weights it changes")] = (
+    mask: Annotated[Literal["raw", "gzip", "gaps", "rice", "runs"], Means("how an update says which weights it changes")] = (
         "gzip"
     )
     feedback: Annotated[bool, Means("whether what rounding left out is added to the next update")] = False

@@ -27,6 +27,7 @@ SHOWN = {
     "ams-table2": {"streets", "rates"},
     "ams-table3": {"streets", "rates", "strategies"},
     "ams-fig4": {"streets", "rates", "frontier"},
+    "ams-bytes": {"streets", "rates"},
     "ams-fig5": {"streets", "rates"},
     "ams-clients": {"rates", "clients"},
     "ams-horizon": {"streets", "rates", "horizon"},
