@@ -148,4 +148,5 @@ def _with_eight_bits(tables: Tables, name: str) -> str:
 
 def _quantised(tables: Tables, mask: str) -> str:
     """Name the first system with four-bit values and this mask; nothing without one, or without AMS beside it."""
-    return first_of(tables, {"streaming.values": "int4", "streaming.mask": mask}) if "ams" in set(done(tables)["system"]) else ""
+    wanted = {"streaming.values": "int4", "streaming.mask": mask}
+    return first_of(tables, wanted) if "ams" in set(done(tables)["system"]) else ""
