@@ -41,7 +41,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep everything that starts Ray on one worker, and begin with it: it waits as long as it computes.
 
-    Two clusters on two cores only slow each other down. Long files come first, so that workers end together.
+    Two clusters on two cores only slow each other down. Long files come before short ones: workers end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):

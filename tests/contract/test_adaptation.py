@@ -38,8 +38,9 @@ from driftlab.platform.world.hardware import HARDWARE
 NORMLESS = "without_norms"
 NEED_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
+BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in sorted(FAMILIES["adaptation"])),
+    *((name, BRIEF.get(name, {})) for name in sorted(FAMILIES["adaptation"])),
     ("adabn", {"variant": "batch"}),
     ("adabn", {"variant": "batch", "answers": "batch"}),
     ("adabn", {"variant": "alpha", "answers": "batch"}),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import BaseModel
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
