@@ -20,7 +20,7 @@ from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
 from driftlab.serve_apps.meters import Meters
-from driftlab.serve_apps.tokens import Rates
+from driftlab.serve_apps.tokens import TokenRates
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.05  # between two looks for work
@@ -56,7 +56,7 @@ class Hub:
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
-        self.meters, self.rates = Meters(self), Rates(self.limits.rate)
+        self.meters, self.rates = Meters(self), TokenRates(self.limits.rate)
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it

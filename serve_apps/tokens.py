@@ -29,7 +29,7 @@ def token_of(asked: HTTPConnection) -> str:
 
 
 @dataclass
-class Rates:
+class TokenRates:
     """How many requests each token may make: so many per second, in bursts of two seconds' worth."""
 
     per_s: float

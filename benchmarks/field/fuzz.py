@@ -60,7 +60,7 @@ class Drawn:
             line.close()
 
 
-class Drawing:
+class RequestDrawing:
     """Draws requests to a server with one session."""
 
     def __init__(
@@ -165,7 +165,7 @@ def fuzzed(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
         try:
             client = server.client()
             session = client.ask_json("POST", "/sessions", ASKED)
-            drawing = Drawing(random.Random(seed), client.ask_json("GET", "/openapi.json"), session)
+            drawing = RequestDrawing(random.Random(seed), client.ask_json("GET", "/openapi.json"), session)
             held = psutil.Process(server.process.pid)
             for number in range(count):
                 drawn, began_s = drawing.draw(), time.monotonic()
@@ -190,7 +190,7 @@ def fuzzed(seed: int, count: int) -> tuple[dict[str, object], list[str]]:
     return {**told, "slowest_s": round(slowest_s, 2), "resident_mb": [round(one) for one in resident_mb]}, broken
 
 
-def _asked(drawn: Drawn, server: ServerProcess, drawing: Drawing) -> Iterator[tuple[str, int]]:
+def _asked(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Iterator[tuple[str, int]]:
     """Ask a request, uploads by the WebSocket now and then; yield its fault, if any, and its status."""
     if drawn.path.endswith("/uploads") and drawing.dice.random() < 0.2:
         line = Line(server.client(drawing.session["token"]), f"/sessions/{drawing.session['id']}")

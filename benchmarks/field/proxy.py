@@ -29,7 +29,7 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self, seconds: float) -> None:
-        """Forward nothing for a while; connections stay open, and nobody is told."""
+        """Forward nothing for a while; connections stay open, and neither side is told."""
         self._open.clear()
         time.sleep(seconds)
         self._open.set()

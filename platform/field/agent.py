@@ -20,7 +20,7 @@ from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
-from driftlab.platform.field.camera import Camera, CameraDevice, is_camera, open_camera
+from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
@@ -125,12 +125,12 @@ class Agent:
         )
         self.cell.device.follow = self._follow  # the agent itself follows the stream
         self._place()
-        self.opening = (0, 0)  # bytes up and down before the stream
+        self.opening = self.stream_end = (0, 0)  # bytes up and down before the stream, and until its end
         self._zero = 0.0  # of the monotonic clock, at the stream's start
         self.fresh = not self.ticket.began
         self._warm_up()
 
-    def _open_camera(self) -> Camera | None:
+    def _open_camera(self) -> LiveCamera | None:
         """Open the camera of this machine, if that is the stream."""
         if not is_camera(self.ticket.source):
             return None
@@ -315,6 +315,7 @@ class Agent:
         for thread in self.threads:
             thread.join(LEAVE_S)
         self.apply_results()
+        self.stream_end = self.traffic.client.counted.both
         if not self.cell.app.local:
             write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)

@@ -35,7 +35,7 @@ def is_camera(workload: str) -> bool:
     return workload.startswith(f"{CAMERA}:")
 
 
-class Camera:
+class LiveCamera:
     """Keeps, for every frame of the stream, the newest picture that the camera had shown by then."""
 
     def __init__(self, source: str, size: tuple[int, int], fps: float) -> None:
@@ -127,7 +127,7 @@ def _pyav(source: str, size: tuple[int, int]) -> Iterator[Pixels]:
 class CameraStream(RemoteStream):
     """A camera's pictures at a size."""
 
-    camera: Camera
+    camera: LiveCamera
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
         """Return the pictures that the camera showed at these times."""
@@ -149,7 +149,7 @@ def _sized(image: Pixels, size: tuple[int, int]) -> Pixels:
 class CameraDevice(Device):
     """The lab's device with a camera instead of a workload."""
 
-    def __init__(self, spec: StreamSpec, camera: Camera) -> None:
+    def __init__(self, spec: StreamSpec, camera: LiveCamera) -> None:
         super().__init__(spec)
         self._camera = camera
 
@@ -159,7 +159,7 @@ class CameraDevice(Device):
         return CameraStream(spec.workload, size, spec.fps, spec.duration_s, self._camera)
 
 
-def open_camera(spec: StreamSpec, scale: int) -> Camera:
+def open_camera(spec: StreamSpec, scale: int) -> LiveCamera:
     """Open the camera of a stream, at the largest size that is sent."""
     size = (spec.height * scale, spec.width * scale)
-    return Camera(spec.workload.partition(":")[2], size, spec.fps)
+    return LiveCamera(spec.workload.partition(":")[2], size, spec.fps)

@@ -12,7 +12,7 @@ from driftlab.errors import DriftlabError
 from driftlab.platform.backend.base import NodeId
 from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.records import Noticed, Uploaded
-from driftlab.platform.field.camera import Camera, CameraDevice
+from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
 from driftlab.platform.field.line import Line
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
@@ -36,7 +36,7 @@ class Traffic:
     client: Client  # with the session's token
     path: str  # of the session on the server
     now: Callable[[], float]  # seconds since the stream began
-    camera: Camera | None = None  # of this machine
+    camera: LiveCamera | None = None  # of this machine
     stop: threading.Event = field(default_factory=threading.Event)
     turn: threading.Lock = field(default_factory=threading.Lock)  # of the application node
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the answering thread

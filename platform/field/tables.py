@@ -51,6 +51,7 @@ def write_run(agent: Agent, directory: Path) -> None:
         "field": {"server": agent.ticket.server, "session": agent.ticket.id},
         "socket_bytes": {"up": up, "down": down},
         "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # of them, before the stream
+        "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # and after it
     }
     write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
     cell = agent.cell.loop.parts.cell

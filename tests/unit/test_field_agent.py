@@ -87,6 +87,7 @@ def test_tables_count_the_payloads_of_both_sides(played):
     assert read_info(run.path)["times"] == "wall clock of the device"
     up, info = moved[moved["direction"] == "up"], read_info(run.path)
     assert info["socket_bytes"]["up"] > up["wire_bytes"].sum() + info["opening_bytes"]["up"] > 0
+    assert 0 < info["closing_bytes"]["up"] < 500 < info["closing_bytes"]["down"]
 
 
 QUICK = {"name": "ams", "interval_s": 1.0}
@@ -129,7 +130,7 @@ def test_a_camera_teaches_over_a_server_that_never_sees_its_address(tmp_path):
     teacher = {"kind": "network", "network": "half", "pretrain_steps": 2}
     camera = "camera:lavfi:testsrc=size=96x64:rate=10,realtime"
     run, agent = play(tmp_path, {"name": "quick", "base": "ams", "streaming": QUICK}, camera, teacher=teacher)
-    assert run.frame("runs")["score"].isna().all()  # nobody knows the truth
+    assert run.frame("runs")["score"].isna().all()  # the truth is unknown
     assert "testsrc" not in json.dumps(agent.ticket.asked)
     assert "samples" in set(run.frame("transfers")["kind"])
     with pytest.raises(RequestError):

@@ -11,7 +11,7 @@ import pytest
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.field import camera
-from driftlab.platform.field.camera import Camera, CameraDevice
+from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.request import own_stream
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
@@ -32,7 +32,7 @@ def shown(monkeypatch):
 
     monkeypatch.setattr(camera, "_pictures", pictures)
     monkeypatch.setattr(camera, "AGAIN_S", 60.0)
-    one = Camera("0", (32, 48), fps=10.0)
+    one = LiveCamera("0", (32, 48), fps=10.0)
     one.zero_s = time.monotonic()
     yield one, stamps
     one.close()
@@ -62,10 +62,10 @@ def test_pictures_that_no_frame_shows_are_not_kept(shown):
 def test_a_camera_that_shows_nothing_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(camera, "FIRST_S", 0.1)
     with pytest.raises(DataError):
-        Camera("lavfi:nothing", (16, 24), 4.0)
+        LiveCamera("lavfi:nothing", (16, 24), 4.0)
     (tmp_path / "film.mp4").touch()
     with pytest.raises(RequestError):
-        Camera(str(tmp_path / "film.mp4"), (16, 24), 4.0)
+        LiveCamera(str(tmp_path / "film.mp4"), (16, 24), 4.0)
 
 
 def test_a_folder_shows_its_pictures_in_the_order_of_their_names(tmp_path):

@@ -10,7 +10,7 @@ import time
 import pytest
 from served_factory import ASKED, TOKEN, served
 
-from benchmarks.field.fuzz import Drawing
+from benchmarks.field.fuzz import RequestDrawing
 from benchmarks.field.proxy import Proxy
 from driftlab.platform.field.client import Client
 from driftlab.platform.field.fleet import Fleet
@@ -39,7 +39,7 @@ def test_a_fleet_plays_its_devices_at_once(server, tmp_path):
 def test_no_drawn_request_breaks_the_server(server):
     client = server.client()
     session = client.ask_json("POST", "/sessions", ASKED)
-    drawing = Drawing(random.Random(1), client.ask_json("GET", "/openapi.json"), session, TOKEN)
+    drawing = RequestDrawing(random.Random(1), client.ask_json("GET", "/openapi.json"), session, TOKEN)
     asked = [(drawn, drawn.ask(server.port)) for drawn in (drawing.draw() for _ in range(60))]
     assert [(drawn, status) for drawn, status in asked if status >= 500 and status != 503] == []
     stranger = [status for drawn, status in asked if drawn.token is None and drawn.path != "/healthz"]

@@ -11,7 +11,7 @@ from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import Guard
 from driftlab.serve_apps.hub import Limits
 from driftlab.serve_apps.meters import Meters
-from driftlab.serve_apps.tokens import Rates
+from driftlab.serve_apps.tokens import TokenRates
 
 
 class FakeHub:
@@ -19,7 +19,7 @@ class FakeHub:
 
     def __init__(self, **limits):
         self.limits, self.draining, self.sessions = Limits(**limits), False, {}
-        self.rates, self.meters = Rates(self.limits.rate), Meters(self)
+        self.rates, self.meters = TokenRates(self.limits.rate), Meters(self)
 
     def is_owner(self, token):
         return token == "owner"
@@ -59,7 +59,7 @@ def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"
 
 def test_a_token_has_a_rate_and_a_burst():
     now_s = [0.0]
-    rates = Rates(5.0, clock=lambda: now_s[0])
+    rates = TokenRates(5.0, clock=lambda: now_s[0])
     assert [rates.allow("a") for _ in range(12)] == [True] * 10 + [False] * 2
     assert rates.allow("b")
     now_s[0] = 0.4
