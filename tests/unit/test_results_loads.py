@@ -12,6 +12,7 @@ from tables_factory import Made, run_row, share_row
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
 from driftlab.platform.results.analysis.loads import forecast_skills, loads_by_fleet, misses, stated_errors
 from driftlab.platform.results.figures import load as figure
 
@@ -110,5 +111,6 @@ def test_presets_and_files_are_listed_shown_and_drawn(tmp_path: Path):
 
     for name in ("user", "mine"):
         assert np.unique(cv2.imread(str(tmp_path / f"{name}.png"))).size > 10
+    assert isinstance(call("show", "loads/user", "--image", str(tmp_path / "no" / "a.png")).exception, RequestError)
     assert call("show", "loads/idle", "--image", str(tmp_path / "no.png")).exception is not None
     assert not (tmp_path / "no.png").exists()

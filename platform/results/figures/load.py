@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftlab.errors import RequestError
 from driftlab.platform.results.analysis.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
@@ -146,7 +147,10 @@ def save_course(load: Load, seconds: float, file: Path) -> None:
     axis.set_xlabel("time, s")
     plots.tidy(axis)
     plots.legend(canvas, plots.series(drawn))
-    canvas.savefig(file)
+    try:
+        canvas.savefig(file, format="png")
+    except OSError as error:
+        raise RequestError(f"'{file}' cannot be written: {error.strerror}.") from error
 
 
 FIGURE = Figure("load", "Under the load of other programs", show)
