@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from driftlab.errors import DataError
 from driftlab.platform.world.load import LoadStep
@@ -118,7 +118,7 @@ class PsutilSource:
         import psutil
 
         times, frequency = psutil.cpu_times(), psutil.cpu_freq()
-        heat = getattr(psutil, "sensors_temperatures", dict)()
+        heat: dict[str, Any] = getattr(psutil, "sensors_temperatures", dict)()
         battery = getattr(psutil, "sensors_battery", lambda: None)()
         known = bool(frequency and frequency.max)
         return HostSample(
