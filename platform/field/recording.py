@@ -118,7 +118,7 @@ class PsutilSource:
         import psutil
 
         times, frequency = psutil.cpu_times(), psutil.cpu_freq()
-        heat: dict[str, list[Any]] = getattr(psutil, "sensors_temperatures", dict)()
+        heat: dict[str, Any] = getattr(psutil, "sensors_temperatures", dict)()
         battery = getattr(psutil, "sensors_battery", lambda: None)()
         known = bool(frequency and frequency.max)
         return HostSample(

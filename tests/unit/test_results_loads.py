@@ -12,6 +12,7 @@ from tables_factory import Made, run_row, share_row
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
+from driftlab.errors import RequestError
 from driftlab.platform.results.analysis.loads import forecast_skills, loads_by_fleet, misses, stated_errors
 from driftlab.platform.results.figures import load as figure
 
@@ -41,7 +42,8 @@ def tables() -> Made:
         loads=[load_row(cell, step) for cell in cells for step in range(STEPS)],
         shares=[{"cell": cell, **share_row(fps=4.0, latency_goal_ms=goal)} for cell, goal in
                 zip(cells, (None, 100.0, 1000.0, None), strict=True)],
-        variants=[{"cell": cell, **PLACE, "variant": k} for cell in cells for k in range(3)],
+        variants=[{"cell": cell, **PLACE, "variant": k, "latency_ms": (50.0, 20.0, 80.0)[k]}
+                  for cell in cells for k in range(3)],
         frames=[frame_row(cell, k / 4, ms) for cell in cells for k, ms in enumerate((80.0, 120.0, 250.0, 300.0, None))],
     )  # fmt: skip
 
@@ -73,7 +75,7 @@ def test_the_figure_shows_load_sensor_forecast_network_and_missed_frames(tables:
     assert found[figure.TRUE][1][38:42] == [0.2, 0.2, 0.8, 0.8]
     assert found[figure.SENSED][1][38:42] == [0.2, 0.2, 0.2, 0.8]
     assert set(found[figure.EXPECTED][1]) == {0.5}
-    assert found[figure.NETWORK][1][:4] == [0.0, 0.5, 1.0, 0.0]
+    assert found[figure.NETWORK][1][:4] == [0.625, 0.25, 1.0, 0.625]
     assert found[figure.MISSED][0] == [0.75, 1.0]
     missed, errors, stated = shown.grids
     assert texts(missed) == {"x": ["60.0"], "y": ["40.0"]}
@@ -110,5 +112,6 @@ def test_presets_and_files_are_listed_shown_and_drawn(tmp_path: Path):
 
     for name in ("user", "mine"):
         assert np.unique(cv2.imread(str(tmp_path / f"{name}.png"))).size > 10
+    assert isinstance(call("show", "loads/user", "--image", str(tmp_path / "no" / "a.png")).exception, RequestError)
     assert call("show", "loads/idle", "--image", str(tmp_path / "no.png")).exception is not None
     assert not (tmp_path / "no.png").exists()

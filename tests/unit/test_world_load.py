@@ -41,6 +41,7 @@ def test_a_preset_is_drawn_from_its_seed_alone_and_stays_within_its_bounds(name:
     first, again, other = drawn(name), drawn(name), drawn(name, seed=1)
     assert first == again != other
     assert len(first.steps) == 240
+    assert drawn(name, 60).steps == first.steps[:120]
     assert all(0 <= step.cpu <= 1 and 0 <= step.memory <= 1 and step.clock == 1 for step in first.steps)
     assert {step.battery for step in first.steps} == {step.temperature_c for step in first.steps} == {None}
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftlab.errors import RequestError
 from driftlab.platform.results.analysis.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
@@ -25,13 +26,14 @@ LEGEND = {
     "CPU load": Style(TRUE),
     "sensed": Style(SENSED, (0, (1, 1.2))),
     "expected by the member": Style(EXPECTED, (0, (4, 1.5))),
-    "network, smallest to largest": Style(NETWORK),
+    "time of the network": Style(NETWORK),
     "missed frames": Style(MISSED),
 }
 NOTE = (
     "One application on one device, the lowest seed, the first {most:g} seconds at most. The load is what other "
     "programs use of the CPU; a device senses it after the fact. Ticks at the top are frames that were skipped or "
-    "answered after their deadline: the application's latency goal, or the next frame where that is sooner. Forecasts "
+    "answered after their deadline: the application's latency goal, or the next frame where that is sooner. The time "
+    "of the network that runs is that on the idle device, as a share of the slowest network's. Forecasts "
     "are judged on the sensed load of every device: their mean absolute error, and how much smaller it is than that of "
     "persistence; a negative skill is worse than to expect that nothing changes."
 )
@@ -43,14 +45,15 @@ def show(view: View) -> Shown | None:
     if rows.empty:
         return None
     missed = misses(view.tables)
-    counts = view.named("variants").groupby(PLACE).size()
+    networks = view.tables.frame("variants")
     panels = []
     for setting, here in rows.groupby("setting"):
         for system in [name for name in view.looks if name in set(here["system"])][:SYSTEMS]:
             own = _one_app(here[here["system"] == system])
             place = tuple(own[PLACE].iloc[0])
             late = missed[missed[PLACE].eq(list(place)).all(axis="columns") & missed["missed"]]
-            draw = partial(_draw, rows=own, missed=late, networks=int(counts.get(place, 1)))
+            times_ms = networks[networks[PLACE].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
+            draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
             panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
     return Shown(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
 
@@ -61,15 +64,15 @@ def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["time_s"] < MOST_S].sort_values("time_s")
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, networks: int) -> None:
+def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:
     looks = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
     for column, look in looks.items():
         if rows[column].notna().any():
             values = rows[column].astype(float)
             line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2}
             axis.plot(rows["time_s"], values, drawstyle="steps-post", **line)
-    if networks > 1:
-        heights = rows["variant"].astype(float) / (networks - 1)
+    if len(times_ms) > 1:
+        heights = rows["variant"].map(times_ms) / times_ms.max()
         axis.plot(rows["time_s"], heights, drawstyle="steps-post", color=NETWORK, linewidth=2.0, alpha=0.55)
     last_s = float(rows["time_s"].max())
     late = missed[missed["time_s"] <= last_s]
@@ -146,7 +149,10 @@ def save_course(load: Load, seconds: float, file: Path) -> None:
     axis.set_xlabel("time, s")
     plots.tidy(axis)
     plots.legend(canvas, plots.series(drawn))
-    canvas.savefig(file)
+    try:
+        canvas.savefig(file, format="png")
+    except OSError as error:
+        raise RequestError(f"'{file}' cannot be written: {error.strerror}.") from error
 
 
 FIGURE = Figure("load", "Under the load of other programs", show)
