@@ -122,7 +122,7 @@ def ordered_alike(tables: Tables, column: str, whose: Whose, paper: dict[str, fl
 
 
 def least_over_others(tables: Tables, column: str, whose: Whose, dear: list[str]) -> Measured | Untestable:
-    """Divide the least that these members pay by the most that the other rivals do which train more than batch norms."""
+    """Divide the least that these members pay by the most that others do which train more than batch norms."""
     systems = rivals(tables, small=whose == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in dear) is wanted] for wanted in (True, False)]
     if not all(groups):
