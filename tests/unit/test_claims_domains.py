@@ -130,4 +130,6 @@ class TestFigures:
         assert [panel.title for panel in shown.panels][-1] == "agreement of orders"
         found = lines(panel_of(shown, "discrete utility"))
         assert sorted(len(line[0]) for line in found.values()) == [6] * 5
+        paid = {grid.title.split()[-1]: texts(grid)["tent"] for grid in shown.grids[1:]}
+        assert paid["calm"] == ["0.704", "0", "50", "–", "1", "25"] and paid["full"][1] == "65"
         assert hidden(utility, PHASES)
