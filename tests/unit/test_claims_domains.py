@@ -13,6 +13,7 @@ from figures_factory import hidden, lines, panel_of, show, texts
 
 from driftlab.platform.results.analysis import domains, timing
 from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.claims.measures import domains as measures
 from driftlab.platform.results.figures import domains as figure
 from driftlab.platform.results.figures import utility
 
@@ -60,10 +61,23 @@ def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns
         ("E-17", 0.10),
         ("E-19", 0.17),
         ("E-20", 0.11),
+        ("E-21", 0.10),
+        ("E-25", 8.0),
+        ("E-26", 4.0),
     ],
 )
 def test_what_the_paper_claims_is_measured(claim, value):
     assert measured(ask(claim, PHASES)).value == pytest.approx(value)
+
+
+def test_costs_are_ordered_as_a_paper_orders_them_or_not():
+    paper = {"onda": 0.09, "tent": 0.42, "elasticdnn": 26.48, "cua": 1596.7}
+    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", paper)).value == pytest.approx(1)
+    turned = dict(zip(paper, reversed(paper.values()), strict=True))
+    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", turned)).value == pytest.approx(-1)
+    assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
+    assert measured(measures.savings_differ(PHASES, "phase_j", "whole", ["board"])).value == 1
+    assert isinstance(ask("E-27", PHASES), Untestable)
 
 
 def test_verdicts_follow_the_measures():
@@ -116,4 +130,6 @@ class TestFigures:
         assert [panel.title for panel in shown.panels][-1] == "agreement of orders"
         found = lines(panel_of(shown, "discrete utility"))
         assert sorted(len(line[0]) for line in found.values()) == [6] * 5
+        paid = {grid.title.split()[-1]: texts(grid)["tent"] for grid in shown.grids[1:]}
+        assert paid["calm"] == ["0.704", "0", "50", "–", "1", "25"] and paid["full"][1] == "65"
         assert hidden(utility, PHASES)

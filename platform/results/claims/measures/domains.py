@@ -122,7 +122,7 @@ def ordered_alike(tables: Tables, column: str, whose: Whose, paper: dict[str, fl
 
 
 def least_over_others(tables: Tables, column: str, whose: Whose, dear: list[str]) -> Measured | Untestable:
-    """Divide the least that these members pay by the most that other rivals which train more than batch norms do."""
+    """Divide the least that these members pay by the most that others do which train more than batch norms."""
     systems = rivals(tables, small=whose == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in dear) is wanted] for wanted in (True, False)]
     if not all(groups):
@@ -158,7 +158,7 @@ def steadier_after(tables: Tables, ours: Kinds, theirs: Kinds) -> Measured | Unt
     names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
     if not all(names):
         return Untestable("needs both systems through domains")
-    spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
+    spread = stretches(tables).groupby(["system", "seed"])["after"].std()
     return over_seeds(spread[names[1]] - spread[names[0]])
 
 
@@ -172,6 +172,6 @@ def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
 
 def _after(tables: Tables) -> pd.DataFrame:
     """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
-    wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
+    wide = stretches(tables).pivot_table("after", ["workload", "seed"], "system")
     found = usual_surrogates(tables)
     return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)
