@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -62,13 +63,21 @@ def plasma(height: int, width: int, decay: float, rng: np.random.Generator) -> F
     while step > 1:
         half = step // 2
         corners = cloud[::step, ::step]
-        wide = corners + np.roll(corners, -1, axis=1)
-        centres = (wide + np.roll(wide, -1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
-        edges = (wide + centres + np.roll(centres, 1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
-        high = corners + np.roll(corners, -1, axis=0)
-        sides = (high + centres + np.roll(centres, 1, axis=1)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
+        wide = corners + _rolled(corners, -1, axis=1)
+        centres = (wide + _rolled(wide, -1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
+        edges = (wide + centres + _rolled(centres, 1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
+        high = corners + _rolled(corners, -1, axis=0)
+        sides = (high + centres + _rolled(centres, 1, axis=1)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
         cloud[half::step, half::step], cloud[::step, half::step], cloud[half::step, ::step] = centres, edges, sides
         step, reach = half, reach / decay**2
     cloud -= cloud.min()
     found: Floats = (cloud / cloud.max())[:height, :width]
     return found
+
+
+def _rolled(values: Floats, by: Literal[-1, 1], axis: Literal[0, 1]) -> Floats:
+    """Roll an array of two axes by one place; NumPy's own function takes several times as long on small ones."""
+    turned = values if axis == 0 else values.T
+    parts = (turned[1:], turned[:1]) if by < 0 else (turned[-1:], turned[:-1])
+    found: Floats = np.concatenate(parts)
+    return found if axis == 0 else found.T

@@ -172,7 +172,7 @@ class DeviceRun:
             before = self.held[demand.app]
             moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.parts.scaling.nested)
             self.held[demand.app] = after
-            self.apps[demand.app].way = grant.way
+            self.apps[demand.app].way, self.apps[demand.app].tries = grant.way, grant.tries
         if not self.prepares:
             self._release()
         return took_s
