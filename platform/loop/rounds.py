@@ -191,7 +191,8 @@ class WeightRounds(Rounds):
                 done.idle = DECLINED
                 return None
             wanted = replace(wanted, phase=NO_STEPS if offered is None else offered.phase)
-            running = offered and Learning("running", way=offered.way, now=offered.now, then=offered.then)
+            if offered is not None:
+                running = Learning("running", way=offered.way, now=offered.now, then=offered.then)
         assert wanted.phase is not None
         done.train_start_s = done.now_s
         before = (yield from self._score(done, wanted, site)) if self.weighs else None

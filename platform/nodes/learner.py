@@ -188,7 +188,8 @@ class Learner:
 
     def _source(self) -> nn.Module:
         """Return the network as built."""
-        return self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
+        source: nn.Module = self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
+        return source
 
     def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
         """Return the network that a phase would train with its state, and the passes that choose it."""

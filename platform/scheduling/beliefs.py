@@ -11,13 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from driftlab.platform.scheduling.base import Demand, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known
 
-Floats = npt.NDArray[np.float64]
 ERRORS = 8  # of told estimates, per application, that are remembered
 CLOSED = 0.5  # part of the gap that the longest way closes, as far as is known
 REACHED, SPEED = 0.6, 1.0  # accuracy that learning reaches, and how much faster than that a phase closes the gap
@@ -25,10 +21,11 @@ UNSURE_REACHED, UNSURE_SPEED = 0.2, 0.5  # their standard deviations
 NOISE = 0.1  # standard deviation of what is seen of a gain, on few samples
 FADES = 0.9  # weight of older experience per newer one: what is seen changes
 DRIFT = 0.2  # standard deviation by which the accuracy of a network changes unseen within a minute
-BELIEF = np.array([REACHED * SPEED, SPEED])  # a gain is the part that is closed times (first - second * accuracy)
-PRECISION = np.linalg.inv(
-    np.outer([REACHED, 1.0], [REACHED, 1.0]) * UNSURE_SPEED**2 + np.diag([UNSURE_REACHED**2, 1e-6])
-)
+
+# A gain is the part that is closed times (first - second * accuracy); of first and second are known, before anything:
+_SPEED, _LEVEL = UNSURE_SPEED**-2, UNSURE_REACHED**-2  # precisions of the second alone, and of first / second
+PRECISION = _LEVEL, -_LEVEL * REACHED, _SPEED + _LEVEL * REACHED**2  # of both: first squared, mixed, second squared
+EXPECTED = 0.0, _SPEED * SPEED  # precision times mean
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,12 @@ class Experience:
 
     def expect(self, part: float, accuracy: float) -> tuple[float, float]:
         """Return the expected gain of a way, and its standard deviation."""
-        (a, b, c), inputs = self.squares, np.array([part, -part * accuracy])
-        precision = np.array([[a, b], [b, c]]) + PRECISION
-        mean = np.linalg.solve(precision, np.array(self.products) + PRECISION @ BELIEF)
-        return float(inputs @ mean), math.sqrt(float(inputs @ np.linalg.solve(precision, inputs)))
+        a, b, c = (seen + before for seen, before in zip(self.squares, PRECISION, strict=True))
+        first, second = (seen + before for seen, before in zip(self.products, EXPECTED, strict=True))
+        whole = a * c - b * b
+        x, y = part, -part * accuracy
+        mean = (x * (c * first - b * second) + y * (a * second - b * first)) / whole
+        return mean, math.sqrt((x * x * c - 2 * x * y * b + y * y * a) / whole)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past
     demand = window.demands[app.index]
     ways = () if demand.learning is None else demand.learning.ways
     waited_s = window.start_s - (demand.observed_s or 0.0)
-    rows = []
+    rows: list[tuple[Candidate, float, Promise | None]] = []
     for one in app.candidates:
         if one.way is None:
             rows.append(_running(app, past, one, waited_s))
@@ -174,7 +173,7 @@ def _running(app: LearningApp, past: Past, one: Candidate, waited_s: float) -> t
         return replace(one, after=known(one.after + past.correction)), NOISE, None
     if past.begun and past.promise is not None:
         return replace(one, after=past.promise.after), NOISE, None
-    newest = next(reversed(past.networks.values()), Experience())
+    newest = next(reversed([*past.networks.values()]), Experience())
     mean, deviation = newest.expect(CLOSED, app.now)
     deviation = math.hypot(deviation, DRIFT * math.sqrt(waited_s / 60))
     seconds = one.seconds + (past.usual_s or one.seconds)

@@ -20,7 +20,7 @@ from driftlab.platform.scheduling.base import Allocation, Learning, Scheduling, 
 from driftlab.platform.scheduling.beliefs import Outlook, Past, outlook, review, worth_of_trial
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
-from driftlab.platform.scheduling.sequencing import PlannedSteps, plan_steps
+from driftlab.platform.scheduling.sequencing import SHORT_S, PlannedSteps, plan_steps
 
 ENDLESS_S = 1e9  # horizon within which any gain is worth its time
 
@@ -89,7 +89,8 @@ class Joint(Scheduling):
         steps = plan_steps(first, horizon_s, self.joule_price, self.skipped)
         if steps.first is not None:
             return steps
-        rest = [replace(app, candidates=()) if app.state == "offered" else app for app in apps]
+        best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
+        rest = [app if app is best else replace(app, candidates=()) for app in apps]
         return plan_steps(rest, ENDLESS_S, skipped=self.skipped)
 
     def _tries(
@@ -114,6 +115,12 @@ class Joint(Scheduling):
             elif best.way is not None and worth > best.seconds * coming:
                 found.append((app.index, (best.way,)))
         return found
+
+
+def _speed(app: LearningApp) -> float:
+    """Return the expected gain per second of the only candidate."""
+    (one,) = app.candidates
+    return ((one.after or 0.0) - app.now) / max(one.seconds, SHORT_S)
 
 
 def _has_begun(learning: Learning | None) -> bool:

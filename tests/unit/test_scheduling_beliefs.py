@@ -11,12 +11,12 @@ import pytest
 from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.scheduling.beliefs import (
-    BELIEF,
     CLOSED,
     FADES,
     NOISE,
-    PRECISION,
     REACHED,
+    UNSURE_REACHED,
+    UNSURE_SPEED,
     Experience,
     positive_part,
     worth_of_trial,
@@ -45,8 +45,10 @@ class TestExperience:
             np.column_stack([np.full(12, 0.4), -0.4 * now]) * np.sqrt(FADES ** np.arange(12)[::-1])[:, None] / NOISE
         )
         wanted = gains * np.sqrt(FADES ** np.arange(12)[::-1]) / NOISE
-        precision = inputs.T @ inputs + PRECISION
-        mean = np.linalg.solve(precision, inputs.T @ wanted + PRECISION @ BELIEF)
+        spread = np.outer([REACHED, 1.0], [REACHED, 1.0]) * UNSURE_SPEED**2 + np.diag([UNSURE_REACHED**2, 0.0])
+        before = np.linalg.inv(spread)
+        precision = inputs.T @ inputs + before
+        mean = np.linalg.solve(precision, inputs.T @ wanted + before @ np.array([REACHED, 1.0]))
         here = np.array([0.5, -0.5 * 0.3])
         deviation = np.sqrt(here @ np.linalg.inv(precision) @ here)
         assert seen.expect(0.5, 0.3) == pytest.approx((here @ mean, deviation))
