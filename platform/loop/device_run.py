@@ -194,7 +194,7 @@ class DeviceRun:
         for demand in demands:
             grant = self.grants[demand.app]
             self._hold(demand, grant)
-            self.apps[demand.app].way = grant.way
+            self.apps[demand.app].way, self.apps[demand.app].tries = grant.way, grant.tries
         if not self.prepares:
             self._release()
         return took_s

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.scheduling.answers import lost_accuracy
+from driftlab.platform.scheduling.answers import Skipped, lost_accuracy
 from driftlab.platform.scheduling.candidates import LearningApp
 
 Floats = npt.NDArray[np.float64]
@@ -70,14 +70,16 @@ class BestSequence:
     pace: LearningPace
 
 
-def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> PlannedSteps:
+def plan_steps(
+    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "held"
+) -> PlannedSteps:
     """Choose ways and their order for the highest accuracy over the window; return the first phase."""
     offers = _tabulate(apps, joule_price)
     none = offers.gain.shape[1] - 1
     most = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if most <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
-    lost = lost_accuracy(apps)
+    lost = lost_accuracy(apps, skipped)
     paces = [_pace(lost, 2 * most, hurry) for hurry in HURRIES]
     found = _ordered(offers, paces, window_s, _searched(offers, paces, window_s))
     order = [int(i) for i in found.order if found.vector[i] < none]

@@ -25,7 +25,7 @@ from driftlab.platform.scheduling.elasticdnn import (
     objective,
 )
 from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, trainings_of
-from driftlab.platform.scheduling.joint import Joint, Past
+from driftlab.platform.scheduling.joint import Joint
 from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.scheduling.sizing import best_way
 
@@ -246,22 +246,6 @@ class TestJoint:
         assert ways[0] == 0
         assert ways[-1] is None
 
-    def test_the_error_of_a_phase_is_the_next_known_accuracy_less_what_it_promised(self):
-        """Asked again while it is still offered, and with an accuracy from before its end, nothing is known yet."""
-        member, offer = Joint(), factory.offered("a", 0.5, factory.way(40, 0.6))
-        before = replace(factory.demand("a", None), observed=0.9, observed_s=5.0)
-        then = factory.offered("a", 0.52, factory.way(40, 0.55))
-        state, known = None, []
-        for at, demand in enumerate((offer, offer, factory.running("a", 20, 0.5, 0.6), before, before, then)):
-            state = member.allocate(factory.window(demand, state=state, start_s=10.0 * at)).state
-            known.append({one.app: one.errors for one in state.own}["a"])
-        assert known[:5] == [()] * 5
-        assert known[5] == (pytest.approx(0.52 - 0.6),)
-
-    def test_uncertain_estimates_are_lowered_where_that_is_asked_for(self):
-        past = Past("a", errors=(0.2, -0.2, 0.2, -0.2))
-        assert (past.correction, past.deviation) == (0, pytest.approx(0.2))
-
     def test_one_trains_at_a_time_and_the_next_follows(self):
         member = Joint()
         names = factory.running("a", 50, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
@@ -279,8 +263,3 @@ class TestJoint:
             state = allocation.state
             learns = [bool(grant.learn) for grant in allocation.grants]
             assert learns == [start_s > 100, True] or names[0].learning is None
-
-
-def test_a_phase_that_runs_without_a_promise_is_served():
-    prepares = factory.demand("a", Learning("running"))
-    assert Joint().allocate(factory.window(prepares)).grants[0].learn > 0
