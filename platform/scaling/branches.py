@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.parameters import CHOOSING, Means
+from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
 from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
 
@@ -51,6 +51,9 @@ class OfPaths(Scaling):
         Literal["tiny", "small", "paper480"], Means("operators of each stage: 120, 340 or 480 paths with four exits")
     ] = "tiny"
     exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit, if there are blocks for so many")] = 4
+    training: Annotated[
+        Literal["freeze", "conditional"], Means("whether a stage stays, or goes on learning while its exit gains")
+    ] = field(default="freeze", metadata={BEFORE: "freeze"})
     stage_epochs: Annotated[int, Ge(0), Means("passes over the data for each stage", "epochs")] = 8
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of stages at the beginning")] = 0.05
     operator_epochs: Annotated[int, Ge(0), Means("passes over the data for each operator", "epochs")] = 3
@@ -63,6 +66,7 @@ class OfPaths(Scaling):
 
     def build(self, model: nn.Module, data: Data | None) -> PathFamily:
         from driftlab.platform.scaling import staged
+        from driftlab.platform.scaling.conditional import train_conditionally
         from driftlab.platform.training.schooling import Course, deterministic
 
         assert data is not None
@@ -70,7 +74,7 @@ class OfPaths(Scaling):
             branched = self._branch(model, data.size)
             stage = Course(self.stage_epochs, self.learning_rate, self.batch)
             course = staged.StagedCourse(stage, self.operator_epochs, self.path_epochs)
-            staged.train_stages(branched, data, stage)
+            (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
             staged.train_operators(branched, data, course)
             staged.train_paths(branched, data, course)
             val, test = (staged.grade_paths(branched, data, part) for part in (data.val, data.test))

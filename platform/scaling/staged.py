@@ -74,13 +74,13 @@ def train_stages(branched: Branched, data: Data, course: Course) -> list[float]:
         begin = [branched.stem] if which == 0 else []
         body = nn.Sequential(*begin, modules[-1])
         rng = rng_for(data.seed, "scaling", "stage", which)
-        scores.append(_train_exit(prefix, body, head, course, rng))
+        scores.append(train_exit(prefix, body, head, course, rng))
         prefix.pass_through(body)
         logger.info("Trained stage %d with its exit: %.3f", which + 1, scores[-1])
     return scores
 
 
-def _train_exit(prefix: Prefix, body: nn.Module, head: nn.Module, course: Course, rng: np.random.Generator) -> float:
+def train_exit(prefix: Prefix, body: nn.Module, head: nn.Module, course: Course, rng: np.random.Generator) -> float:
     """Train a stage with its exit on the frozen features before it, and keep the best epoch."""
     part, data = nn.ModuleList([body, head]), prefix.data
 

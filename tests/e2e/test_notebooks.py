@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import domains_factory
+import paths_factory
 import pytest
 import results_factory
 import sharing_factory
@@ -24,6 +25,7 @@ PICTURES = {
     "tune": 5,  # the front, progress, settings, and what matters for two objectives
     "many_apps": 4,  # who learns when under four schedulers
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
+    "adascale": 2,  # accuracy against missed deadlines under two loads
     "domains": 8,  # domain by domain, accuracy against time and against energy, what was forgotten; time in four ways
 }
 
@@ -34,6 +36,8 @@ def make_run(notebook, folder):
         return tuning_factory.make_search(folder)
     if notebook == "domains":
         return domains_factory.make_run(folder)
+    if notebook == "adascale":
+        return paths_factory.make_run(folder)
     if notebook == "nestdnn":
         return sharing_factory.make_run(folder)
     if notebook == "many_apps":

@@ -21,6 +21,7 @@ from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling import staged
 from driftlab.platform.scaling.base import Budget, variants_on
 from driftlab.platform.scaling.branches import Branches, PathFamily
+from driftlab.platform.scaling.conditional import Pair, commits, train_conditionally
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.training.schooling import Course, deterministic, grade
 from driftlab.platform.world import hardware
@@ -42,8 +43,6 @@ def modules() -> branched.Branched:
 @cache
 def family() -> PathFamily:
     made, data = modules(), factory.problem()
-    with deterministic(0):
-        staged.train_operators(made, data, COURSE)
     accuracies = staged.grade_paths(made, data, data.val)
     return PathFamily(made, accuracies, accuracies)
 
@@ -108,7 +107,7 @@ def test_a_stage_learns_without_changing_what_was_trained_before():
     prefix.pass_through(made.stages[0][-1])
     before = digests(made)
     body, head = made.stages[1][-1], made.heads[1]
-    staged._train_exit(prefix, body, head, Course(3, 0.05, 32), np.random.default_rng(0))
+    staged.train_exit(prefix, body, head, Course(3, 0.05, 32), np.random.default_rng(0))
     changed = {name for name, value in digests(made).items() if value != before[name]}
     assert changed == {"2.base", "exit.2"}
     assert all(value.grad is None for _, module in made.parts() for value in module.parameters())
@@ -162,3 +161,28 @@ def test_what_a_path_has_learned_is_copied():
     assert digests(again.branched) == digests(made.branched)
     with pytest.raises(RequestError, match="none of the family's 120 networks"):
         Branches().absorb(made, network())
+
+
+def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
+    """Stages further back stay to the bit; the earlier exit is scored as it was kept."""
+    made, data = modules(), factory.problem()
+    prefix = staged.Prefix(data, made)
+    for module in (made.stem, made.stages[0][-1]):
+        prefix.pass_through(module)
+    before = digests(made)
+    pair = Pair(prefix, (made.stages[1][-1], made.stages[2][-1]), (made.heads[1], made.heads[2]))
+    first = pair.score()
+    with deterministic(0):
+        found = [first, *commits(pair, data, Course(4, 0.05, 32), first, 2)]
+    assert found == sorted(found)
+    assert pair.score() == found[-1] > first
+    changed = {name for name, value in digests(made).items() if value != before[name]}
+    assert changed == {"2.base", "exit.2", "3.base", "exit.3"}
+
+
+def test_conditional_training_leads_to_the_same_exits():
+    made, data = modules(), factory.problem()
+    with deterministic(0):
+        scores = train_conditionally(made, data, Course(2, 0.05, 32))
+    graded = staged.grade_paths(made, data, data.val)
+    assert scores == pytest.approx([graded[made.space.whole(which)] for which in range(4)])

@@ -19,6 +19,7 @@ ORDER = (  # a figure that is not named here comes first
     "paging",
     "switching",
     "capacity",
+    "paths",
     "domains",
     "utility",
     "learners",

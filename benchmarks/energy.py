@@ -1,0 +1,50 @@
+"""Compare the energies of all paths by AdaScale's memory accesses with those of a hardware profile; one JSON line.
+
+`rank` correlates the two orders (Spearman), `spread` is the greatest over the smallest ratio of the two. `hits` is the
+share of tensors that a simulated cache serves in the first and the second run of the whole network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import numpy as np
+import torch
+from _energy import accesses, energy_j, simulated_share
+from _options import options_of
+
+from driftlab.platform.networks.branched import branch, count_paths
+from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.world.cost import inference_j
+from driftlab.platform.world.hardware import find
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="staged")
+    parser.add_argument("--space", default="paper480", choices=sorted(SPACES))
+    parser.add_argument("--hardware", default="raspberry-pi-4")
+    parser.add_argument("--cache", type=int, default=1 << 20, help="bytes")
+    options = options_of(parser, network="tiny_staged", space="tiny")
+    chain = chain_of(build(options.network, 10, seed=0).eval(), torch.zeros(1, 3, 32, 32), 4)
+    costs = count_paths(branch(chain, PathSpace(SPACES[options.space])), 32, 32)
+    hits = [simulated_share(costs[-1], options.cache, runs) for runs in (1, 2)]
+    ours = np.array([energy_j(accesses(cost), simulated_share(cost, options.cache)) for cost in costs])
+    profile = np.array([inference_j(cost, find(options.hardware)) for cost in costs])
+    ranks = [values.argsort().argsort() for values in (ours, profile)]
+    line = {
+        "benchmark": "energy",
+        "paths": len(costs),
+        "rank": round(float(np.corrcoef(*ranks)[0, 1]), 3),
+        "spread": round(float((ours / profile).max() / (ours / profile).min()), 2),
+        "hits": [round(share, 3) for share in hits],
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

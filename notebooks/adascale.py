@@ -1,0 +1,44 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Networks that follow the load: AdaScale
+#
+# *AdaScale* (Wang et al., 2024) gives a network several operators in each stage and an exit behind each, and runs the
+# path that fits the load of the device. Its gain in latency is that over the whole network; always leaving at the first
+# exit has it too. So what is shown here is accuracy beside the deadlines that are missed.
+#
+# Run `driftlab run adascale-loads` first. This notebook may be opened in any folder of the project: it searches upwards
+# for `runs/`.
+
+# %%
+import os
+
+import driftlab
+from driftlab.platform.results.figures.base import view_of
+from driftlab.platform.results.figures.notebook import show
+
+# The folder of a run. Without DRIFTLAB_RUN: the newest one in runs/ of this folder or of one above it.
+RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
+
+# %%
+run = driftlab.open_run(RUN)
+view = view_of(run)
+view.runs[["setting", "system", "seed", "scaling"]]
+
+# %% [markdown]
+# ## Accuracy against missed deadlines
+#
+# The dashed line joins the exits of the same network. A method that follows the load should lie above it, to the left.
+
+# %%
+show(view, "paths")
+
+# %%

@@ -1,0 +1,77 @@
+"""What is compared of networks that follow a load: accuracy, missed deadlines and latency, beside every fixed exit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis.cells import CELL, done, members
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONDITION = ["workload", "fleet"]
+IDLE = "idle"  # a load
+FIXED, ADAPTIVE = "branches", "adascale"  # scaling members
+CHOOSING = (ADAPTIVE, "adaptivenet", "adaspring", "adadeep")
+
+
+def deadlines(tables: Tables) -> pd.DataFrame:
+    """Tell for each cell how accurate its frames were, how many came late or not at all, and what they took.
+
+    Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
+    """
+    cells = done(tables)[["cell", "system", *CELL, "answering_j", "frames"]]
+    goals = tables.frame("shares").groupby(["cell", "device", "app"])["latency_goal_ms"].max().reset_index()
+    frames = tables.frame("frames").merge(goals.dropna(), on=["cell", "device", "app"])
+    late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
+    frames = frames.assign(missed=late.astype(float), accuracy=frames["score_frame"])
+    means = frames.groupby("cell")[["accuracy", "missed", "latency_ms"]].mean()
+    found = cells.merge(means, left_on="cell", right_index=True)
+    return found.assign(energy_j=found["answering_j"] / found["frames"]).set_index(["system", *CELL]).sort_index()
+
+
+def first(tables: Tables, kind: str = ADAPTIVE) -> str:
+    """Name the first system whose scaling is of a kind, or nothing."""
+    return next(iter(members(tables, "scaling", kind)), "")
+
+
+def choosers(tables: Tables) -> list[str]:
+    """Name the systems that choose among the paths of such networks."""
+    return list(members(tables, "scaling", *CHOOSING))
+
+
+def fixed_exits(tables: Tables) -> dict[str, int | None]:
+    """List the systems that always leave at one exit, and which; None: the last one."""
+    return {name: one["exit"] for name, one in members(tables, "scaling", FIXED).items()}
+
+
+def idle_fleets(tables: Tables) -> set[str]:
+    """Name the fleets on whose devices nothing else runs, as far as the spec tells."""
+    fleets = tables.run.spec.get("fleets", [])
+    return {one["name"] for one in fleets if all(part.get("load", IDLE) == IDLE for part in one.get("devices", [{}]))}
+
+
+def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[str, str], str]:
+    """Choose for each condition the most accurate fixed exit that misses no more deadlines than ours, over all seeds.
+
+    Where every exit misses more, it is the one that misses fewest.
+    """
+    means = found.groupby(["system", *CONDITION])[["accuracy", "missed"]].mean()
+    chosen = {}
+    for condition, mine in means.loc[ours].iterrows():
+        there = {name: means.loc[name].loc[condition] for name in exits}
+        good = {name: one["accuracy"] for name, one in there.items() if one["missed"] <= mine["missed"] + 1e-12}
+        fewest = min(there, key=lambda name: there[name]["missed"])
+        chosen[condition] = max(good, key=good.__getitem__) if good else fewest
+    return chosen
+
+
+def whole_paths(tables: Tables) -> pd.DataFrame:
+    """List the paths without operators of each network once, from the first exit on: one for each `exit`."""
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
+    rows = rows[rows["network"].str.fullmatch(r"base(\.base)*")]
+    exits = rows["network"].str.count(r"\.") + 1
+    key = ["app", "exit", "accuracy", "memory_bytes", "macs"]
+    return rows.assign(exit=exits).drop_duplicates(key).sort_values(["seed", "app", "exit"])

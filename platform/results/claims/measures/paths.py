@@ -1,0 +1,108 @@
+"""Measures of networks that follow a load (AdaScale), beside every fixed exit of the same network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis import paths
+from driftlab.platform.results.analysis.cells import CELL, done
+from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LAST = 1000  # exit of a member that names none
+NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
+
+
+def accuracy_over_fixed_exits(tables: Tables) -> Measured | Untestable:
+    """Subtract the best fixed exit that misses no more deadlines, chosen for each load over all seeds."""
+    found = _compared(tables)
+    if isinstance(found, Untestable):
+        return found
+    rows, ours, exits = found
+    best = paths.best_fixed(rows, ours, exits)
+    own, rest = rows.loc[ours], {condition: rows.loc[name] for condition, name in best.items()}
+    gains = own["accuracy"].copy()
+    for place in own.index:
+        gains[place] -= rest[place[:2]]["accuracy"][place]
+    note = ", ".join(f"{name} on {fleet}" for (_, fleet), name in best.items())
+    return over_seeds(gains, f"beside {note}")
+
+
+def latency_below_whole(tables: Tables) -> Measured | Untestable:
+    """Tell what part of the latency of the whole network is saved; always the first exit saves more."""
+    found = _beside_whole(tables, "latency_ms")
+    return found if isinstance(found, Untestable) else over_seeds(1 - found["ours"] / found["theirs"])
+
+
+def accuracy_below_whole(tables: Tables) -> Measured | Untestable:
+    """Tell how much less accurate the paths that ran are than the whole network, by time, on held-out data."""
+    ours, exits = paths.first(tables), paths.fixed_exits(tables)
+    if not ours or not exits:
+        return Untestable(NOT_RUN)
+    shares = tables.frame("shares").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    shares = shares[(shares["system"] == ours) & (shares["window_s"] > 0)]
+    shares = shares[~shares["fleet"].isin(paths.idle_fleets(tables))]
+    rows = tables.frame("variants")
+    place = ["cell", "device", "app"]
+    whole = (
+        rows[rows["network"].str.fullmatch(r"base(\.base)*")].sort_values("macs").drop_duplicates(place, keep="last")
+    )
+    both = shares.merge(whole[[*place, "accuracy"]], on=place, suffixes=("", "_whole"))
+    lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
+    by = [both[name] for name in CELL]
+    return over_seeds(lost.groupby(by).sum() / both["window_s"].groupby(by).sum())
+
+
+def later_exit_is_better(tables: Tables, early: int, late: int) -> Measured | Untestable:
+    """Subtract the accuracy of an early exit from that of a late one, without operators, on held-out data."""
+    rows = paths.whole_paths(tables)
+    if rows.empty:
+        return Untestable(NOT_RUN)
+    wide = rows.pivot_table(index=["seed", "app"], columns="exit", values="accuracy")
+    if early not in wide or late not in wide:
+        return Untestable(f"needs a network with {late} exits")
+    gains = (wide[late] - wide[early]).dropna()
+    shared = not tables.run.spec.get("student", {}).get("per_seed")
+    return Measured(float(gains.iloc[0]), note="of one network") if shared else over_seeds(gains)
+
+
+def exits_cost_more(tables: Tables) -> Measured | Untestable:
+    """Tell at which part of the steps from one exit to the next latency, memory and operations all rise."""
+    rows = paths.whole_paths(tables)
+    if rows.empty:
+        return Untestable(NOT_RUN)
+    steps = rows.groupby(["cell", "app"])[["latency_ms", "memory_bytes", "macs"]].diff().dropna()
+    return Measured(float((steps > 0).all(axis=1).mean()), n=len(steps))
+
+
+def paths_to_choose_from(tables: Tables) -> Measured | Untestable:
+    """Count the networks that an application can choose from."""
+    ours = paths.first(tables)
+    if not ours:
+        return Untestable(NOT_RUN)
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system"]], on="cell")
+    return Measured(float(rows[rows["system"] == ours].groupby(["cell", "device", "app"]).size().max()))
+
+
+def _compared(tables: Tables) -> tuple[pd.DataFrame, str, list[str]] | Untestable:
+    ours, exits = paths.first(tables), list(paths.fixed_exits(tables))
+    if not ours or not exits:
+        return Untestable(NOT_RUN)
+    found = paths.deadlines(tables)
+    found = found[~found.index.get_level_values("fleet").isin(paths.idle_fleets(tables))]
+    return (found, ours, exits) if len(found) else Untestable("needs applications with deadlines, and a load")
+
+
+def _beside_whole(tables: Tables, column: str) -> pd.DataFrame | Untestable:
+    """Put what our cells measured beside what the exit did that is the last one."""
+    found = _compared(tables)
+    if isinstance(found, Untestable):
+        return found
+    rows, ours, _ = found
+    exits = paths.fixed_exits(tables)
+    whole = max(exits, key=lambda name: exits[name] or LAST)
+    both = rows.loc[ours][[column]].join(rows.loc[whole][column].rename("theirs"))
+    return both.rename(columns={column: "ours"})

@@ -1,0 +1,72 @@
+"""Accuracy against missed deadlines under each load: networks that follow it, beside always the same exit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.analysis import paths
+from driftlab.platform.results.analysis.cells import CELL
+from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NOTE = (
+    "Each point is a system: how accurate its frames were, and how many came late or not at all; further up and "
+    "further left is better. A missed frame keeps the last answer. The dashed line joins the exits of one network, "
+    "each of which always runs. Means over seeds; bars are their 95 % intervals. Latency and energy are of a frame."
+)
+COLUMNS = {"accuracy": ("accuracy", 100, "%"), "missed": ("missed", 100, "%"), "latency_ms": ("latency", 1, "ms"),
+           "energy_j": ("energy", 1e6, "µJ")}  # fmt: skip
+
+
+def show(view: View) -> Shown | None:
+    """Draw a panel and a table for each setting, where a network has deadlines and fixed exits beside it."""
+    exits = [name for name in paths.fixed_exits(view.tables) if name in view.looks]
+    others = [name for name in paths.choosers(view.tables) if name in view.looks]
+    if not exits or not others:
+        return None
+    found = paths.deadlines(view.tables).reset_index()
+    if found.empty:
+        return None
+    rows = found.merge(view.runs[["system", *CELL, "setting"]], on=["system", *CELL])
+    looks = {name: view.looks[name] for name in (*others, *exits)}
+    settings = [(str(setting), here) for setting, here in rows.groupby("setting")]
+    panels = [Panel(setting, partial(_draw, rows=here, exits=exits, looks=looks)) for setting, here in settings]
+    return Shown(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], looks)
+
+
+def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.Looks) -> None:
+    """Draw accuracy over missed frames, both in percent."""
+    scaled = rows.assign(percent=100 * rows["accuracy"])
+    found = means(scaled, ["system"], "percent").merge(
+        100 * rows.groupby("system")["missed"].mean(), left_on="system", right_index=True
+    )
+    found = found.set_index("system")
+    line = found.reindex([name for name in exits if name in found.index])
+    axis.plot(line["missed"], line["mean"], color=plots.QUIET, linestyle="--", linewidth=1.0, zorder=0)
+    for name in found.index.intersection(list(looks)):
+        plots.trend(axis, found.loc[[name]], "missed", looks[name])
+    axis.set_xlabel("deadlines missed, % of the frames")
+    axis.set_ylabel("accuracy, %")
+    axis.margins(x=0.08, y=0.12)
+    plots.tidy(axis)
+
+
+def _grid(setting: str, rows: pd.DataFrame, names: list[str]) -> Grid:
+    averages = rows.groupby("system")[list(COLUMNS)].mean()
+    cells = {
+        name: [
+            GridCell(plots.short(float(averages.loc[name, key]) * factor)) for key, (_, factor, _) in COLUMNS.items()
+        ]
+        for name in names
+        if name in averages.index
+    }
+    return Grid(setting, [f"{label}, {unit}" for label, _, unit in COLUMNS.values()], cells)
+
+
+FIGURE = Figure("paths", "Accuracy against missed deadlines", show)

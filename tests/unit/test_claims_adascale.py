@@ -1,0 +1,73 @@
+"""What claims say of networks that follow a load, beside every fixed exit: on tables written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from claims_factory import ask, measured, word
+from figures_factory import hidden, lines, panel_of, show
+from paths_factory import EXITS, SEEN, tables
+
+from driftlab.platform.results.analysis import paths
+from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.figures import paths as figure
+from driftlab.platform.results.figures import plots
+
+
+def test_a_deadline_is_missed_by_a_late_answer_and_by_none():
+    found = paths.deadlines(tables())
+    assert found.loc[("exit-3", "depot", "user")]["missed"].tolist() == pytest.approx([0.5] * 3)
+    assert found.loc[("adascale", "depot", "random")]["energy_j"].tolist() == pytest.approx([0.1] * 3)
+
+
+def test_the_best_fixed_exit_misses_no_more_than_ours():
+    found = paths.deadlines(tables())
+    best = paths.best_fixed(found, "adascale", list(EXITS))
+    assert best == {("depot", "user"): "exit-2", ("depot", "random"): "exit-1"}
+    assert paths.best_fixed(found, "adascale", ["exit-3"])["depot", "user"] == "exit-3"
+
+
+@pytest.mark.parametrize(
+    ("claim", "value", "says"),
+    [
+        ("AS-1", 4.0, "information"),
+        ("AS-9", 0.12, "reproduced"),
+        ("AS-10", 1.0, "reproduced"),
+        ("AS-11", (0.02 + 0.05) / 2, "reproduced"),
+        ("AS-12", 0.03, "reproduced"),
+    ],
+)
+def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
+    made = tables()
+    assert measured(ask(claim, made)).value == pytest.approx(value)
+    assert word(claim, made) == says
+
+
+def test_latency_is_told_of_frames_that_were_answered():
+    value = measured(ask("AS-11b", tables())).value
+    own = {"user": 60.0, "random": (8 * 70.0 + 200.0) / 9}
+    whole = {"user": (5 * 120.0 + 2 * 200.0) / 7, "random": (4 * 140.0 + 3 * 200.0) / 7}
+    assert value == pytest.approx(sum(1 - own[load] / whole[load] for load in own) / 2)
+
+
+def test_without_exits_or_deadlines_nothing_is_said():
+    for claim in ("AS-11", "AS-11b", "AS-12"):
+        assert isinstance(ask(claim, tables("adascale")), Untestable)
+    made = tables()
+    made.change("shares", latency_goal_ms=lambda row: None)
+    assert isinstance(ask("AS-11", made), Untestable)
+
+
+def test_the_figure_has_a_point_for_every_system_and_a_line_for_exits():
+    made = tables()
+    shown = show(figure, made)
+    (title,) = (panel.title for panel in shown.panels if "user" in panel.title)
+    axis = panel_of(shown, title)
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("deadlines missed, % of the frames", "accuracy, %")
+    points = {colour: (x[0], y[0]) for colour, (x, y) in lines(axis).items()}
+    assert points[shown.legend["exit-3"].colour] == pytest.approx((50.0, 85.1))
+    (joined,) = (line for line in axis.get_lines() if line.get_color() == plots.QUIET and len(line.get_xdata()) == 3)
+    assert list(joined.get_xdata()) == pytest.approx([0.0, 10.0, 50.0])
+    assert len(shown.panels) == 2
+    assert list(shown.grids[0].rows) == list(SEEN)
+    assert hidden(figure, tables("adascale"))
+    assert hidden(figure, tables("exit-1", "exit-2"))
