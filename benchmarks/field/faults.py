@@ -22,6 +22,7 @@ STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--n
 PAUSE_S = (2.0, 6.0)  # between two faults
 CUT_S = (3.0, 20.0)
 LEAST_ANSWERED = 0.8  # share of the frames while the device's last process ran
+LATE_S = 3.0  # before the end of the stream, from which on a result may miss it
 MOST_GAP_S = 5.0  # between two answers of it
 
 
@@ -91,7 +92,8 @@ class Disturbed:
         run = open_run(self.folder / "run")
         yield from answering_faults(run)
         yield from server_faults(status, rounds)
-        yield from version_faults(run, status, self._last_report())
+        late = sum(one["time_s"] > self.seconds - LATE_S for one in rounds)
+        yield from version_faults(run, status["version"], self._last_report()["version"], late)
 
     def _settled(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Wait until the server has used every upload."""
@@ -140,14 +142,13 @@ def server_faults(status: dict[str, Any], rounds: list[dict[str, Any]]) -> Itera
         yield f"results are numbered {[one['number'] for one in rounds]}"
 
 
-def version_faults(run: Run, status: dict[str, Any], report: dict[str, Any]) -> Iterator[str]:
-    """The device ends on the server's line of versions, and applies no update twice."""
+def version_faults(run: Run, served: int, ended: int, late: int) -> Iterator[str]:
+    """The device ends on the server's line of versions but for late results, and applies no update twice."""
     versions, updates = run.frame("frames")["version"], run.frame("updates")
     taken = updates[updates["version"].notna()]["version"].astype(int).tolist()
     if not versions.is_monotonic_increasing:
         yield "versions went back"
     if len(set(taken)) != len(taken):
         yield f"updates were applied twice: {taken}"
-    late = len(updates) - len(taken)  # results after the end of the stream
-    if not status["version"] - late <= report["version"] <= status["version"]:
-        yield f"the device ended on version {report['version']}, the server on {status['version']}"
+    if not served - late <= ended <= served:
+        yield f"the device ended on version {ended}, the server on {served}, {late} of them late"

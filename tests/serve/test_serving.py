@@ -82,8 +82,11 @@ def test_a_device_learns_and_its_tables_are_those_of_a_run(served, tmp_path):
     assert (row["status"], row["frames"], row["streaming"]) == ("done", 60, "just_in_time")
     assert row["updates"] >= 2
     assert row["score"] > unadapted_score(tmp_path / "lab", 15)
-    moved, socket_bytes = run.frame("transfers"), read_info(run.path)["socket_bytes"]
-    assert row["uplink_bytes"] == moved[moved["direction"] == "up"]["bytes"].sum() < socket_bytes["up"]
+    moved, info = run.frame("transfers"), read_info(run.path)
+    up = moved[moved["direction"] == "up"]
+    crossed = info["socket_bytes"]["up"] - info["opening_bytes"]["up"] - info["closing_bytes"]["up"]
+    assert row["uplink_bytes"] == up["bytes"].sum() < up["wire_bytes"].sum() < crossed
+    assert crossed - up["wire_bytes"].sum() < 300 + 40 * len(up)  # a WebSocket's: HTTP takes 250 for each upload
     assert subprocess.run([sys.executable, "-m", "driftlab", "report", run.path], check=False).returncode == 0
 
 
