@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
 from driftlab.platform.results.analysis.loads import forecast_skills, loads_by_fleet, misses, stated_errors
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.claims.measures.loads import forecast_gain
 from driftlab.platform.results.figures import load as figure
 
 PLACE = {"device": "d", "app": "a"}
@@ -66,6 +68,17 @@ def test_each_load_is_judged_once_whichever_systems_met_it(tables: Made):
     assert stated_errors(tables).to_dict() == {("x", "one"): pytest.approx(0.3), ("y", "one"): pytest.approx(0.3)}
     tables.drop("loads", lambda row: row["time_s"] > 29)
     assert forecast_skills(tables) == {}
+
+
+def test_the_claim_is_judged_by_the_fleets_that_it_names(tables: Made):
+    found = forecast_gain(tables, ["one"])
+    assert isinstance(found, Measured)
+    assert found.n == 2
+    steps = forecast_skills(tables)["one"]["ar"]
+    assert found.value == pytest.approx(np.mean([skill.mean for _, skill in steps]))
+    assert isinstance(forecast_gain(tables, ["one", "two"]), Untestable)
+    tables.drop("loads", lambda row: row["cell"].endswith("1"))
+    assert isinstance(forecast_gain(tables, ["one"]), Untestable)
 
 
 def test_the_figure_shows_load_sensor_forecast_network_and_missed_frames(tables: Made):

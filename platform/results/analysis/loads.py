@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from driftlab.platform.core.metrics import Interval, interval
 from driftlab.platform.results.analysis.cells import done
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.world.forecasting import KINDS, ForecastKind, score_forecasts
+from driftlab.platform.world.forecasting import KINDS, ForecastKind, ForecastScore, score_forecasts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,22 +45,26 @@ def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
     return {key: ones for key, ones in enough.items() if ones}
 
 
+def skills_by_seed(tables: Tables) -> dict[tuple[str, int], Mapping[ForecastKind, ForecastScore]]:
+    """Score every kind of forecast by fleet and seed, on the loads of all devices."""
+    return {key: score_forecasts(series, HORIZON) for key, series in loads_by_fleet(tables).items()}
+
+
 def forecast_skills(tables: Tables) -> dict[str, Mapping[ForecastKind, list[tuple[float, Interval]]]]:
     """Return for each fleet and kind of forecast, by horizon, the mean absolute error and the skill over seeds."""
-    scores: dict[str, list[Mapping[ForecastKind, tuple[tuple[float, ...], tuple[float, ...]]]]] = {}
-    for (fleet, _), series in loads_by_fleet(tables).items():
-        found = score_forecasts(series, HORIZON)
-        scores.setdefault(fleet, []).append({kind: (one.errors, one.skill) for kind, one in found.items()})
+    scores: dict[str, list[Mapping[ForecastKind, ForecastScore]]] = {}
+    for (fleet, _), found in skills_by_seed(tables).items():
+        scores.setdefault(fleet, []).append(found)
     return {
         fleet: {kind: [_over_seeds([one[kind] for one in ones], step) for step in range(HORIZON)] for kind in KINDS}
         for fleet, ones in scores.items()
     }
 
 
-def _over_seeds(scores: list[tuple[tuple[float, ...], tuple[float, ...]]], step: int) -> tuple[float, Interval]:
-    skill = interval(skills[step] for _, skills in scores)
+def _over_seeds(scores: list[ForecastScore], step: int) -> tuple[float, Interval]:
+    skill = interval(score.skill[step] for score in scores)
     assert skill is not None
-    return sum(errors[step] for errors, _ in scores) / len(scores), skill
+    return sum(score.errors[step] for score in scores) / len(scores), skill
 
 
 def stated_errors(tables: Tables) -> pd.Series:

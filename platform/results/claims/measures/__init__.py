@@ -11,6 +11,7 @@ from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.measures import (
     domains,
     fleets,
+    loads,
     networks,
     paths,
     rates,
@@ -24,7 +25,7 @@ from driftlab.platform.results.claims.measures import (
 Measure = Callable[..., Measured | Untestable]
 MEASURES: Mapping[str, Measure] = {
     name: found
-    for module in (domains, fleets, networks, paths, rates, scenes, scores, sharing, timing, traffic)
+    for module in (domains, fleets, loads, networks, paths, rates, scenes, scores, sharing, timing, traffic)
     for name, found in vars(module).items()
     if getattr(found, "__module__", "") == module.__name__ and not name.startswith("_")
 }
