@@ -45,12 +45,13 @@ class BlockTable:
 
     def changed(self, path: Names, block: int, name: str) -> Variant:
         """Return the combination with one block's variant exchanged."""
-        return self.variants[self.paths[(*path[:block], name, *path[block + 1 :])]]
+        exchanged = (*path[:block], name, *path[block + 1 :])
+        return self.variants[self.paths[exchanged]]
 
     def lost(self, block: int, name: str) -> float:
         """Average the loss of accuracy over three environments: the other blocks original, in the middle, smallest."""
-        places = (lambda names: len(names) - 1, lambda names: (len(names) - 1) // 2, lambda names: 0)
-        others = [tuple(names[place(names)] for names in self.options) for place in places]
+        middle = tuple(names[(len(names) - 1) // 2] for names in self.options)
+        others = [self.whole, middle, tuple(names[0] for names in self.options)]
         original = self.options[block][-1]
         pairs = [(self.changed(path, block, original), self.changed(path, block, name)) for path in others]
         return float(np.mean([(one.accuracy or 0.0) - (other.accuracy or 0.0) for one, other in pairs]))
