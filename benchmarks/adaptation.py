@@ -3,7 +3,7 @@
 The bare loop makes the same forward and backward passes over batches of the same sizes, with a plain step of gradient
 descent and nothing else. `fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a
 fifth of each layer's filters over that with all of them, and the same share of what the cost model charges. Times are
-of the processor, on one thread: what else runs on the machine counts little.
+of the processor, on one thread, in turns: medians, and there the least too, which what else runs disturbs least.
 """
 
 from __future__ import annotations
@@ -77,21 +77,18 @@ def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
     return time.process_time() - start_s
 
 
-def medians(first: Callable[[], float], second: Callable[[], float], repeats: int) -> tuple[float, float]:
-    """Return the median times of two, measured in turns after one run of each to warm up."""
+def in_turns(first: Callable[[], float], second: Callable[[], float], repeats: int) -> list[tuple[float, float]]:
+    """Return the times of two, measured in turns after one run of each to warm up."""
     first(), second()
-    pairs = [(first(), second()) for _ in range(repeats)]
-    one, other = zip(*pairs, strict=True)
-    return statistics.median(one), statistics.median(other)
+    return [(first(), second()) for _ in range(repeats)]
 
 
 def over_bare(name: str, model: nn.Module, size: int, repeats: int) -> float:
     """Return the time of one phase of a member over that of its passes alone."""
     member = Member("adaptation", name).make()
     _, passes = adapt_seconds(member, model, size)
-    ours_s, bare_s = medians(
-        lambda: adapt_seconds(member, model, size)[0], lambda: bare_seconds(model, passes, size), repeats
-    )
+    pairs = in_turns(lambda: adapt_seconds(member, model, size)[0], lambda: bare_seconds(model, passes, size), repeats)
+    ours_s, bare_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     sys.stderr.write(f"{name}: {ours_s:.3f} s, bare {bare_s:.3f} s\n")
     return round(ours_s / bare_s, 3)
 
@@ -105,10 +102,13 @@ def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
     )
     cost, hardware = count_cost(model, size, size), HARDWARE["raspberry-pi-4"]
     charged = [need_of(cost, hardware, adapt_seconds(one, model, size)[1]).alone_s for one in (fifth, whole)]
-    times_s = medians(
+    pairs = in_turns(
         lambda: adapt_seconds(fifth, model, size)[0], lambda: adapt_seconds(whole, model, size)[0], repeats
     )
-    return {"measured": round(times_s[0] / times_s[1], 3), "charged": round(charged[0] / charged[1], 3)}
+    median, least = (
+        round(how(one for one, _ in pairs) / how(other for _, other in pairs), 3) for how in (statistics.median, min)
+    )
+    return {"median": median, "least": least, "charged": round(charged[0] / charged[1], 3)}
 
 
 def measure(network: str, size: int, repeats: int, members: str, wide: str) -> dict[str, object]:

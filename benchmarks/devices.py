@@ -81,7 +81,7 @@ SYSTEMS = {
 }
 
 
-def fleets(system: str, count: int, devices: int) -> dict[str, object]:
+def fleets(system: str, count: int, devices: int, duration_s: float) -> dict[str, object]:
     """Return an experiment with so many cells of so many devices each."""
     return {
         "name": "devices",
@@ -89,37 +89,39 @@ def fleets(system: str, count: int, devices: int) -> dict[str, object]:
         "bounds": False,
         "seeds": list(range(count)),
         "student": {"pretrain_steps": 20},
-        "workloads": [{"name": "streets/driving_la", "duration_s": 30.0, "fps": 2.0}],
+        "workloads": [{"name": "streets/driving_la", "duration_s": duration_s, "fps": 2.0}],
         "fleets": [{"name": "fleet", "devices": [{"count": devices}]}],
     }
 
 
-def cost_s(backend: SharedBackend, meter: ProcessMeter, system: str, count: int, devices: int) -> float:
+def cost_s(backend: SharedBackend, meter: ProcessMeter, document: dict[str, object], devices: int) -> float:
     """Run the cells and return processor seconds per device."""
     with tempfile.TemporaryDirectory() as folder:
         before = meter.cpu_s()
-        run(
-            fleets(system, count, devices), out=f"{folder}/run", open_backend=lambda: backend, progress=StrictProgress()
-        )
-        return (meter.cpu_s() - before) / (count * devices)
+        run(document, out=f"{folder}/run", open_backend=lambda: backend, progress=StrictProgress())
+        return (meter.cpu_s() - before) / devices
 
 
-def measure(system: str, devices: int) -> dict[str, object]:
+def measure(system: str, devices: int, duration_s: float, workers: int) -> dict[str, object]:
     """Compare a large fleet with small ones."""
     meter = ProcessMeter()
-    backend = SharedBackend(ClusterConfig(workers=2))
+    backend = SharedBackend(ClusterConfig(workers=workers))
+
+    def cost_of(count: int, devices: int) -> float:
+        return cost_s(backend, meter, fleets(system, count, devices, duration_s), count * devices)
+
     small = max(1, devices // SMALL // 10)
     try:
-        cost_s(backend, meter, system, min(4, small), SMALL)  # warms Ray up
-        before = cost_s(backend, meter, system, small, SMALL)
+        cost_of(min(4, small), SMALL)  # warms Ray up
+        before = cost_of(small, SMALL)
         watching = threading.Thread(target=meter.watch, daemon=True)
         watching.start()
         started = time.perf_counter()
-        large = cost_s(backend, meter, system, 1, devices)
+        large = cost_of(1, devices)
         wall_s = time.perf_counter() - started
         meter.over.set()
         watching.join()
-        after = cost_s(backend, meter, system, small, SMALL)
+        after = cost_of(small, SMALL)
     finally:
         RayBackend.close(backend)
     return {
@@ -141,6 +143,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--system", choices=list(SYSTEMS), action="append", help="both by default")
-    options = options_of(parser, devices=10, system=["tent"])
+    parser.add_argument("--duration-s", type=float, default=30.0)
+    parser.add_argument("--workers", type=int, default=2)
+    options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1)
     for system in options.system or SYSTEMS:
-        sys.stdout.write(json.dumps(measure(system, options.devices)) + "\n")
+        sys.stdout.write(json.dumps(measure(system, options.devices, options.duration_s, options.workers)) + "\n")

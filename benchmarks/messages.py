@@ -23,7 +23,6 @@ from driftlab.platform.core.records import Reply
 
 DEVICES = 50
 PAYLOAD_BYTES = 2**20
-WORKERS = 2
 
 
 class PayloadSource:
@@ -62,7 +61,7 @@ def ours_per_s(backend: RayBackend, rounds: int) -> float:
     return rate
 
 
-def bare_per_s(rounds: int) -> float:
+def bare_per_s(rounds: int, workers: int) -> float:
     @ray.remote(num_cpus=0)
     class Host:
         def make(self) -> np.ndarray:
@@ -71,11 +70,11 @@ def bare_per_s(rounds: int) -> float:
         def take(self, payload: np.ndarray) -> int:
             return len(payload)
 
-    hosts, learner = [Host.remote() for _ in range(WORKERS)], Host.remote()
+    hosts, learner = [Host.remote() for _ in range(workers)], Host.remote()
     ray.get([learner.take.remote(host.make.remote()) for host in hosts])
     start_s = time.perf_counter()
     for _ in range(rounds):
-        taken = [learner.take.remote(hosts[index % WORKERS].make.remote()) for index in range(DEVICES)]
+        taken = [learner.take.remote(hosts[index % workers].make.remote()) for index in range(DEVICES)]
         for reference in taken:
             assert ray.get(reference) == PAYLOAD_BYTES
     return rounds * DEVICES / (time.perf_counter() - start_s)
@@ -85,12 +84,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
-    options = options_of(parser, rounds=1, repeats=1)
+    parser.add_argument("--workers", type=int, default=2)
+    options = options_of(parser, rounds=1, repeats=1, workers=1)
     nodes = {"device": "messages:PayloadSource", "learner": "messages:PayloadSink"}
     nodes |= dict.fromkeys(("application", "teacher", "builder", "recorder"), "messages:PayloadSource")
-    backend = RayBackend(ClusterConfig(workers=WORKERS), nodes)
+    backend = RayBackend(ClusterConfig(workers=options.workers), nodes)
     try:
-        pairs = [(bare_per_s(options.rounds), ours_per_s(backend, options.rounds)) for _ in range(options.repeats)]
+        pairs = [
+            (bare_per_s(options.rounds, options.workers), ours_per_s(backend, options.rounds))
+            for _ in range(options.repeats)
+        ]
     finally:
         backend.close()
     bare, ours = (statistics.median(side) for side in zip(*pairs, strict=True))

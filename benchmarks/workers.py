@@ -41,10 +41,6 @@ print(json.dumps({"work_s": ends[-1 - wave] - ends[wave - 1], "whole_s": ends[-1
 """
 
 
-WORKERS = 2
-WAVE = 2 * WORKERS  # cells that two workers run at once
-
-
 def grid(cells: int, duration_s: float) -> dict[str, object]:
     """Return an experiment whose cells infer and train."""
     return {
@@ -57,18 +53,18 @@ def grid(cells: int, duration_s: float) -> dict[str, object]:
     }
 
 
-def measure(document: dict[str, object], workers: int) -> dict[str, float]:
+def measure(document: dict[str, object], workers: int, wave: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", CHILD, json.dumps(document), f"{folder}/run", str(workers), str(WAVE)]
+        command = [sys.executable, "-c", CHILD, json.dumps(document), f"{folder}/run", str(workers), str(wave)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def side_by_side(document: dict[str, object]) -> float:
-    """Return the average time of two independent processes."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return statistics.mean(one["work_s"] for one in pool.map(measure, [document] * WORKERS, [0] * WORKERS))
+def side_by_side(document: dict[str, object], processes: int, wave: int) -> float:
+    """Return the average time of independent processes."""
+    with ThreadPoolExecutor(processes) as pool:
+        return statistics.mean(pool.map(lambda _: measure(document, 0, wave)["work_s"], range(processes)))
 
 
 if __name__ == "__main__":
@@ -76,11 +72,13 @@ if __name__ == "__main__":
     parser.add_argument("--cells", type=int, default=20)
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=1)
-    options = options_of(parser, cells=9, duration_s=4.0)
-    document = grid(options.cells, options.duration_s)
-    measure(grid(2 * WAVE, 2.0), 0)  # builds the student, which both sides then find in the cache
-    pairs = [(measure(document, 0), measure(document, WORKERS)) for _ in range(options.repeats)]
-    beside_s = statistics.median(side_by_side(document) for _ in range(options.repeats))
+    parser.add_argument("--workers", type=int, default=2)
+    options = options_of(parser, cells=5, duration_s=3.0, workers=1)
+    document, workers = grid(options.cells, options.duration_s), options.workers
+    wave = 2 * workers  # cells that run at once
+    measure(grid(2 * wave, 2.0), 0, wave)  # builds the student, which both sides then find in the cache
+    pairs = [(measure(document, 0, wave), measure(document, workers, wave)) for _ in range(options.repeats)]
+    beside_s = statistics.median(side_by_side(document, workers, wave) for _ in range(options.repeats))
 
     def median(side: int, key: str) -> float:
         return statistics.median(pair[side][key] for pair in pairs)
@@ -90,12 +88,12 @@ if __name__ == "__main__":
 
     line = {
         "benchmark": "workers",
-        "cells": options.cells - 2 * WAVE,
+        "cells": options.cells - 2 * wave,
         "one_process_s": round(median(0, "work_s"), 2),
         "two_workers_s": round(median(1, "work_s"), 2),
         "speedup": round(speedup("work_s"), 3),
         "goal": 1.7,
         "speedup_with_start": round(speedup("whole_s"), 3),
-        "speedup_of_two_processes": round(WORKERS * median(0, "work_s") / beside_s, 3),
+        "speedup_of_two_processes": round(workers * median(0, "work_s") / beside_s, 3),
     }
     sys.stdout.write(json.dumps(line) + "\n")

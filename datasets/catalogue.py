@@ -25,7 +25,7 @@ from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
 VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, _FOLDER = "video:", "set:", "domains:", "FOLDER"
-CITYSCAPES_PREFIX = "cityscapes:"
+CITYSCAPES_PREFIX, PICTURES_PREFIX, CAMERA = "cityscapes:", "folder:", "camera"
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
 MAX_FPS = 240.0
 
@@ -156,6 +156,21 @@ def _open_cityscapes(request: StreamRequest) -> Stream:
     return found
 
 
+def _open_pictures(request: StreamRequest) -> Stream:
+    from driftlab.datasets.pictures import PicturesStream
+
+    folder = Path(request.name.removeprefix(PICTURES_PREFIX)).expanduser()
+    found = PicturesStream(request.name, folder, (request.height, request.width), request.fps, request.duration_s)
+    _ = found.paths  # a folder without pictures is refused here, not in the middle of a run
+    return found
+
+
+def _open_camera(request: StreamRequest) -> Stream:
+    from driftlab.datasets.remote import RemoteStream
+
+    return RemoteStream(request.name, (request.height, request.width), request.fps, request.duration_s)
+
+
 def _open_domains(request: StreamRequest) -> Stream:
     from driftlab.datasets.domains.workload import open_domains
 
@@ -212,6 +227,16 @@ _CITYSCAPES = Workload(
     name=f"{CITYSCAPES_PREFIX}{_FOLDER}",
     summary="The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
     opener=_open_cityscapes,
+)
+_PICTURES = Workload(
+    name=f"{PICTURES_PREFIX}{_FOLDER}",
+    summary="The PNG and JPEG pictures of a folder in the order of their names, without truth.",
+    opener=_open_pictures,
+)
+_CAMERA = Workload(
+    name=f"{CAMERA}:SOURCE",
+    summary="A camera in real time, for `driftlab device` alone: a device file, or an address that PyAV opens.",
+    opener=_open_camera,
 )
 _DOMAINS = Workload(
     name=f"{DOMAINS_PREFIX}WORKLOAD",
@@ -273,6 +298,8 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         },
         _VIDEO.name: _VIDEO,
         _CITYSCAPES.name: _CITYSCAPES,
+        _PICTURES.name: _PICTURES,
+        _CAMERA.name: _CAMERA,
         _DOMAINS.name: _DOMAINS,
     }
 )
@@ -287,6 +314,10 @@ def find_workload(name: str) -> Workload:
         return _VIDEO
     if name.startswith(CITYSCAPES_PREFIX):
         return replace(_CITYSCAPES, name=name)
+    if name.startswith(PICTURES_PREFIX):
+        return replace(_PICTURES, name=name)
+    if name == CAMERA or name.startswith(f"{CAMERA}:"):
+        return replace(_CAMERA, name=name)
     if name.startswith(DOMAINS_PREFIX) and name != _DOMAINS.name:
         return _in_domains(name)
     kept = f"{':'.join(name.split(':')[:2])}:{_FOLDER}"

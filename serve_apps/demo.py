@@ -24,7 +24,7 @@ class DemoDevice:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, url: str, token: str, seconds: float) -> bool:
+    def start(self, url: str, token: str, seconds: float, cert: str = "") -> bool:
         """Start the device if it does not run; its token goes by the environment, which other users cannot read."""
         with self._lock:
             if not self.running:
@@ -32,7 +32,7 @@ class DemoDevice:
                 command = [sys.executable, "-m", "driftlab", "device", "--server", url, "--workload", WORKLOAD]
                 self._process = subprocess.Popen(
                     [*command, "--seconds", f"{seconds:g}", "--out", str(out)],
-                    env={**os.environ, "DRIFTLAB_TOKEN": token},
+                    env={**os.environ, "DRIFTLAB_TOKEN": token} | ({"SSL_CERT_FILE": cert} if cert else {}),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )

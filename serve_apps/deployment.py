@@ -30,6 +30,7 @@ NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
 REQUEST_S = 900  # opening a session may train its network
+DRAIN_S = 5.0  # for rounds to end before the server does
 LEAVE_S, LEAVE_CLUSTER_S = 3.0, 60.0  # for Serve to shut down; a Ray that was started for it ends in any case
 BATCH, BATCH_WAIT_S = 32, 0.005
 
@@ -46,6 +47,8 @@ class ServerArgs(BaseModel):
         default_factory=lambda: os.environ.get(TOKEN_VARIABLE, ""), min_length=MIN_TOKEN, validate_default=True
     )
     sessions: int = Field(64, ge=1)
+    rate: float = Field(200.0, gt=0)  # requests per second of one token
+    cert: str = ""  # file that the server's own demo device trusts
 
 
 @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=BATCH_WAIT_S)
@@ -93,7 +96,11 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
-        self.hub = Hub(Path(args.folder), args.token, Limits(sessions=args.sessions))
+        self.hub = Hub(Path(args.folder), args.token, Limits(sessions=args.sessions, rate=args.rate), args.cert)
+
+    async def drain(self, most_s: float) -> None:
+        """Take nothing more, and finish what was acknowledged."""
+        await asyncio.to_thread(self.hub.drain, most_s)
 
     def check_health(self) -> None:
         """Fail where the rounds no longer run: Serve then starts another replica from the folder."""
@@ -132,10 +139,12 @@ class ServerAddress:
 
     host: str
     port: int
+    cert: str = ""  # files for TLS
+    key: str = ""
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'https' if self.cert else 'http'}://{self.host}:{self.port}"
 
 
 @contextlib.contextmanager
@@ -147,14 +156,26 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         yield
     finally:
         with contextlib.suppress(Exception):  # Serve may be gone with its Ray, or still be starting
+            cluster.run(_drain, DRAIN_S)
+        with contextlib.suppress(Exception):
             cluster.run(serve.shutdown, LEAVE_S if cluster.local else LEAVE_CLUSTER_S)
         cluster.close()
 
 
+def http_options(where: ServerAddress) -> dict[str, Any]:
+    """Say to Serve where it listens, and with which certificate."""
+    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_S}
+    return options | ({"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {})
+
+
+def _drain() -> None:
+    """Let the replica finish what it has acknowledged."""
+    serve.get_app_handle(NAME).drain.remote(DRAIN_S).result(timeout_s=DRAIN_S)
+
+
 def _start(args: ServerArgs, where: ServerAddress) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells of its own start
-    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_S}
-    serve.start(http_options=options)
+    serve.start(http_options=http_options(where))
     serve.run(application(args), name=NAME, route_prefix="/")
 
 

@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from driftlab.platform.core.records import Received
 from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
 from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.rounds import drive
 from driftlab.platform.loop.deliveries import Delivery, LabelDelivery, UpdateDelivery
 from driftlab.platform.loop.messages import Upload
 from driftlab.platform.loop.placing import place_app, place_learner, place_teachers
-from driftlab.platform.loop.rounds import Await, Steps, WeightRounds
+from driftlab.platform.loop.rounds import WeightRounds
 from driftlab.platform.loop.rows import update_row
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class SessionState:
     server_state: Any = None
     has_learner: bool = False
     trains: int | None = None
+    runs: int | None = None
     used: int = 0  # number of the newest upload that a round has used
     number: int = 0  # of the newest result
     rounds: list[RoundFacts] = field(default_factory=list)
@@ -125,6 +127,11 @@ class HostedSession:
         """Return the number of the newest upload."""
         return self.waiting[-1].number if self.waiting else max(self.progress.used, self._taken)
 
+    @property
+    def since_upload_s(self) -> float:
+        """Return the time since the newest upload."""
+        return time.monotonic() - self._clock[1]
+
     def results(self, after: int) -> bytes | None:
         """Return the results after a number, none if there are none yet; None if some of them were dropped."""
         newest = self.progress.number
@@ -138,6 +145,11 @@ class HostedSession:
         with self._using:
             job = self._session.call(self.app.node("application"), "answer", images)
             return job.reply.facts.version, job.reply.payload
+
+    def pack(self) -> bytes:
+        """Return the adaptation's summary of the source as safetensors; none for one that needs none."""
+        job = self.app.context.packs.get(repr(self.cell.loop.parts.cell.system.adaptation))
+        return dump_weights({} if job is None else self._payload(job))
 
     def status(self) -> dict[str, Any]:
         """Say how the session does."""
@@ -208,13 +220,20 @@ class HostedSession:
             self._taken = messages[-1].number
         if not self.app.has_learner and isinstance(self._rounds, WeightRounds):
             place_learner(self.cell.loop.parts, self.app)
+        self._follow(messages[-1].runs)
         uploads = [upload for message in messages if (upload := self._received(message)) is not None]
         score = self._look(messages[-1], uploads[-1]) if uploads else None
         if uploads:
             steps = self._rounds.round(self.app, uploads, self.cell.loop.parts.context.server, self.now_s())
-            for delivery in self._drive(steps):
+            for delivery in drive(steps, self._session, self.now_s):
                 self._deliver(delivery, score)
         self.progress.used = messages[-1].number
+
+    def _follow(self, runs: int | None) -> None:
+        """Run the network that the device runs; its learner follows with the next phase."""
+        if runs is not None and runs != self.app.runs:
+            self._session.call(self.app.node("application"), "switch", runs)
+            self.app.runs = runs
 
     def _received(self, message: SampleMessage) -> Upload | None:
         """Decode an upload on the node that the round reads it from; None if its bytes are not what they claim."""
@@ -241,19 +260,6 @@ class HostedSession:
         truth = None if labels is None else labels[0]
         self.shown = NewestSample(message.sampling.times_s[-1], frame[0], answers[0], truth)
         return score
-
-    def _drive(self, steps: Steps) -> Sequence[Delivery]:
-        """Run the steps of a round: the work itself takes the time here."""
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Await) and not self._session.ready(step.job):
-                    time.sleep(0.01)
-                    continue
-                step = steps.send(self.now_s())
-        except StopIteration as end:
-            deliveries: Sequence[Delivery] = end.value
-            return deliveries
 
     def _resend(self) -> None:
         self.asked_all = False
@@ -310,6 +316,10 @@ class HostedSession:
             raise WireError(f"{len(sampling.times_s)} frames would decode to {3 * pixels} bytes")
         if not -1e-9 <= sampling.times_s[0] <= sampling.times_s[-1] <= self.app.facts.duration_s:
             raise WireError("the frames lie outside the stream")
+        if asked.place == "device":
+            raise WireError("the learner of this session stands on its device")
+        if message.runs is not None and message.runs >= len(self.app.context.student.profile):
+            raise WireError(f"the family has {len(self.app.context.student.profile)} networks, none is {message.runs}")
         if sampling.codec != getattr(asked, "codec", sampling.codec):
             raise WireError(f"the codec is '{sampling.codec}', and this session's '{asked.codec}'")  # type: ignore[attr-defined]
 
@@ -317,7 +327,7 @@ class HostedSession:
         """Write the state of the nodes, then drop the uploads that it contains."""
         progress = self.progress
         progress.nodes, progress.server_state = dict(self._session.nodes), self.app.server_state
-        progress.has_learner, progress.trains = self.app.has_learner, self.app.trains
+        progress.has_learner, progress.trains, progress.runs = self.app.has_learner, self.app.trains, self.app.runs
         write_atomically(self.folder / NODES, pickle.dumps(progress))
         for file in self._upload_files():
             if int(file.name) <= progress.used:
@@ -329,7 +339,7 @@ class HostedSession:
             self.progress = pickle.loads((self.folder / NODES).read_bytes())
             self._session.nodes.update(self.progress.nodes)
             self.app.server_state, self.app.has_learner = self.progress.server_state, self.progress.has_learner
-            self.app.trains = self.progress.trains
+            self.app.trains, self.app.runs = self.progress.trains, self.progress.runs
         for file in self._upload_files():
             message = decode_samples(file.read_bytes(), self.app.facts.fps)
             self._clock = (message.sent_s, time.monotonic())

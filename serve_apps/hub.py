@@ -19,6 +19,8 @@ from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
+from driftlab.serve_apps.meters import Meters
+from driftlab.serve_apps.tokens import TokenRates
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.05  # between two looks for work
@@ -35,6 +37,7 @@ class Limits:
     sessions: int = 64
     body_bytes: int = 32 * 2**20
     image_bytes: int = 4 * 2**20
+    rate: float = 200.0  # requests per second of one token
 
 
 def digest_of(token: str) -> str:
@@ -45,13 +48,15 @@ def digest_of(token: str) -> str:
 class Hub:
     """The sessions; one thread works on them in turn, so that each waits for one round of every other at most."""
 
-    def __init__(self, folder: Path, token: str, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, token: str, limits: Limits | None = None, cert: str = "") -> None:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
+        self.cert = cert  # of this server, for devices on its machine
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
-        self.opening = 0
+        self.opening, self.draining = 0, False
+        self.meters, self.rates = Meters(self), TokenRates(self.limits.rate)
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it
@@ -97,6 +102,12 @@ class Hub:
         with session.idle():
             shutil.rmtree(session.folder, ignore_errors=True)
 
+    def drain(self, most_s: float) -> None:
+        """Take no more uploads and sessions, and wait until every upload was used."""
+        self.draining, until_s = True, time.monotonic() + most_s
+        while time.monotonic() < until_s and any(one.has_work for one in list(self.sessions.values())):
+            time.sleep(LOOK_S)
+
     def close(self) -> None:
         """Stop the work; what was acknowledged is on disk."""
         self._stop.set()
@@ -131,6 +142,8 @@ class Hub:
         while not self._stop.is_set():
             ready = [session for session in list(self.sessions.values()) if session.has_work]
             for session in ready:
-                session.work()
+                with self.meters.round_s.time():
+                    session.work()
+                self.meters.wait_s.observe(session.since_upload_s)
             if not ready:
                 self._stop.wait(LOOK_S)

@@ -3,57 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.request import SessionAsked
 from driftlab.serve_apps.demo import DemoDevice
+from driftlab.serve_apps.guard import RETRY_AFTER, Guard, deny
 from driftlab.serve_apps.hosting import Busy, HostedSession
 from driftlab.serve_apps.hub import Full, Hub
+from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.pictures import answer_document, decode_image, picture_of
+from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
 
 PAGE = Path(__file__).parent / "page.html"
+NO_SESSION = "there is no such session"
 MOST_HOLD_S = 30.0
 LOOK_S = 0.05  # between two looks for a result
-RETRY_AFTER = {"Retry-After": "2"}
 BINARY = "application/octet-stream"
-ASK_TOKEN = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # browsers then ask for it
-GUARDS = {
-    "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
 
 Answerer = Callable[[HostedSession, np.ndarray[Any, Any]], Awaitable[tuple[int, Any]]]
 
 
-def token_of(request: Request) -> str:
-    """Read the token of a request: as a bearer's, or as the password that a browser asked for."""
-    scheme, _, rest = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
-
-
-def hub_of(request: Request) -> Hub:
-    hub: Hub = request.app.state.hub()
+def hub_of(asked: HTTPConnection) -> Hub:
+    hub: Hub = asked.app.state.hub()
     return hub
 
 
@@ -69,16 +52,21 @@ def owner(request: Request) -> Hub:
 
 def session_of(request: Request, name: str) -> HostedSession:
     """Let the session's token or the server's pass; for any other session's token this one does not exist."""
-    hub, token = hub_of(request), token_of(request)
-    own = hub.session_of(token)
-    if own is None:
+    if hub_of(request).session_of(token_of(request)) is None:
         owner(request)
-    session = hub.sessions.get(name)
-    if session is None or own not in (None, name):
-        raise HTTPException(404, "there is no such session")
+    session = _found(request, name)
+    if session is None:
+        raise HTTPException(404, NO_SESSION)
     return session
 
 
+def _found(asked: HTTPConnection, name: str) -> HostedSession | None:
+    hub = hub_of(asked)
+    own = hub.session_of(token_of(asked))
+    return hub.sessions.get(name) if own in (None, name) else None
+
+
+AnyHub = Annotated[Hub, Depends(hub_of)]
 Owner = Annotated[Hub, Depends(owner)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
@@ -103,9 +91,26 @@ async def answer_here(session: HostedSession, image: np.ndarray[Any, Any]) -> tu
 # Routes ---------------------------------------------------------------------------------------------------------------
 
 
-async def healthz() -> dict[str, str]:
-    """Say that the server runs; the only route without a token."""
-    return {"status": "ok"}
+async def healthz(request: Request) -> JSONResponse:
+    """Say that the server runs, or is about to stop; the only route without a token."""
+    hub = hub_of(request)
+    status = "draining" if hub.draining else "ok" if hub.is_working else "broken"
+    return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+
+async def metrics(request: Request, hub: Owner) -> Response:
+    """Return what the server counts, for Prometheus."""
+    return Response(await run_in_threadpool(hub.meters.text), media_type=CONTENT_TYPE_LATEST)
+
+
+async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] = 0) -> None:
+    """Take uploads and send results over a WebSocket."""
+    session = _found(socket, name)
+    if session is None:
+        await deny(socket.scope, socket.receive, socket.send, 404, NO_SESSION)
+        return
+    hub = hub_of(socket)
+    await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
 
 
 async def page(hub: Owner) -> HTMLResponse:
@@ -140,6 +145,11 @@ async def weights(session: Session) -> Response:
     return Response(session.weights, media_type=BINARY)
 
 
+async def pack(session: Session) -> Response:
+    """Return what the adaptation needs to know of the data that the network was built on, as safetensors."""
+    return Response(await run_in_threadpool(session.pack), media_type=BINARY)
+
+
 async def rounds(session: Session) -> list[dict[str, Any]]:
     """List the training rounds, as in the table of updates."""
     return session.history()
@@ -152,6 +162,7 @@ async def upload(request: Request, session: Session) -> Response:
 
 
 async def updates(
+    hub: AnyHub,
     session: Session,
     after: Annotated[int, Query(ge=0)] = 0,
     hold_s: Annotated[float, Query(ge=0, le=MOST_HOLD_S)] = 0.0,
@@ -159,7 +170,7 @@ async def updates(
     """Return the results after a number; hold the request until there is one."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + hold_s
-    while (found := session.results(after)) == b"" and loop.time() < until_s and not session.ended:
+    while (found := session.results(after)) == b"" and loop.time() < until_s and not (session.ended or hub.draining):
         await asyncio.sleep(LOOK_S)
     if found is None:
         raise HTTPException(410, "these results were dropped; ask for every weight")
@@ -177,7 +188,8 @@ async def answers(request: Request, session: Session) -> JSONResponse:
     body = await read_body(request, hub_of(request).limits.image_bytes)
     answerer: Answerer = request.app.state.answer
     image = await run_in_threadpool(decode_image, body, session.app.size)
-    version, answer = await answerer(session, image)
+    with hub_of(request).meters.answer_s.time():
+        version, answer = await answerer(session, image)
     return JSONResponse({"version": version, **answer_document(session.app.context.task.name, answer)})
 
 
@@ -200,8 +212,9 @@ async def start_demo(
 ) -> dict[str, Any]:
     """Start a device on this machine, in a process of its own."""
     demo: DemoDevice = request.app.state.demo
-    url = f"http://127.0.0.1:{request.url.port}"  # never another host that the request may name
-    return {"running": demo.start(url, token_of(request), seconds)}
+    scheme = "https" if hub.cert else "http"
+    url = f"{scheme}://127.0.0.1:{request.url.port}"  # never another host that the request may name
+    return {"running": demo.start(url, token_of(request), seconds, hub.cert)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
@@ -212,6 +225,7 @@ async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/healthz", healthz),
+    ("GET", "/metrics", metrics),
     ("GET", "/", page),
     ("GET", "/openapi.json", openapi),
     ("GET", "/sessions", list_sessions),
@@ -219,6 +233,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/sessions/{name}", status),
     ("DELETE", "/sessions/{name}", drop),
     ("GET", "/sessions/{name}/weights", weights),
+    ("GET", "/sessions/{name}/pack", pack),
     ("GET", "/sessions/{name}/rounds", rounds),
     ("POST", "/sessions/{name}/uploads", upload),
     ("GET", "/sessions/{name}/updates", updates),
@@ -244,21 +259,17 @@ def build_app(hub: Callable[[], Hub], answer: Answerer = answer_here) -> FastAPI
         (DriftlabError, 500, {}),
     ):
         app.add_exception_handler(kind, partial(_refused, code=code, headers=headers))
-    app.middleware("http")(_guarded)
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_api_websocket_route("/sessions/{name}/live", live)
+    app.add_middleware(Guard, hub=hub)
     return app
+
+
+async def _misread(request: Request, error: Any) -> JSONResponse:
+    """Say what is wrong with a request without repeating it: not everything that it may hold can be written as JSON."""
+    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
+    return JSONResponse({"detail": "; ".join(faults)}, 422)
 
 
 async def _refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, code, headers=headers)
-
-
-async def _guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refuse a request without a valid token before its body is looked at, and set the headers of every reply."""
-    if request.url.path != "/healthz":
-        hub, token = hub_of(request), token_of(request)
-        if not hub.is_owner(token) and hub.session_of(token) is None:
-            detail = json.dumps({"detail": "give a token"}).encode()
-            return Response(detail, 401, {**ASK_TOKEN, **GUARDS}, "application/json")
-    reply = await go_on(request)
-    reply.headers.update(GUARDS)
-    return reply

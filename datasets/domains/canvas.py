@@ -57,18 +57,28 @@ def streak(picture: Floats, radius: float, deviation: float, degrees: float) -> 
 
 def plasma(height: int, width: int, decay: float, rng: np.random.Generator) -> Floats:
     """Draw a cloud from 0 to 1 by the diamond-square method, whose steps shrink by the square of a decay."""
+    cloud: Floats = plasmas(1, height, width, decay, rng)[0]
+    return cloud
+
+
+def plasmas(planes: int, height: int, width: int, decay: float, rng: np.random.Generator) -> Floats:
+    """Draw clouds one after the other, each as `plasma` would."""
     side = 1 << max(height - 1, width - 1, 1).bit_length()
-    cloud, step, reach = np.zeros((side, side)), side, 1.0
+    drawn, used = rng.uniform(-1, 1, (planes, side * side - 1)), 0
+    clouds, step, reach = np.zeros((planes, side, side)), side, 1.0
     while step > 1:
-        half = step // 2
-        corners = cloud[::step, ::step]
-        wide = corners + np.roll(corners, -1, axis=1)
-        centres = (wide + np.roll(wide, -1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
-        edges = (wide + centres + np.roll(centres, 1, axis=0)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
-        high = corners + np.roll(corners, -1, axis=0)
-        sides = (high + centres + np.roll(centres, 1, axis=1)) / 4 + reach * rng.uniform(-1, 1, corners.shape)
-        cloud[half::step, half::step], cloud[::step, half::step], cloud[half::step, ::step] = centres, edges, sides
-        step, reach = half, reach / decay**2
-    cloud -= cloud.min()
-    found: Floats = (cloud / cloud.max())[:height, :width]
+        half, lines = step // 2, side // step
+        ahead, behind = np.arange(1, lines + 1) % lines, np.arange(-1, lines - 1) % lines
+        moves = reach * drawn[:, used : used + 3 * lines * lines].reshape(planes, 3, lines, lines)
+        corners = clouds[:, ::step, ::step]
+        wide = corners + corners.take(ahead, axis=2)
+        centres = (wide + wide.take(ahead, axis=1)) / 4 + moves[:, 0]
+        edges = (wide + centres + centres.take(behind, axis=1)) / 4 + moves[:, 1]
+        high = corners + corners.take(ahead, axis=1)
+        sides = (high + centres + centres.take(behind, axis=2)) / 4 + moves[:, 2]
+        clouds[:, half::step, half::step], clouds[:, ::step, half::step] = centres, edges
+        clouds[:, half::step, ::step] = sides
+        step, reach, used = half, reach / decay**2, used + 3 * lines * lines
+    clouds -= clouds.min(axis=(1, 2), keepdims=True)
+    found: Floats = (clouds / clouds.max(axis=(1, 2), keepdims=True))[:, :height, :width]
     return found

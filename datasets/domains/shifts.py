@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.domains import blurs, digital, noise, weather
-from driftlab.datasets.domains.canvas import Floats, plasma
+from driftlab.datasets.domains.canvas import Floats, plasmas
 from driftlab.datasets.domains.constants import BACKGROUND, Row, constants_of
 from driftlab.datasets.domains.names import ANGLES, shift_of
 from driftlab.datasets.domains.orders import Domain
@@ -69,7 +69,7 @@ def _drawn(picture: Floats, domain: Domain, rng: np.random.Generator) -> Floats:
     if domain.shift == "rotation":
         return np.asarray(cv2.warpAffine(picture, turn(height, width, domain.severity), (width, height)), np.float64)
     if domain.shift == "background":
-        cloud = np.stack([plasma(height, width, _CLOUD_DECAY, rng) for _ in range(3)], axis=-1)
-        return np.abs(picture - BACKGROUND[domain.severity - 1] * cloud)
+        clouds = plasmas(3, height, width, _CLOUD_DECAY, rng)
+        return np.asarray(np.abs(picture - BACKGROUND[domain.severity - 1] * clouds.transpose(1, 2, 0)))
     row = constants_of(domain.shift, domain.severity, min(height, width))
     return CORRUPTIONS[domain.shift](picture, row, rng)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.domains.names import shift_of
-from driftlab.datasets.domains.orders import Order
-from driftlab.datasets.domains.shifts import shifted, turn
+from driftlab.datasets.domains.orders import Domain, Order
+from driftlab.datasets.domains.shifts import Pixels, shifted, turn
 from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames, Stream, Times, frame_number
 
 Boxes = npt.NDArray[np.float32]
+_SMALL = 32 * 32 * 3  # values of the largest picture that is remembered
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,7 @@ class DomainStream:
         boxes = None if plain.boxes is None else list(plain.boxes)
         for row, (number, domain) in enumerate(zip(numbers, domains, strict=True)):
             shown = self.order.domains[domain]
-            rng = np.random.Generator(np.random.SFC64([self.seed, 41, number]))
-            images[row] = shifted(images[row], shown, rng)
+            images[row] = _drawn(images[row], shown, self.seed, number)
             if shift_of(shown.shift).turns and labels is not None:
                 labels[row] = turned_labels(labels[row], shown.severity)
             if shift_of(shown.shift).turns and boxes is not None:
@@ -83,6 +84,23 @@ class DomainStream:
             hidden = unjudged[:, None, None]
             frames = replace(frames, labels=np.where(hidden, np.uint8(IGNORE), frames.labels))
         return frames
+
+
+def _drawn(picture: Pixels, shown: Domain, seed: int, number: int) -> Pixels:
+    """Shift a picture; small ones are drawn once for all the systems of a seed."""
+    if picture.size > _SMALL:
+        return _shifted(picture, shown, seed, number)
+    return remembered(picture.tobytes(), picture.shape, shown, seed, number)
+
+
+@lru_cache(maxsize=1 << 14)
+def remembered(pixels: bytes, shape: tuple[int, ...], shown: Domain, seed: int, number: int) -> Pixels:
+    """Shift a picture that was perhaps shifted before."""
+    return _shifted(np.frombuffer(pixels, np.uint8).reshape(shape), shown, seed, number)
+
+
+def _shifted(picture: Pixels, shown: Domain, seed: int, number: int) -> Pixels:
+    return shifted(picture, shown, np.random.Generator(np.random.SFC64([seed, 41, number])))
 
 
 def turned_labels(labels: npt.NDArray[np.uint8], severity: int) -> npt.NDArray[np.uint8]:

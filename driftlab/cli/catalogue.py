@@ -12,6 +12,7 @@ from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import RequestError, unknown_name
 
+LOAD_S = 120.0  # that is drawn of a load
 SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -50,9 +51,7 @@ def show(
         ),
     ],
     as_json: Json = False,
-    image: Annotated[
-        Path | None, typer.Option(help="Draw a workload: frames above, their truth below.", metavar="FILE.png")
-    ] = None,
+    image: Annotated[Path | None, typer.Option(help="Draw a workload, a shift or a load.", metavar="FILE.png")] = None,
     seed: Annotated[int, typer.Option(help="Which of the workload's worlds to draw.", min=0)] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Draw a workload with this parameter.")
@@ -74,11 +73,14 @@ def show(
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
+    if entry.kind == "loads" and not settings:
+        _draw_load(entry.name, image, seed)
+        return
     if entry.kind == "shifts" and not settings:
         _draw_shift(entry.name, image, seed)
         return
     if entry.kind != "workloads":
-        raise RequestError(f"--image draws workloads and shifts; {entry.kind}/{entry.name} has nothing to draw.")
+        raise RequestError(f"--image draws workloads, shifts and loads; {entry.kind}/{entry.name} has nothing to draw.")
     from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.datasets.sheet import contact_sheet, save_png
     from driftlab.platform.request.overrides import apply_overrides
@@ -90,6 +92,19 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
     stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s, **params)
     times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
     save_png(contact_sheet(stream, times_s), image)
+    remark(f"Drawn to {image}")
+
+
+def _draw_load(name: str, image: Path, seed: int) -> None:
+    """Draw the load of the first device of a run with this seed."""
+    from driftlab.platform.core.seeding import rng_for
+    from driftlab.platform.results.figures.load import save_course
+    from driftlab.platform.world import load
+
+    drawn = load.draw(load.find(name), LOAD_S, rng_for(seed, "load", 0))
+    if drawn is None:
+        raise RequestError(f"loads/{name} has nothing to draw: nothing else runs on the device.")
+    save_course(drawn, LOAD_S, image)
     remark(f"Drawn to {image}")
 
 

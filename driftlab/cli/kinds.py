@@ -221,6 +221,36 @@ def _link(name: str) -> Entry:
     return Entry("links", name, "", _values(link.find(name)))
 
 
+def _loads() -> dict[str, str]:
+    from driftlab.platform.world.load import LOADS
+
+    return {
+        name: "; ".join(f"{one.name} {_ends(one.cpu)}" for one in profile.activities) or "nothing else runs"
+        for name, profile in LOADS.items()
+    }
+
+
+def _ends(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:g}" if ends[0] == ends[1] else f"{ends[0]:g} to {ends[1]:g}"
+
+
+def _load(name: str) -> Entry:
+    from driftlab.platform.world import load
+    from driftlab.platform.world.load_csv import facts_of
+
+    profile = load.find(name)
+    if profile.file is not None:
+        rows = facts_of(Path(profile.file))
+        return Entry("loads", name, "A load from a file.", tuple({"field": k, "value": v} for k, v in rows.items()))
+    activities = tuple(
+        {"activity": one.name, "CPU": _ends(one.cpu), "memory": _ends(one.memory), "seconds": _ends(one.dwell_s)}
+        for one in profile.activities
+    )
+    fields = [(name, value) for name, value in vars(profile).items() if name not in ("name", "activities")]
+    text = "\n".join(f"{name}: {value}" for name, value in fields)
+    return Entry("loads", name, "Shares of the device that other programs use.", activities, text)
+
+
 def _values(profile: Any) -> tuple[Mapping[str, Any], ...]:
     names = [field.name for field in dataclasses.fields(profile) if field.name != "name"]
     return tuple({"field": name, "value": getattr(profile, name)} for name in names)
@@ -339,6 +369,7 @@ KINDS: Mapping[str, Kind] = {
     "shifts": Kind(_shifts, _shift),
     "devices": Kind(_devices, _device),
     "links": Kind(_links, _link),
+    "loads": Kind(_loads, _load),
     "networks": Kind(_networks, _network),
     "experiments": Kind(_experiments, _experiment),
     "spaces": Kind(_spaces, _space),

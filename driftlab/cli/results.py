@@ -22,13 +22,20 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="Write a run's tables for other tools: CSV, MLflow or TensorBoard.")(export)
 
 
-def report(run: Folder, as_json: Json = False) -> None:
+def report(
+    run: Folder,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another run, whose figures stand beside: a device's and the lab's.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Write report.html, one self-contained file with plots, and report.md from a run's tables."""
     from driftlab.platform.results.report.page import write_report
     from driftlab.platform.results.tables.read import open_run
     from driftlab.platform.results.tables.trust import warnings_of
 
-    path = write_report(run)
+    path = write_report(run, beside)
     for warning in warnings_of(open_run(run)):
         remark(warning)
     if as_json:
@@ -73,13 +80,21 @@ def diff(
 ) -> None:
     """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where.
 
-    With --tolerance, compare the figures of each cell, as of a lab run and a device's measured one.
+    With --tolerance, show the figures of each cell side by side, as of a lab run and a device's measured one.
     """
+    from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
     from driftlab.platform.results.tables.diff import departures, differences
+    from driftlab.platform.results.tables.read import open_run
 
     found = differences(first, second) if tolerance is None else departures(first, second, tolerance)
+    figures = [] if tolerance is None else beside(open_run(first), open_run(second))
     if as_json:
-        print_json({"identical": not found, "differences": found})
+        told = {"figures": [{**vars(one), "share": one.share} for one in figures]} if figures else {}
+        print_json({"identical": not found, "differences": found, **told})
+        raise typer.Exit(1 if found else 0)
+    if figures:
+        print_table(BESIDE, rows_of(figures))
+        say()
     elif found:
         for line in found[:SHOWN]:
             say(line)

@@ -55,6 +55,7 @@ class Distill(Adaptation):
 
     fraction: Annotated[float, Gt(0), Le(1), Means("share of the weights that a phase changes")] = 0.05
     strategy: Annotated[Strategy, Means("how the weights that change are chosen")] = "gradient_guided"
+    block: Annotated[int, Ge(1), Means("consecutive weights that are chosen together", "weights")] = 1
     iterations: Annotated[int, Ge(1), Means("steps of a phase")] = 60
     batch: Annotated[int, Ge(1), Means("frames of a step", "frames")] = 4
     optimiser: Annotated[Literal["adam", "momentum"], Means("rule of the steps")] = "adam"
@@ -164,9 +165,9 @@ class Distill(Adaptation):
         if count == size or self.strategy in ("full", "probe"):
             return np.ones(size, dtype=bool)
         if self.strategy == "gradient_guided" and memory.update is not None:
-            return masks.largest(memory.update, count)
+            return masks.largest_blocks(memory.update, self.fraction, self.block)
         if self.strategy in ("gradient_guided", "random"):
-            return masks.uniform(size, count, batch.rng)
+            return masks.uniform_blocks(size, self.fraction, self.block, batch.rng)
         return masks.ends(_running_order(model, flat, batch), count, self.strategy)
 
     def _rule(self) -> Rule:

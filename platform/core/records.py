@@ -222,6 +222,15 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """A learner has compared its network with stored ones on its newest samples."""
+
+    accuracy: float | None  # of the network that it goes on with; None: it has no labels
+    begins: int | None  # number of the stored network that it goes on with; None: it keeps its own
+    work: Passes
+
+
+@dataclass(frozen=True)
 class Estimated:
     """A learner has estimated what each network of its family reaches on its samples, from the smallest on."""
 

@@ -20,12 +20,15 @@ from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
+from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Client
+from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
-from driftlab.platform.field.opening import FieldCell, load_weights, open_on_device
+from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
+from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.placing import place_app
 from driftlab.platform.loop.rows import transfer_row
 from driftlab.platform.results.tables.shapes import shape_fault
@@ -45,6 +48,7 @@ class Ticket(BaseModel):
     id: Annotated[str, Field(pattern=PLAIN)]
     token: str
     asked: dict[str, Any]
+    source: str = ""  # a film, a folder or a camera of the device, instead of the workload that the server knows
     began: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall clock at the stream's start; 0: not yet
 
 
@@ -62,7 +66,7 @@ class DeviceReport:
     away: str
 
 
-def join(server: str, token: str, asked: SessionAsked) -> Ticket:
+def join(server: str, token: str, asked: SessionAsked, source: str = "") -> Ticket:
     """Create a session on a server, which may have to train its network first."""
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
@@ -71,7 +75,7 @@ def join(server: str, token: str, asked: SessionAsked) -> Ticket:
     finally:
         client.close()
     try:
-        return Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document)
+        return Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
     except (TypeError, KeyError, ValueError) as error:
         raise WireError(f"{client.url} is no server of driftlab: it answers without a session.") from error
 
@@ -110,15 +114,35 @@ class Agent:
         """Fetch the network, and place the lab's device and application in this process."""
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
+        asked = read_asked(self.ticket.asked)
         weights = load_weights(client.ask("GET", f"{path}/weights"))
+        fetched = Fetched(asked.student.network, weights, lambda: load_weights(client.ask("GET", f"{path}/pack")))
         uploads = client.ask_json("GET", path)["uploads"]
-        self.cell = open_on_device(read_asked(self.ticket.asked), InlineSession(), weights)
-        self.traffic = Traffic(self.cell, client, path, self.now, number=uploads)
-        self.cell.device.follow = lambda device: None  # the agent itself follows the stream
-        place_app(self.cell.loop.parts, self.cell.app)
+        self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
+        begins_s = None if self.ticket.began else 0.0
+        self.traffic = Traffic(
+            self.cell, client, path, self.now, self._open_camera(), begins_s=begins_s, number=uploads
+        )
+        self.cell.device.follow = self._follow  # the agent itself follows the stream
+        self._place()
+        self.opening = self.stream_end = (0, 0)  # bytes up and down before the stream, and until its end
         self._zero = 0.0  # of the monotonic clock, at the stream's start
         self.fresh = not self.ticket.began
         self._warm_up()
+
+    def _open_camera(self) -> LiveCamera | None:
+        """Open the camera of this machine, if that is the stream."""
+        if not is_camera(self.ticket.source):
+            return None
+        return open_camera(self.cell.app.wish.stream, getattr(self.cell.loop.parts.streaming, "scale", 1))
+
+    def _place(self) -> None:
+        """Place the application and its camera in this process."""
+        app, session = self.cell.app, self.cell.loop.parts.session
+        place_app(self.cell.loop.parts, app)
+        if self.traffic.camera is not None:
+            assert isinstance(session, InlineSession)
+            session.nodes[app.node("device")] = CameraDevice(app.wish.stream, self.traffic.camera)
 
     def _warm_up(self) -> None:
         """Open the camera and run the network once: the first time takes seconds."""
@@ -139,11 +163,15 @@ class Agent:
 
     def run(self, tell: Callable[[DeviceReport], None] = lambda report: None, every_s: float = 5.0) -> None:
         """Answer the stream in real time until its end; then stop the network threads and close the accounts."""
-        duration_s = self.cell.app.facts.duration_s
-        self.cell.device.begin_window(0.0, duration_s)
+        if self.traffic.camera is not None:
+            self.traffic.camera.zero_s = self._zero
+        self.opening = self.traffic.client.counted.both
+        self._allocate(self.now())
+        parts: list[Sender | Receiver] = [LocalLearner(self.traffic) if self.cell.app.local else Sender(self.traffic)]
+        parts += [] if self.cell.app.local else [Receiver(self.traffic)]
         self.threads = [
             threading.Thread(target=part.run, name=f"field-{type(part).__name__.lower()}", daemon=True)
-            for part in (Sender(self.traffic), Receiver(self.traffic))
+            for part in parts
         ]
         for thread in self.threads:
             thread.start()
@@ -152,7 +180,29 @@ class Agent:
         finally:
             self.traffic.stop.set()
             self.apply_results()
+            if self.traffic.camera is not None:
+                self.traffic.camera.close()
         self._close()
+
+    # Scheduling -----------------------------------------------------------------------------------------------------
+
+    def _allocate(self, now_s: float) -> None:
+        """Let the scheduler allocate the machine for every window that has begun; the lab's clock follows."""
+        window_s, clock = self.cell.loop.parts.context.window_s, self.cell.loop.clock
+        while self.cell.device.until_s <= now_s < self.cell.app.facts.duration_s:
+            begin_s = now_s // window_s * window_s
+            if begin_s > clock.now:
+                clock.run(until=begin_s)
+            self.cell.device.begin_window(begin_s, min(window_s, self.cell.app.facts.duration_s - begin_s))
+
+    def _follow(self, device: DeviceRun) -> None:
+        """Run the network that the scheduler chose; the server hears of it with the next upload."""
+        app = self.cell.app
+        for one in device.allocations:
+            if one.variant not in (None, app.runs):
+                with self.traffic.turn:
+                    self.cell.loop.parts.session.call(app.node("application"), "switch", one.variant)
+                app.runs = one.variant
 
     # Answering ------------------------------------------------------------------------------------------------------
 
@@ -163,6 +213,7 @@ class Agent:
         course, told_s = ((0.0, 1.0),), self.now()
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
+            self._allocate(chosen / fps)
             self.apply_results()
             self._watch(shown, chosen / fps, course)
             latency_s = self.now() - chosen / fps
@@ -264,7 +315,9 @@ class Agent:
         for thread in self.threads:
             thread.join(LEAVE_S)
         self.apply_results()
-        write_update_rows(self.traffic, self.outcomes)
+        self.stream_end = self.traffic.client.counted.both
+        if not self.cell.app.local:
+            write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
         loop.watching.write_shares(device)
         loop.close()

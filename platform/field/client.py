@@ -41,6 +41,11 @@ class SocketBytes:
     down: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def both(self) -> tuple[int, int]:
+        with self.lock:
+            return self.up, self.down
+
     def add(self, up: int, down: int) -> None:
         with self.lock:
             self.up, self.down = self.up + up, self.down + down

@@ -20,8 +20,9 @@ MOST_SAMPLES = 4096  # frames of one upload
 STAMPS = ("capture", "receipt")
 KINDS = ("update", "labels", "plan")
 
-# version, number, time of sending, first frame, frames, step between them (0: listed), scale, stamp, codec's length
-SAMPLES = struct.Struct("<BIfIHHBBB")
+# version, number, time of sending, first frame, frames, step between them (0: listed), scale, stamp, the network that
+# runs (0: the one that runs first), codec's length
+SAMPLES = struct.Struct("<BIfIHHBBBB")
 RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
 PLAN_DIGITS = 5  # of a rate or an interval: enough to plan by
 
@@ -36,6 +37,7 @@ class SampleMessage:
     sent_s: float  # by the device's clock
     sampling: Sampling
     payload: bytes
+    runs: int | None = None  # the network of its family that the device runs, where a scheduler chose one
 
     @property
     def facts(self) -> Uploaded:
@@ -52,7 +54,8 @@ class SampleMessage:
             raise WireError(f"an upload carries 1 to {MOST_SAMPLES} frames in order of time, not {len(frames)}")
         step = int(steps[0]) if len(steps) and (steps == steps[0]).all() else 0
         listed = b"" if step else steps.astype("<u2").tobytes()
-        what = (int(frames[0]), len(frames), step, self.sampling.scale, stamp, len(codec))
+        runs = 0 if self.runs is None else self.runs + 1
+        what = (int(frames[0]), len(frames), step, self.sampling.scale, stamp, runs, len(codec))
         return SAMPLES.pack(FORMAT, self.number, self.sent_s, *what) + codec + listed + self.payload
 
 
@@ -60,7 +63,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
     """Read an upload; refuse bytes that are none."""
     if len(body) < SAMPLES.size:
         raise WireError(f"torn: {len(body)} bytes hold no upload")
-    version, number, sent_s, first, count, step, scale, stamp, length = SAMPLES.unpack_from(body)
+    version, number, sent_s, first, count, step, scale, stamp, runs, length = SAMPLES.unpack_from(body)
     start = SAMPLES.size + length
     stop = start + (0 if step else 2 * (count - 1))
     sound = version == FORMAT and 1 <= count <= MOST_SAMPLES and stamp < len(STAMPS) and np.isfinite(sent_s)
@@ -77,7 +80,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
         raise WireError("the codec of an upload has no name") from error
     times_s = tuple(float(frame / fps) for frame in frames)
     sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])  # type: ignore[arg-type]
-    return SampleMessage(number, sent_s, sampling, body[stop:])
+    return SampleMessage(number, sent_s, sampling, body[stop:], runs - 1 if runs else None)
 
 
 @dataclass(frozen=True)

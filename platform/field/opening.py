@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from driftlab.errors import WireError, first_line
 from driftlab.platform.backend.base import NodeId, Session
 from driftlab.platform.backend.inline import InlineBackend, InlineJob, InlineSession
-from driftlab.platform.core.records import Weights
-from driftlab.platform.field.request import SessionAsked, TeacherAsked, cell_of, experiment_of
+from driftlab.platform.core.records import Reply, Weights
+from driftlab.platform.field.request import SessionAsked, cell_of, experiment_of
 from driftlab.platform.grid.builds import settings_of
 from driftlab.platform.grid.progress import Progress
 from driftlab.platform.loop.app_run import AppRun
@@ -17,6 +18,7 @@ from driftlab.platform.loop.context import context_key
 from driftlab.platform.loop.device_run import DeviceRun
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.training.artifacts import FamilyRecipe
 
 
 @dataclass(frozen=True)
@@ -39,44 +41,63 @@ class FieldCell:
 
 def open_on_server(asked: SessionAsked, session: Session) -> FieldCell:
     """Build or find the networks of a session, and prepare its loop."""
-    return _opened(asked, experiment_of(asked), InlineBackend(), session)
+    return _opened(experiment_of(asked), InlineBackend(), session)
 
 
-def open_on_device(asked: SessionAsked, session: Session, weights: Weights) -> FieldCell:
-    """Prepare the loop of a session with the network that the server sent; the device has no teacher."""
-    untaught = asked.model_copy(update={"teacher": TeacherAsked()})
-    return _opened(asked, experiment_of(untaught), _FetchedBackend(weights), session)
+@dataclass(frozen=True)
+class Fetched:
+    """What a device fetches instead of building it: its network, and its adaptation's summary of the source."""
+
+    network: str
+    weights: Weights
+    pack: Callable[[], Weights]  # asked where the adaptation needs one
 
 
-def _opened(asked: SessionAsked, experiment: Experiment, backend: InlineBackend, session: Session) -> FieldCell:
+def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
+    """Prepare the loop of a session with the network that the server sent, on a stream of the device's own if given."""
+    return _opened(experiment_of(asked, source), _FetchedBackend(fetched), session)
+
+
+def _opened(experiment: Experiment, backend: InlineBackend, session: Session) -> FieldCell:
     settings = settings_of(experiment, backend, Progress())
     cell = cell_of(experiment)
     context = settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
-    return FieldCell(experiment_of(asked), Loop(cell, context, session))
+    return FieldCell(experiment, Loop(cell, replace(context, clock="virtual"), session))  # which follows the wall's
 
 
 class _FetchedBackend(InlineBackend):
     """Takes the weights that were fetched where the lab's backend would train them."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, fetched: Fetched) -> None:
         super().__init__()
-        self._weights = weights
+        self._fetched = fetched
 
     def open(self, session: str) -> InlineSession:
-        return _FetchedSession(self._weights)
+        return _FetchedSession(self._fetched)
 
 
 class _FetchedSession(InlineSession):
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, fetched: Fetched) -> None:
         super().__init__()
-        self._weights = weights
+        self._fetched = fetched
 
     def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
-        if node.kind != "builder" or verb != "build":
+        if node.kind != "builder":
             return super().call(node, verb, *args)
+        if verb == "pack":
+            return InlineJob(node, verb, Reply(payload=self._fetched.pack()))
         from driftlab.platform.nodes.builder import built_from
 
-        return InlineJob(node, verb, built_from(args[0], self._weights))
+        recipe = args[0]
+        mine = recipe.network.network == self._fetched.network
+        return InlineJob(node, verb, built_from(recipe, self._fetched.weights if mine else _untrained(recipe)))
+
+
+def _untrained(recipe: FamilyRecipe) -> Weights:
+    """Build the teacher without its weights: the device knows its size, and never asks it."""
+    from driftlab.platform.training.pretrain import build_family, pretrain
+
+    return build_family(recipe, pretrain(replace(recipe.network, steps=0)))
 
 
 def dump_weights(weights: Weights) -> bytes:
@@ -84,7 +105,7 @@ def dump_weights(weights: Weights) -> bytes:
     import numpy as np
     from safetensors.numpy import save
 
-    return save({name: np.ascontiguousarray(array) for name, array in weights.items()})
+    return save({name: np.asarray(array, order="C") for name, array in weights.items()})  # keeps scalars scalars
 
 
 def load_weights(data: bytes) -> Weights:

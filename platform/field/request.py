@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from driftlab.datasets.catalogue import CAMERA
 from driftlab.errors import RequestError
 from driftlab.platform.core.catalogue import FAMILIES
 from driftlab.platform.loop.cell import Cell
@@ -17,6 +18,7 @@ from driftlab.platform.request.experiment import Experiment, parse
 MOST_PIXELS = 1024 * 1024  # of a frame
 MOST_STEPS = 20_000  # of pre-training, which the server does
 MOST_SESSION_S = 7 * 86_400.0
+OWN_STREAMS = ("video", "folder", "cityscapes", CAMERA)  # before the colon of a workload's name
 PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # a member by name: a path would load code
 STREAM = r"^[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?$"  # likewise without files
 
@@ -79,6 +81,11 @@ class SessionAsked(_Asked):
     hardware: PlainName = "jetson-nx"  # profile from which a device without a sensor computes its joules
 
 
+def own_stream(workload: str) -> bool:
+    """Tell whether a workload is a film, a folder or a camera, whose frames are on the device only."""
+    return workload.partition(":")[0] in OWN_STREAMS and ":" in workload
+
+
 def read_asked(document: Mapping[str, Any]) -> SessionAsked:
     """Validate the body of a request; every fault names its place."""
     try:
@@ -88,8 +95,11 @@ def read_asked(document: Mapping[str, Any]) -> SessionAsked:
         raise RequestError("; ".join(faults)) from error
 
 
-def experiment_of(asked: SessionAsked) -> Experiment:
-    """Write the request as an experiment of one cell in wall time, without a modelled link."""
+def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
+    """Write the request as an experiment of one cell in wall time, without a modelled link.
+
+    A device may show a stream of its own: a film, a folder or a camera, which its server knows as `camera`.
+    """
     if asked.workload.height * asked.workload.width > MOST_PIXELS:
         raise RequestError(f"Frames have more than {MOST_PIXELS} pixels; ask for a smaller height or width.")
     system = asked.system if isinstance(asked.system, str) else asked.system.model_dump(exclude_none=True)
@@ -98,7 +108,7 @@ def experiment_of(asked: SessionAsked) -> Experiment:
         {
             "name": "field",
             "systems": [system],
-            "workloads": [asked.workload.model_dump()],
+            "workloads": [asked.workload.model_dump() | ({"name": source} if source else {})],
             "student": asked.student.model_dump(exclude_none=True),
             "teacher": asked.teacher.model_dump(),
             "seeds": [asked.seed],
@@ -115,12 +125,15 @@ def experiment_of(asked: SessionAsked) -> Experiment:
 
 
 def cell_of(experiment: Experiment) -> Cell:
-    """Return the only cell; refuse a system that needs no server, or a learner on the device."""
+    """Return the only cell; refuse a bound, and a learner on the device whose teacher is not there."""
     (cell,) = cells_of(experiment)
     streaming = cell.system.streaming.make()
-    if streaming.place == "device" or streaming.free:
+    if streaming.free:
+        raise RequestError(f"'{cell.system.name}' is a bound over a link without limits, which no device has.")
+    if streaming.place == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
         raise RequestError(
-            f"'{cell.system.name}' learns on the device or over a link without limits; a server has no part in it."
+            f"'{cell.system.name}' learns on the device from a teacher's labels, and the teacher is on the server; "
+            "take a system without labels, or one whose learner is on the server."
         )
     return cell
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from driftlab.errors import DriftlabError
 from driftlab.platform.backend.base import NodeId
+from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.records import Noticed, Uploaded
+from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
+from driftlab.platform.field.line import Line
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
 from driftlab.platform.loop.rows import sample_columns, transfer_row
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 CAMERA = NodeId("device", "sampling")  # the sending thread's view of the stream
 LATE_S = 1.0  # from which on a plan begins now
 HOLD_S = 20.0  # for which the server holds a request for results
+LOOK_S = 1.0  # between two looks whether the stream has ended
 
 
 @dataclass
@@ -32,15 +36,21 @@ class Traffic:
     client: Client  # with the session's token
     path: str  # of the session on the server
     now: Callable[[], float]  # seconds since the stream began
+    camera: LiveCamera | None = None  # of this machine
     stop: threading.Event = field(default_factory=threading.Event)
     turn: threading.Lock = field(default_factory=threading.Lock)  # of the application node
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the answering thread
     results: queue.SimpleQueue[tuple[ResultMessage, Transfer]] = field(default_factory=queue.SimpleQueue)
     resync: threading.Event = field(default_factory=threading.Event)
+    begins_s: float | None = 0.0  # time of the first plan; None: now, after a break
+    line: Line = field(init=False)
     number: int = 0  # of the newest upload
     after: int = 0  # number of the newest result
     away: str = ""  # why the server does not answer
     failed: str = ""  # why the session cannot go on
+
+    def __post_init__(self) -> None:
+        self.line = Line(self.client, self.path)
 
     def persist(self, ask: Callable[[], bytes]) -> tuple[bytes, int] | None:
         """Repeat a request until the server answers; return the reply and the number of tries, None at the end."""
@@ -71,11 +81,20 @@ class Sender:
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.client = traffic, traffic.client.another()
         self.parts, self.app = traffic.cell.loop.parts, traffic.cell.app
-        self.parts.session.place(CAMERA, self.app.wish.stream)
+        self.open_camera()
+
+    def open_camera(self) -> None:
+        """Place this thread's view of the stream, or share the camera, of which there is one."""
+        session, camera = self.parts.session, self.traffic.camera
+        assert isinstance(session, InlineSession)
+        if camera is None:
+            session.place(CAMERA, self.app.wish.stream)
+        else:
+            session.nodes[CAMERA] = CameraDevice(self.app.wish.stream, camera)
 
     def run(self) -> None:
         """Send until the stream ends."""
-        due_s = self.traffic.now()
+        due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
         try:
             while not self.traffic.stop.is_set() and (sampling := self._plan(due_s)) is not None:
                 self.traffic.wait_until(sampling.send_s)
@@ -112,11 +131,12 @@ class Sender:
         payload: bytes = packing.reply.payload  # type: ignore[attr-defined]
         traffic.number += 1
         queued_s = traffic.now()
-        message = SampleMessage(traffic.number, queued_s, sampling, payload)
+        message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.runs)
 
         def post() -> bytes:
             fresh = replace(message, sent_s=traffic.now())  # the server reads the device's clock from it
-            return self.client.ask("POST", f"{traffic.path}/uploads", fresh.encode(self.app.facts.fps))
+            body = fresh.encode(self.app.facts.fps)
+            return traffic.line.post(body) or self.client.ask("POST", f"{traffic.path}/uploads", body)
 
         done = traffic.persist(post)
         framed = len(message.encode(self.app.facts.fps))
@@ -153,21 +173,42 @@ class Receiver:
         except DriftlabError as error:
             traffic.fail(error)
         finally:
+            traffic.line.close()
             self.client.close()
 
     def receive(self) -> None:
-        """Take the results after the newest; wait for the next one."""
+        """Take the results after the newest as they come: by the line, and over HTTP where it does not open."""
+        traffic = self.traffic
+        if not traffic.line.is_open and not traffic.line.open(traffic.after):
+            self.poll()
+            return
+        traffic.away = ""
+        asked_s, found = traffic.now(), traffic.line.receive(LOOK_S)
+        if found is None:
+            self.poll(0.0)  # which says why, and waits where the server is away
+        elif found:
+            self._take(found, asked_s)
+
+    def poll(self, most_s: float = HOLD_S) -> None:
+        """Take the results after the newest over HTTP; wait for the next one."""
         traffic = self.traffic
         asked_s = traffic.now()
-        hold_s = min(HOLD_S, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
+        hold_s = min(most_s, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
         path = f"{traffic.path}/updates?after={traffic.after}&hold_s={hold_s:.3f}"
         try:
             done = traffic.persist(lambda: self.client.ask("GET", path))
         except SessionGone:  # the server dropped messages that this device lacks
             traffic.resync.set()
             return
-        now_s, fps = traffic.now(), traffic.cell.app.facts.fps
-        for result in decode_results(done[0], fps) if done else ():
+        if done is not None:
+            self._take(done[0], asked_s)
+
+    def _take(self, body: bytes, asked_s: float) -> None:
+        """Hand results to the answering thread."""
+        traffic, now_s, fps = self.traffic, self.traffic.now(), self.traffic.cell.app.facts.fps
+        for result in decode_results(body, fps):
+            if result.number <= traffic.after:
+                continue
             traffic.after = result.number
             size = len(result.payload) or len(result.plan)
             transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode(fps)), 0)

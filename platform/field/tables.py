@@ -43,13 +43,15 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Rece
 
 def write_run(agent: Agent, directory: Path) -> None:
     """Write the tables, and say in run.json what was measured and what a profile says."""
-    socket = agent.traffic.client.counted
+    up, down = agent.traffic.client.counted.both
     facts: dict[str, Any] = {
         **provenance(),
         "times": LESSONS if agent.cell.loop.parts.learns_on_stream else MEASURED,
         "energy": f"computed from the profile '{agent.cell.device.spec.hardware.name}'",
         "field": {"server": agent.ticket.server, "session": agent.ticket.id},
-        "socket_bytes": {"up": socket.up, "down": socket.down},
+        "socket_bytes": {"up": up, "down": down},
+        "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # of them, before the stream
+        "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # and after it
     }
     write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
     cell = agent.cell.loop.parts.cell

@@ -75,6 +75,7 @@ class AppRun:
     observed: SeenAccuracy | None = None  # newest
     gained: RoundGain | None = None  # on a server that a scheduling member shares
     way: int | None = 0  # the way that the scheduler chose; None: none
+    tries: tuple[int, ...] = ()  # the ways that it wants tried out first
     view: StreamPiece | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     domain: int | None = None  # as the device detected it before its newest samples

@@ -30,6 +30,7 @@ class TrainingRound:
     trained: Trained | None = None
     plan: DownlinkPlan | None = None
     way: str | None = None  # the one of several that the scheduler chose
+    begins: int | None = None  # number of the stored network from which it goes on
     needs: list[Need] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
     now_s: float = 0.0  # end of the last step

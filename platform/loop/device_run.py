@@ -194,7 +194,7 @@ class DeviceRun:
         for demand in demands:
             grant = self.grants[demand.app]
             self._hold(demand, grant)
-            self.apps[demand.app].way = grant.way
+            self.apps[demand.app].way, self.apps[demand.app].tries = grant.way, grant.tries
         if not self.prepares:
             self._release()
         return took_s
@@ -225,7 +225,8 @@ class DeviceRun:
         budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share, now_s=self.machine.clock.now)
         if self.sensing.taken:
             free_bytes = int(self.sensing.free_bytes * share)
-            budget = replace(budget, memory_bytes=free_bytes, load=self.sensing.readings)
+            coming = self.sensing.foresee(self.machine.clock.now) if self.parts.scaling.foresees else None
+            budget = replace(budget, memory_bytes=free_bytes, load=self.sensing.readings, coming=coming)
         variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
         return replace(grant, variant=variant)
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.backend.base import Job, Session
-from driftlab.platform.core.records import Estimated, Need, Packed, Passes, Stored, Trained, Tried
+from driftlab.platform.core.records import Estimated, Need, Packed, Passes, Recalled, Stored, Trained, Tried
 from driftlab.platform.loop.app_run import AppRun, RoundGain, SeenAccuracy
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.deliveries import (
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from driftlab.platform.backend.base import NodeId
 
 NO_LABEL = "no sample within the horizon has a label that counts"
+NO_STEPS = Phase(iterations=0)
 DECLINED = "the scheduler gave it no way to learn"
 NO_MEMORY = "learning needs more memory than the device has"
 
@@ -187,11 +187,12 @@ class WeightRounds(Rounds):
         kept: int = yield from self._facts(self.session.call(learner, "forget", plan.oldest_s))
         if done.app.local:
             offered: Chosen | None = yield from self._offer(done, wanted, site, kept)
-            if offered is None:
+            if offered is None and done.begins is None:
                 done.idle = DECLINED
                 return None
-            wanted = replace(wanted, phase=offered.phase)
-            running = Learning("running", now=offered.now, then=offered.then)
+            wanted = replace(wanted, phase=NO_STEPS if offered is None else offered.phase)
+            if offered is not None:
+                running = Learning("running", way=offered.way, now=offered.now, then=offered.then)
         assert wanted.phase is not None
         done.train_start_s = done.now_s
         before = (yield from self._score(done, wanted, site)) if self.weighs else None
@@ -204,13 +205,15 @@ class WeightRounds(Rounds):
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
+        if done.app.local and self.recalls and trained.iterations:
+            yield from self._facts(self.session.call(learner, "remember"))
         if before is not None:
             yield from self._weigh(done, wanted, site, before)
         return training
 
     def _score(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
         """Score the learner's network on its labelled samples; None without any."""
-        trying = self.session.call(done.app.node("learner"), "try_out", plan, ())
+        trying = self.session.call(done.app.node("learner"), "try_out", plan, (), False)
         tried: Tried = yield from self._facts(trying)
         yield from self._do(done, Step("learning", need_of(done.app.context.student.cost, site.hardware, tried.looks)))
         return tried.before
@@ -230,12 +233,15 @@ class WeightRounds(Rounds):
         assert plan.phase is not None
         phases, ways, now = yield from self._known_ways(done, plan, site, frames)
         done.now_s = yield Offer(Learning("offered", ways, now=now))
+        while wanted := [i for i in app.tries if 0 <= i < len(ways) and ways[i].accuracy is None]:
+            ways, _ = yield from self._try_out(done, plan, site, (phases, ways), wanted)
+            done.now_s = yield Offer(Learning("offered", ways, now=now))
         self._follow(app)  # the choice may have been of another network
         if app.way is None or not 0 <= app.way < len(phases):
             return None
-        done.way = ways[app.way].name if len(ways) > 1 else None
         way = ways[app.way]
-        return Chosen(phases[app.way], now if way.before is None else way.before, way.accuracy)
+        done.way = "; ".join(filter(None, (done.way, way.name if len(ways) > 1 else ""))) or None
+        return Chosen(phases[app.way], way.name, now if way.before is None else way.before, way.accuracy)
 
     def _known_ways(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
         """Return phases, the ways that they are, and the accuracy now: as estimated, else as tried out."""
@@ -244,18 +250,34 @@ class WeightRounds(Rounds):
         if estimated is not None:
             return estimated
         phases = self._phases(done.app, plan.phase)
-        tried, needs = yield from self._try_out(done, plan, site, phases)
-        after = tried.after if tried is not None and tried.after else (None,) * len(phases)
-        ways = [self._way(done.app, site, phase, frames, known) for phase, known in zip(phases, after, strict=True)]
-        if tried is not None and needs:
-            begins = tried.begins or (None,) * len(ways)
-            ways = list(starmap(measured, zip(ways, begins, needs, strict=True)))
-        return phases, tuple(ways), None if tried is None else tried.before
+        ways = tuple(self._way(done.app, site, phase, frames) for phase in phases)
+        every = range(len(ways)) if self.scheduling.asks.trials else ()
+        now = (yield from self._recall(done, site)) if self.recalls else None
+        if every or now is None:
+            ways, now = yield from self._try_out(done, plan, site, (phases, ways), every)
+        return phases, ways, now
+
+    @property
+    def recalls(self) -> bool:
+        """Tell whether the learner stores its networks; those that are cut for samples differ in their channels."""
+        return self.scheduling.asks.recall is not None and not self.drafts
+
+    def _recall(self, done: TrainingRound, site: Site) -> Steps:
+        """Let the learner go on with a stored network where that is better; return the accuracy now."""
+        app, fall = done.app, self.scheduling.asks.recall
+        last = None if app.observed is None else app.observed.accuracy
+        found: Recalled = yield from self._facts(self.session.call(app.node("learner"), "recall", last, fall))
+        yield from self._do(done, Step("learning", need_of(app.context.student.cost, site.hardware, found.work)))
+        if found.accuracy is not None:
+            app.observed = SeenAccuracy(found.accuracy, "teacher", done.now_s)
+        if found.begins is not None:
+            done.begins, done.way = found.begins, f"stored network {found.begins}"
+        return found.accuracy
 
     def _estimate(self, done: TrainingRound, phase: Phase, site: Site) -> Steps:
         """Let the adaptation estimate every network of the family, as the scheduler wants; None where it cannot."""
         app, profile = done.app, done.app.context.student.profile
-        if not self.scheduling.asks.trials:
+        if not (self.scheduling.asks.trials or self.scheduling.asks.choosy):
             return None
         found: Estimated | None = yield from self._facts(self.session.call(app.node("learner"), "estimate", phase))
         if found is None:
@@ -269,12 +291,19 @@ class WeightRounds(Rounds):
         )
         return [replace(phase, variant=way.variant) for way in ways], ways, found.before[runs]
 
-    def _try_out(self, done: TrainingRound, plan: DownlinkPlan, site: Site, phases: Sequence[Phase]) -> Steps:
-        """Try phases out and score the network, as the scheduler wants; return what was found and each trial's need."""
-        app, wants = done.app, self.scheduling.asks
-        if not (wants.trials or self.looks):
-            return None, []
-        tries = tuple(shortened(phase, wants.part)[0] for phase in phases if wants.trials)
+    def _try_out(
+        self,
+        done: TrainingRound,
+        plan: DownlinkPlan,
+        site: Site,
+        offer: tuple[Sequence[Phase], tuple[Way, ...]],
+        which: Sequence[int],
+    ) -> Steps:
+        """Try some ways out and score the network, as the scheduler wants; return all ways and the accuracy now."""
+        app, (phases, ways) = done.app, offer
+        if not (which or self.looks):
+            return ways, None
+        tries = tuple(shortened(phases[i], self.scheduling.asks.part)[0] for i in which)
         trying = self.session.call(app.node("learner"), "try_out", plan, tries)
         tried: Tried = yield from self._facts(trying)
         works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
@@ -282,7 +311,10 @@ class WeightRounds(Rounds):
         yield from self._do(done, Step("learning", add_needs(needs)))
         if self.looks and tried.before is not None:
             app.observed = SeenAccuracy(tried.before, "teacher", done.now_s)
-        return tried, needs[1:]
+        begins, known = tried.begins or (None,) * len(which), list(ways)
+        for i, after, begin, need in zip(which, tried.after, begins, needs[1:], strict=True):
+            known[i] = measured(replace(ways[i], accuracy=after), begin, need)
+        return tuple(known), tried.before
 
     def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
@@ -291,7 +323,7 @@ class WeightRounds(Rounds):
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, app: AppRun, site: Site, phase: Phase, frames: int, accuracy: float | None) -> Way:
+    def _way(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Way:
         """Describe a phase with its need, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
@@ -300,7 +332,7 @@ class WeightRounds(Rounds):
             name = f"{profile[phase.variant].name}, {name}"
         need = site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
         part = shortened(phase, self.scheduling.asks.part)[1]
-        return Way(name, need, accuracy, size=size, tried=part, variant=phase.variant)
+        return Way(name, need, size=size, tried=part, variant=phase.variant)
 
     def _follow(self, app: AppRun) -> None:
         """Let the learner switch to the network that the device runs."""
@@ -314,6 +346,7 @@ class Chosen:
     """The way to learn that a scheduler chose, and its expected accuracies."""
 
     phase: Phase
+    way: str
     now: float | None
     then: float | None
 

@@ -170,14 +170,14 @@ def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
     until_s = now_s + 1 / load.sense_hz
     notes = {OFF: off, FILE_OVER: now_s >= load.ends_s, NO_MEMORY: reading.memory_bytes == 0}
     for app in list(device.apps) if off else [app.name for app in device.present]:
-        grant, scaling = device.grants.get(app), device.parts.scaling
+        grant, chosen = device.grants.get(app), device.apps[app].chosen
         yield {
             "device": device.spec.name,
             "app": app,
             "time_s": now_s,
             "cpu": load.mean_cpu(now_s, until_s),
             "sensed_cpu": reading.cpu,
-            "forecast_cpu": scaling.forecast(device.apps[app].chosen),
+            "forecast_cpu": None if chosen is None else device.parts.scaling.forecast(chosen),
             "free_bytes": reading.memory_bytes,
             "clock": reading.clock,
             "temperature_c": reading.temperature_c,

@@ -29,6 +29,14 @@ class Sensing:
         self.taken.append(self.load.sense(now_s, self.memory_bytes, spent_j))
         return True
 
+    def foresee(self, now_s: float) -> Reading:
+        """Return the true load until the next reading, for bounds."""
+        assert self.load is not None, "a device without load takes no readings"
+        step, until_s = self.load.at(now_s), now_s + 1 / self.load.sense_hz
+        free_bytes = int(self.memory_bytes * (1 - step.memory))
+        cpu = self.load.mean_cpu(now_s, until_s)
+        return Reading(now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery)
+
     @property
     def readings(self) -> tuple[Reading, ...]:
         """Return the newest readings, in order of time."""

@@ -60,7 +60,7 @@ class ServerRun:
             waited = (machine.clock.now - past.ended_s) / past.interval_s
             now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
         none = Variant("answers elsewhere", now, 0, 0.0)
-        learning = Learning("running", left=Need({"accelerator": left}), now=now, then=then)
+        learning = Learning("running", left=Need({"accelerator": left}), way="round", now=now, then=then)
         return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
 
 

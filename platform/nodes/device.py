@@ -36,7 +36,7 @@ class Device:
     def __init__(self, spec: StreamSpec) -> None:
         self._spec = spec
         self._streams: dict[int, Stream] = {}  # by scale: how many times larger than the student's input
-        self._sent: dict[tuple[float, ...], Frames] = {}  # the newest samples, whose truth an oracle may request
+        self._sent: dict[tuple[float, ...], Frames] = {}  # the newest two samples, whose truth an oracle may request
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Drop streams and cached frames: a restored device opens its streams anew."""
@@ -78,7 +78,8 @@ class Device:
         return Reply(payload=self._sent.pop(tuple(times_s), None) or self._sampled(times_s))
 
     def _sampled(self, times_s: Sequence[float], scale: int = 1) -> Frames:
-        """Draw frames; those of the student's size are kept until their truth is requested or others are sent."""
+        """Draw frames; those of the student's size are kept until their truth is requested, or two others are."""
         frames = self._stream(scale).at(np.asarray(times_s, dtype=np.float64))
-        self._sent = {tuple(times_s): frames} if scale == 1 else {}
+        if scale == 1:  # the next samples may be asked for before the truth of these is
+            self._sent = dict([*self._sent.items(), (tuple(times_s), frames)][-2:])
         return frames

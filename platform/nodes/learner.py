@@ -14,15 +14,16 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Passes, Reply, Stored, Trained, Tried, Weights
+from driftlab.platform.core.records import Passes, Recalled, Reply, Stored, Trained, Tried, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.nodes import student
+from driftlab.platform.nodes import experts, student
 from driftlab.platform.nodes.lesson import LIMITED_HERE, attempt
 from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.scheduling.zoo import start_from
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.wire import delta, draft
@@ -56,11 +57,14 @@ class Learner:
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
         self._alone = False  # whether the next update must stand alone
+        self._experts: experts.Experts | None = None  # stored networks, once they are asked for
+        self._recalled = False  # whether it goes on with a stored network that the application has not got yet
         self._drafted: Draft | None = None  # that the application has not got yet
         self._follows = True  # whether the application's family learned all that this one learned
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
+        self._trained_until_s = -np.inf  # time of the newest sample that a phase was trained on
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
         self._newest = self._labels  # the last labels, even when the buffer no longer holds them
@@ -79,6 +83,7 @@ class Learner:
         self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone, self._follows = True, False
+        self._experts = None  # stored networks have another size
         return Reply()
 
     def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
@@ -125,32 +130,66 @@ class Learner:
         self._drop_before(oldest_s)
         return Reply(len(self._times_s))
 
-    def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase]) -> Reply:
-        """Try each way to learn: train a copy on every other sample, and score it on the rest."""
+    def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
+        """Try each way to learn: train a copy on every other sample, and score it on the rest.
+
+        Only `fresh` samples, on which the network was not trained before, count for scores where there are any.
+        """
         before = state.read(self._model)
+        rest = self._held_out(fresh=fresh, tried=bool(phases))
         after, works, begins = [], [], []
         for number, phase in enumerate(phases):
-            samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), slice(0, None, 2))
+            samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
             model, memory, forward = self._trial(phase, samples)
             if phase.variant is not None:
-                begin, looks = self._look(model)
+                begin, looks = self._look(model, rest)
                 begins.append(begin)
                 forward = (*forward, *looks.forward)
             done = attempt(self._adaptation, model, memory, samples, phase, self._limit_s)
-            score, looks = self._look(model)
+            score, looks = self._look(model, rest)
             state.write(self._model, before)
             after.append(score)
             work = done.work or Passes()
             works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
-        score, looks = self._look(self._model)
+        score, looks = self._look(self._model, rest)
         return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins)))
+
+    def recall(self, last: float | None, fall: float) -> Reply:
+        """Score the network on its newest samples; if that fell, go on with a stored one that is clearly better."""
+        rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
+        now, looks = self._look(self._model, rows)
+        if now is None:
+            return Reply(Recalled(None, None, looks))
+        if self._experts is None:
+            self._experts = experts.Experts(self._source(), self._spec.torch_device)
+        numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
+        if not self._phases or (last is not None and last - now < fall):
+            return Reply(Recalled(now, None, Passes(forward=looks.forward * 2)))
+        for number in numbers:
+            state.write(self._model, self._experts.stored(number))
+            scores[number] = self._look(self._model, rows)[0] or 0.0
+        begins = start_from(scores, now)
+        state.write(self._model, before if begins is None else self._experts.begin(begins))
+        if begins is not None:
+            self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
+            self._alone = self._recalled = True
+        works = Passes(forward=looks.forward * (2 + len(numbers)))
+        return Reply(Recalled(now if begins is None else scores[begins], begins, works))
+
+    def remember(self) -> Reply:
+        """Store the network as the newest phase left it; return how many are stored."""
+        return Reply(0 if self._experts is None else self._experts.remember(self._phases, state.read(self._model)))
 
     def estimate(self, phase: Phase) -> Reply:
         """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
         samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
-        source = self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
-        found, self._state = self._adaptation.estimate(source, self._state, samples, phase)
+        found, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
         return Reply(found)
+
+    def _source(self) -> nn.Module:
+        """Return the network as built."""
+        source: nn.Module = self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
+        return source
 
     def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
         """Return the network that a phase would train with its state, and the passes that choose it."""
@@ -163,13 +202,21 @@ class Learner:
         memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
         return model, memory, () if chosen is None else chosen.work.forward
 
-    def _look(self, model: nn.Module) -> tuple[float | None, Passes]:
-        """Score a network on every other sample; None without labels."""
-        rest = self._images[1::2]
+    def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
+        """Choose the samples for scores: every other one where ways are trained on the rest, else all."""
+        unseen = self._times_s > self._trained_until_s
+        rows = unseen if fresh and unseen.sum() > 1 else np.ones(len(unseen), dtype=bool)
+        if tried or not fresh:
+            rows &= np.cumsum(rows) % 2 == 0
+        return rows
+
+    def _look(self, model: nn.Module, rows: Mask | npt.NDArray[np.intp]) -> tuple[float | None, Passes]:
+        """Score a network on some samples; None without labels."""
+        rest = self._images[rows]
         if not self._taught or not len(rest):
             return None, Passes()
         answers = predict(model, rest, task=self._task, device=self._spec.torch_device)
-        counts = self._task.counts(answers, self._labels[1::2], self._spec.classes)
+        counts = self._task.counts(answers, self._labels[rows], self._spec.classes)
         return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
 
     def finish(self) -> Reply:
@@ -185,7 +232,10 @@ class Learner:
         chosen = self._draft(samples)
         adapted = self._attempt(samples, answer.phase)
         self._state, self._phases = adapted.state, self._phases + 1
-        update = None if adapted.skipped and chosen is None else self._pack(answer, adapted.changed)
+        self._trained_until_s = max(self._trained_until_s, float(self._times_s.max(initial=-np.inf)))
+        skipped = "" if self._recalled else adapted.skipped
+        update = None if skipped and chosen is None else self._pack(answer, adapted.changed)
+        self._recalled = False
         message = self._message(update)
         facts = Trained(
             frames=len(self._times_s),
@@ -196,7 +246,7 @@ class Learner:
             loss_first=adapted.losses[0] if adapted.losses else None,
             loss_last=adapted.losses[-1] if adapted.losses else None,
             score=adapted.score,
-            skipped=adapted.skipped,
+            skipped=skipped,
             host_seconds=time.perf_counter() - started,
             work=_work_of(chosen, adapted),
         )
@@ -267,7 +317,7 @@ class Learner:
     def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
         return attempt(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
 
-    def _samples(self, rng: np.random.Generator, rows: slice = slice(None)) -> Batch:
+    def _samples(self, rng: np.random.Generator, rows: slice | Mask = slice(None)) -> Batch:
         """Return training samples, with labels if the adaptation uses labels."""
         labels = self._labels[rows] if self._taught else None
         return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)

@@ -37,6 +37,7 @@ class Budget:
     share: float = 1.0  # of the machine's compute
     load: tuple[Reading, ...] = ()  # sensed so far, in order of time; empty: the device senses nothing
     now_s: float = 0.0  # time of the choice
+    coming: Reading | None = None  # the true load until the next reading: for members that `foresee`, which are bounds
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class Scaling(ABC):
             return most_accurate([one.accuracy for one in variants], fitting), state
         return min(range(len(variants)), key=lambda which: (variants[which].latency_s, which)), state
 
+    @property
+    def foresees(self) -> bool:
+        """Tell whether choices are given the true load until the next reading, as no device could."""
+        return False
+
     def forecast(self, state: Any) -> float | None:
         """Return the CPU load that the last choice expected until the next reading; None where it expects none."""
         return None
@@ -154,7 +160,7 @@ def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant
 
 def _fits(variant: Variant, budget: Budget) -> bool:
     """Tell whether a network keeps to the limits; unmeasured quantities always do."""
-    speed = budget.share * slowdown(budget.load)
+    speed = budget.share * slowdown((*budget.load, *([budget.coming] if budget.coming else ())))
     latency_s = variant.latency_s / speed if speed else float("inf")
     needs = (
         (variant.memory_bytes, budget.memory_bytes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from driftlab.platform.core.records import Need, Reading, Share, Variant
@@ -34,6 +34,7 @@ class Learning:
     state: Literal["offered", "running"]
     ways: tuple[Way, ...] = ()  # to choose from while it is offered
     left: Need = field(default_factory=Need)  # of the running phase
+    way: str | None = None  # name of the way that runs; None: nothing is chosen yet, it labels or tries ways out
     now: float | None = None  # current accuracy of the network, a fraction; None: unknown
     then: float | None = None  # expected accuracy after training
 
@@ -76,6 +77,7 @@ class Grant:
     answer: Share  # of the device's compute; 0: the application waits
     learn: Share | None = None  # None: a running phase takes half of `answer`
     way: int | None = 0  # index of the chosen way to learn; None: do not learn now
+    tries: tuple[int, ...] = ()  # ways to try out before one is chosen: they are offered again
     variant: int | None = None  # index of the network that it runs; None: it waits, or scaling chooses
     beside: str = ""  # name of the group whose tasks interleave on the machine's parts
     note: str = ""  # for people: why it waits, or which goal cannot be met
@@ -95,7 +97,9 @@ class Wants:
 
     reasons: frozenset[Reason] = USUAL
     trials: bool = False  # every offered way to learn is tried on a part of the samples
+    choosy: bool = False  # it names the ways to be tried out when they are offered
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
+    recall: float | None = None  # fall of accuracy from which on a learner scores stored networks; None: none is stored
     observed: bool = False  # how accurate each application is now, as far as its device can know
     server: bool = False  # it also shares the GPUs of a server that learns; else first come, first served
     together: bool = False  # offers wait until no application of the device prepares ways any more
@@ -112,9 +116,8 @@ class Scheduling(ABC):
 
     @property
     def asks(self) -> Wants:
-        """Return what the member wants: one that chooses the best of several ways wants them tried out."""
-        best = getattr(self, "ways", "first") == "best"
-        return replace(self.wants, trials=True, together=True) if best else self.wants
+        """Return what the member wants with its parameters."""
+        return self.wants
 
     @abstractmethod
     def allocate(self, window: Window) -> Allocation:

@@ -1,110 +1,139 @@
 """Joint: which applications learn, in which way, in which order and on which share, all decided together.
 
-Estimates are corrected by how far earlier ones were off, and lowered by their uncertainty where that is asked for. The
-best sequence of trainings is found by `sequencing.py`. It is planned anew whenever something changes, so only its first
-phase is ever carried out.
+What a way will bring is expected from earlier phases and trials (`beliefs.py`); it is tried out only where that is
+worth more than its time. The best sequence of trainings is found by `sequencing.py`; labelling counts as the first part
+of a training. It is planned anew whenever something changes, so only its first phase is ever carried out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Wants, Window
+from driftlab.platform.scheduling.answers import Skipped, split_answers
+from driftlab.platform.scheduling.base import Allocation, Learning, Scheduling, Wants, Window
+from driftlab.platform.scheduling.beliefs import Outlook, Past, outlook, review, worth_of_trial
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
-from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.scheduling.sequencing import SHORT_S, PlannedSteps, plan_steps
 
-ERRORS = 8  # of estimates, per application, that are remembered
+ENDLESS_S = 1e9  # horizon within which any gain is worth its time
 
 
 @dataclass(frozen=True)
-class Past:
-    """How far estimates of one application were off."""
+class Knowledge:
+    """What the member keeps from call to call."""
 
-    app: str
-    promised: float | None = None  # accuracy expected of its newest phase; None: the network was seen since
-    begun: bool = False  # whether that phase has begun: until then another way may be chosen
-    ended_s: float | None = None  # when the phase was first seen to have ended
-    errors: tuple[float, ...] = ()
-
-    @property
-    def correction(self) -> float:
-        """Return the mean error, as if one more estimate had been right."""
-        return sum(self.errors) / (len(self.errors) + 1)
-
-    @property
-    def deviation(self) -> float:
-        return float(np.std(self.errors)) if self.errors else 0.0
+    longest_s: float = 0.0  # window so far
+    past: Mapping[str, Past] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Joint(Scheduling):
     """Choose ways, order and shares of all applications together; train one after another."""
 
-    caution: Annotated[float, Ge(0), Means("standard deviations by which uncertain estimates are lowered")] = 0.0
+    caution: Annotated[float, Ge(0), Means("standard deviations by which expected accuracies are lowered")] = 0.0
     joule_price: Annotated[float, Ge(0), Means("accuracy times seconds that a joule must gain")] = 0.0
+    skipped: Annotated[Skipped, Means("what frames are worth that are skipped: nothing, or as in Ekya's table")] = (
+        "lost"
+    )
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
 
-    wants = Wants(trials=True, observed=True, together=True, server=True)
+    wants = Wants(choosy=True, recall=0.1, observed=True, server=True)
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something changes; carry out the first phase."""
-        apps = read_apps(window)
-        past = _review(window, {one.app: one for one in kept(window).own or ()})
-        corrected = [self._corrected(app, past.get(app.app, Past(app.app))) for app in apps]
-        steps = plan_steps(corrected, self.horizon_s or window.window_s, self.joule_price)
+        before = kept(window).own
+        knowledge = before if isinstance(before, Knowledge) else Knowledge()
+        longest_s = max(knowledge.longest_s, window.window_s)
+        horizon_s = self.horizon_s or longest_s
+        views, past = [], {}
+        for app in read_apps(window):
+            demand = window.demands[app.index]
+            reviewed = review(demand, knowledge.past.get(app.app, Past()), window.start_s)
+            view, past[app.app] = outlook(window, app, reviewed)
+            views.append(view)
+        apps = [self._lowered(view) for view in views]
+        steps = self._planned(window, apps, horizon_s)
         learn = np.zeros(len(apps))
         if steps.first is not None:
             learn[steps.first] = steps.share
-        plan = SharePlan(learn, split_answers(corrected, 1 - steps.share), steps.chosen)
-        own = tuple(
-            _promise(past.get(app.app, Past(app.app)), app, k) for app, k in zip(apps, steps.chosen, strict=True)
-        )
-        return settle(window, apps, plan, self.patience_s, own)
+        answer = split_answers(apps, 1 - float(learn.sum()), self.skipped)
+        own = {one.app.app: _promised(past[one.app.app], one, k) for one, k in zip(views, steps.chosen, strict=True)}
+        plan = SharePlan(learn, answer, steps.chosen)
+        settled = settle(window, apps, plan, self.patience_s, Knowledge(longest_s, own))
+        grants = list(settled.grants)
+        for index, tries in self._tries(window, apps, views, horizon_s):
+            grants[index] = replace(grants[index], tries=tries)
+        return replace(settled, grants=tuple(grants))
 
-    def _corrected(self, app: LearningApp, past: Past) -> LearningApp:
-        """Correct the estimates by past errors, and lower them where they were uncertain."""
-        by = past.correction - self.caution * past.deviation
-        candidates = tuple(
-            one if one.after is None else replace(one, after=known(one.after + by)) for one in app.candidates
-        )
-        return replace(app, candidates=candidates)
+    def _lowered(self, view: Outlook) -> LearningApp:
+        """Lower what is expected by its uncertainty, where that is asked for."""
+        pairs = zip(view.app.candidates, view.deviations, strict=True)
+        lowered = (replace(one, after=known((one.after or 0.0) - self.caution * by)) for one, by in pairs)
+        return replace(view.app, candidates=tuple(lowered))
+
+    def _planned(self, window: Window, apps: Sequence[LearningApp], horizon_s: float) -> PlannedSteps:
+        """Plan what has begun; where nothing of it is worth its time, let the most promising application label.
+
+        Labels age: an application whose samples are labelled learns at once or not at all.
+        """
+        begun = [_has_begun(window.demands[app.index].learning) for app in apps]
+        first = [app if there else replace(app, candidates=()) for app, there in zip(apps, begun, strict=True)]
+        steps = plan_steps(first, horizon_s, self.joule_price, self.skipped)
+        if steps.first is not None:
+            return steps
+        best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
+        rest = [app if app is best else replace(app, candidates=()) for app in apps]
+        return plan_steps(rest, ENDLESS_S, skipped=self.skipped)
+
+    def _tries(
+        self, window: Window, apps: Sequence[LearningApp], views: Sequence[Outlook], horizon_s: float
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """List the ways to be tried out: those of unknown need, or the best one where that may change the decision."""
+        coming = sum(max(0.0, *((one.after or 0.0) - app.now for one in app.candidates), 0.0) for app in apps)
+        found = []
+        for app, view in zip(apps, views, strict=True):
+            learning = window.demands[app.index].learning
+            if app.state != "offered" or not app.learns or learning is None:
+                continue
+            if any(known(way.accuracy) is not None for way in learning.ways):
+                continue
+            unknown = tuple(one.way for one in app.candidates if one.way is not None and not one.seconds)
+            pairs = zip(app.candidates, view.deviations, strict=True)
+            best, deviation = max(pairs, key=lambda pair: pair[0].after or 0.0)
+            lasts_s = max(0.0, horizon_s - best.seconds)
+            worth = worth_of_trial((best.after or 0.0) - app.now, deviation, lasts_s)
+            if unknown:
+                found.append((app.index, unknown))
+            elif best.way is not None and worth > best.seconds * coming:
+                found.append((app.index, (best.way,)))
+        return found
 
 
-def _review(window: Window, past: Mapping[str, Past]) -> dict[str, Past]:
-    """Compare what each phase promised with the next known accuracy after it."""
-    reviewed = {}
-    for demand in window.demands:
-        one, learning = past.get(demand.app, Past(demand.app)), demand.learning
-        offered = learning is not None and learning.state == "offered"
-        then = None if learning is None or offered else known(learning.then)
-        if then is not None:
-            one = replace(one, promised=then, begun=True, ended_s=None)
-        elif one.promised is not None and (one.begun or not offered):
-            ended_s = window.start_s if one.ended_s is None else one.ended_s
-            seen = _known_since(demand, ended_s)
-            one = replace(one, begun=True, ended_s=ended_s)
-            if seen is not None and one.promised is not None:
-                one = Past(one.app, errors=(*one.errors, seen - one.promised)[-ERRORS:])
-        reviewed[demand.app] = one
-    return reviewed
+def _speed(app: LearningApp) -> float:
+    """Return the expected gain per second of the only candidate."""
+    (one,) = app.candidates
+    return ((one.after or 0.0) - app.now) / max(one.seconds, SHORT_S)
 
 
-def _known_since(demand: Demand, since_s: float) -> float | None:
-    """Return an accuracy of predictions after a time: of a new offer, or observed."""
-    if demand.learning is not None and known(demand.learning.now) is not None:
-        return known(demand.learning.now)
-    return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
+def _has_begun(learning: Learning | None) -> bool:
+    """Tell whether an application has begun to label its newest samples, or to learn from them."""
+    return learning is not None and (
+        learning.state == "offered" or learning.way is not None or learning.left.alone_s > 0
+    )
 
 
-def _promise(past: Past, app: LearningApp, chosen: int | None) -> Past:
-    if app.state != "offered" or past.begun:
+def _promised(past: Past, view: Outlook, chosen: int | None) -> Past:
+    """Note what is expected of a way that was chosen."""
+    if view.app.state != "offered" or past.begun:
         return past
-    return replace(past, promised=None if chosen is None else app.candidates[chosen].after)
+    if chosen is None:
+        return replace(past, promise=None)
+    return replace(past, promise=view.promises[chosen], usual_s=view.app.candidates[chosen].seconds)

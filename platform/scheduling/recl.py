@@ -1,10 +1,11 @@
 """RECL: the machine's time for learning goes where accuracy rises fastest.
 
 Every training gets a share in proportion to its recent gain in accuracy; one that was seen too seldom counts as a
-large gain. The zoo of expert models and the selector that ranks them lie in `zoo.py`.
+large gain. Every training begins from the best of the networks that its learner has stored, which a selector ranks
+(`zoo.py`).
 
 Differs from the paper: it is written from the abstract, shares take the place of short periods of the whole machine,
-and no learner fills the zoo yet.
+and applications store networks each for itself, since theirs have other classes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEAST = 0.01  # gain that counts at least, so that no training stands still
 class Recl(SharesAmongTrainings):
     """Share the machine among trainings by the recent gain in accuracy of each."""
 
-    wants = Wants(observed=True)
+    wants = Wants(observed=True, recall=-1.0)
 
     def observe(self, window: Window, apps: Sequence[LearningApp], own: Any) -> Any:
         """Note every application's accuracy once per window."""

@@ -17,19 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.platform.scheduling.answers import Skipped, lost_accuracy
 from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.evaluation import AnswerScale
-from driftlab.platform.scheduling.programming import divide
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-UNITS = 100  # of the machine, at least
 MOST = 1_000  # combinations of ways that are all evaluated
 ORDERED = 5  # trainings whose orders are all tried
 HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # accuracy per second that a phase may cost more, to end in time
 POINTS = 200  # of the table over the gains to come
 SLACK = 1 + 1e-9  # rounding of the time limit
 BETTER = 1e-9  # a smaller gain is rounding
+SHORT_S = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +70,16 @@ class BestSequence:
     pace: LearningPace
 
 
-def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0) -> PlannedSteps:
+def plan_steps(
+    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "held"
+) -> PlannedSteps:
     """Choose ways and their order for the highest accuracy over the window; return the first phase."""
     offers = _tabulate(apps, joule_price)
     none = offers.gain.shape[1] - 1
     most = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
     if most <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
-    lost = _lost(apps)
+    lost = lost_accuracy(apps, skipped)
     paces = [_pace(lost, 2 * most, hurry) for hurry in HURRIES]
     found = _ordered(offers, paces, window_s, _searched(offers, paces, window_s))
     order = [int(i) for i in found.order if found.vector[i] < none]
@@ -88,17 +89,6 @@ def plan_steps(apps: Sequence[LearningApp], window_s: float, joule_price: float 
     rows, columns = np.array(order), found.vector[order]
     coming = offers.gain[rows, columns].sum() + offers.drop[order[0], columns[0]]
     return PlannedSteps(order[0], float(np.interp(coming, found.pace.gains, found.pace.share)), chosen, found.score)
-
-
-def split_answers(apps: Sequence[LearningApp], share: float) -> Floats:
-    """Divide a share among the answers so that their total accuracy is highest, on a grid of units."""
-    if not apps:
-        return np.zeros(0)
-    values = _values(apps)
-    units = int(share * (values.shape[1] - 1) + BETTER)
-    taken, _ = divide(-values[:, : units + 1], np.add)
-    found: Floats = taken * share / max(1, taken.sum())
-    return found
 
 
 def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
@@ -112,26 +102,6 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
                 seconds[i, k], gain[i, k] = one.seconds, one.after - app.now
                 drop[i, k], fee[i, k] = app.now - one.before, joule_price * one.joules
     return Offers(gain, drop, seconds, fee)
-
-
-def _values(apps: Sequence[LearningApp]) -> Floats:
-    """Return the accuracy of every application's answers on every number of units; each has at least one."""
-    units = max(UNITS, 4 * len(apps))
-    shares = np.arange(units + 1) / units
-    scale = AnswerScale(np.array([app.full_share for app in apps])[:, None])
-    found: Floats = np.array([app.now for app in apps])[:, None] * scale(shares[None])
-    found[:, 0] = -np.inf
-    return found
-
-
-def _lost(apps: Sequence[LearningApp]) -> Floats:
-    """Return the accuracy lost where learning has each number of units, against answering alone."""
-    values = _values(apps)
-    best, rest = np.zeros(values.shape[1]), np.subtract.outer(np.arange(values.shape[1]), np.arange(values.shape[1]))
-    for of_app in values:
-        best = np.where(rest >= 0, best[rest] + of_app, -np.inf).max(axis=1)
-    found: Floats = (best[-1] - best)[::-1]
-    return found
 
 
 def _pace(lost: Floats, most: float, hurry: float) -> LearningPace:
@@ -148,7 +118,7 @@ def _scores(
     apps = np.arange(vectors.shape[1])
     gain, drop, seconds, fee = (one[apps, vectors] for one in (offers.gain, offers.drop, offers.seconds, offers.fee))
     if orders is None:
-        orders = (-gain / np.maximum(seconds, 1e-12)).argsort(axis=1, kind="stable")
+        orders = (-gain / np.maximum(seconds, SHORT_S)).argsort(axis=1, kind="stable")
     turned = np.take_along_axis(gain, orders, axis=1)
     coming = turned[:, ::-1].cumsum(axis=1)[:, ::-1] + np.take_along_axis(drop, orders, axis=1)
     work = np.take_along_axis(seconds, orders, axis=1)
@@ -173,18 +143,32 @@ def _best(
 
 
 def _searched(offers: Offers, paces: Sequence[LearningPace], window_s: float) -> BestSequence:
-    """Search all ways of all applications where they are few, else climb from the choice to learn nothing."""
+    """Search all ways of all applications where they are few, else climb from those of most gain per second."""
     apps, none = len(offers.gain), offers.gain.shape[1] - 1
     there = [[*np.flatnonzero(offers.gain[i, :none] > 0).tolist(), none] for i in range(apps)]
     if math.prod(map(len, there)) <= MOST:
         return _best(offers, paces, window_s, np.array(list(itertools.product(*there)), np.int64))
-    here = _best(offers, paces, window_s, np.full((1, apps), none))
+    here = _best(offers, paces, window_s, _prefixes(offers))
     while True:
         vectors = np.array([_with(here.vector, i, k) for i in range(apps) for k in there[i]])
-        better = _best(offers, paces, window_s, vectors)
+        better = _best(offers, [here.pace], window_s, vectors)
         if better.score <= here.score + BETTER:
             return here
-        here = better
+        here = _best(offers, paces, window_s, better.vector[None])
+
+
+def _prefixes(offers: Offers) -> Ints:
+    """List choices in which more and more applications learn, each in its way of most gain, or most per second."""
+    apps, none = len(offers.gain), offers.gain.shape[1] - 1
+    speed = offers.gain[:, :none] / np.maximum(offers.seconds[:, :none], SHORT_S)
+    found = []
+    for of_way in (offers.gain[:, :none], speed):
+        ways = of_way.argmax(axis=1)
+        chosen = np.where(offers.gain[np.arange(apps), ways] > 0, ways, none)
+        place = np.empty(apps, np.int64)
+        place[(-speed[np.arange(apps), ways]).argsort(kind="stable")] = np.arange(apps)
+        found.append(np.where(place < np.arange(apps + 1)[:, None], chosen, none))
+    return np.concatenate(found)
 
 
 def _with(vector: Ints, i: int, k: int) -> Ints:

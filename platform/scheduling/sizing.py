@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import PatienceS, SharePlan, kept, settle
 
@@ -37,6 +37,11 @@ class SharesAmongTrainings(Scheduling):
         "first"
     )
     patience_s: PatienceS = 200.0
+
+    @property
+    def asks(self) -> Wants:
+        """Return what the member wants: to choose the best of several ways, it wants them tried out."""
+        return replace(self.wants, trials=True, together=True) if self.ways == "best" else self.wants
 
     @abstractmethod
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:

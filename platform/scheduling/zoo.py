@@ -7,7 +7,7 @@ beats the current model clearly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,10 +64,7 @@ class Zoo:
         return [self.experts[i].number for i in order[:top]]
 
 
-def start_from(
-    zoo: Zoo, signature: Floats, score: Callable[[int], float], now: float, margin: float = 0.01
-) -> int | None:
-    """Return the expert to begin with; None where none beats the current accuracy by more than the margin."""
-    scored: Sequence[tuple[float, int]] = [(score(number), number) for number in zoo.rank(signature)]
-    best = max(scored, key=lambda one: one[0], default=None)
-    return best[1] if best is not None and best[0] > now + margin else None
+def start_from(scores: Mapping[int, float], now: float, margin: float = 0.01) -> int | None:
+    """Return the network to begin with; None where none beats the current accuracy by more than the margin."""
+    best = max(scores, key=scores.__getitem__, default=None)
+    return best if best is not None and scores[best] > now + margin else None

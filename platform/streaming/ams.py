@@ -54,9 +54,9 @@ class Ams(Streaming):
     values: Annotated[
         Literal["fp32", "fp16", "bf16", "int8", "int4"], Means("how the values of an update are written")
     ] = "fp16"
-    mask: Annotated[Literal["raw", "gzip", "gaps", "rice"], Means("how an update says which weights it changes")] = (
-        "gzip"
-    )
+    mask: Annotated[
+        Literal["raw", "gzip", "gaps", "rice", "runs"], Means("how an update says which weights it changes")
+    ] = "gzip"
     feedback: Annotated[bool, Means("whether what rounding left out is added to the next update")] = False
     first_train_s: Annotated[float, Ge(0), Means("time before which uploads are only stored", "s")] = 0.0
     stamp: Annotated[Stamp, Means("which time of a sample the horizon goes by")] = "capture"

@@ -48,7 +48,7 @@ class Wire:
     """The encoding of an update (wire/delta.py)."""
 
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
-    mask: Literal["raw", "gzip", "gaps", "rice"] = "rice"
+    mask: Literal["raw", "gzip", "gaps", "rice", "runs"] = "rice"
     feedback: bool = False  # whether rounding errors are added to the next update
 
 

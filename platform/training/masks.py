@@ -25,6 +25,18 @@ def largest(values: npt.NDArray[np.floating[Any]], count: int) -> Mask:
     return mask
 
 
+def largest_blocks(values: npt.NDArray[np.floating[Any]], fraction: float, block: int) -> Mask:
+    """Choose blocks of consecutive coordinates: those with the largest sum of absolute values."""
+    sums = np.add.reduceat(np.abs(values), np.arange(0, len(values), block))
+    return np.repeat(largest(sums, budget(fraction, len(sums))), block)[: len(values)]
+
+
+def uniform_blocks(size: int, fraction: float, block: int, rng: np.random.Generator) -> Mask:
+    """Choose blocks of consecutive coordinates uniformly at random."""
+    blocks = -(-size // block)
+    return np.repeat(uniform(blocks, budget(fraction, blocks), rng), block)[:size]
+
+
 def uniform(size: int, count: int, rng: np.random.Generator) -> Mask:
     """Choose exactly `count` coordinates uniformly at random."""
     mask = np.zeros(size, dtype=bool)

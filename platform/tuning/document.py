@@ -111,9 +111,11 @@ def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str 
     if raw.get("sizes"):
         raw = experiments.sized(dict(raw), sizes, source)
         others = [one for one in others if _first(one) != "size"]
+    if first := [one for one in own if one.startswith(("system=", "space="))]:  # the experiment is read by them
+        raw = apply_overrides(raw, first)
     space = _domains(_overridden(_domains(raw.get("space"), source), domains), source)
     document = {**raw, "space": space, "experiment": _experiment(raw, others, source)}
-    if changes := [one for one in own if one not in domains]:
+    if changes := [one for one in own if one not in (*domains, *first)]:
         document = validated(document, source).model_dump(mode="json")
         document = apply_overrides(document, changes)
     found = validated(document, source)

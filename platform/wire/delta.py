@@ -7,7 +7,7 @@ CRC-32 of everything before it:
     0       4      magic "DLTA"
     4       1      format version: 1 without buffers, 2 with them
     5       1      value codec: 0 fp32, 1 fp16, 2 bf16, 3 int8, 4 int4
-    6       1      mask codec: 0 none (every weight), 1 raw, 2 gzip, 3 gaps, 4 rice
+    6       1      mask codec: 0 none (every weight), 1 raw, 2 gzip, 3 gaps, 4 rice, 5 runs
     7       1      1 if the message stands alone: it replaces every weight and needs no base
     8       8      layout digest
     16      4      version of the model that the update makes
@@ -46,7 +46,7 @@ from driftlab.platform.wire.value_codecs import ValueCodec
 
 Mask = npt.NDArray[np.bool_]
 VALUES: tuple[ValueCodec, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
-MASKS: tuple[MaskCodec | None, ...] = (None, "raw", "gzip", "gaps", "rice")
+MASKS: tuple[MaskCodec | None, ...] = (None, "raw", "gzip", "gaps", "rice", "runs")
 WITHOUT_BUFFERS, WITH_BUFFERS = 1, 2  # format versions
 MAGIC = b"DLTA"
 HEADER = struct.Struct("<4sBBBB8sIIIIII")

@@ -6,10 +6,14 @@ gaps   distance to the next index as a byte, 255 to go on, through zlib
 rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
        choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
        (one byte each), the runs of all indices, the low bits sorted by b.
+runs   the unit that all runs of indices are multiples of (one byte), the number of runs and the length of the next part
+       (four bytes each), what lies before each run, and how long each is, both as rice; made for weights in blocks
 """
 
 from __future__ import annotations
 
+import math
+import struct
 import zlib
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -20,13 +24,14 @@ import numpy.typing as npt
 from driftlab.errors import WireError
 from driftlab.platform.core.wire import GZIP, inflate
 
-MaskCodec = Literal["raw", "gzip", "gaps", "rice"]
+MaskCodec = Literal["raw", "gzip", "gaps", "rice", "runs"]
 Index = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 BLOCK = 512
 MOST_LOW_BITS = 31
 GZIP_LEVEL = 9
 ESCAPE = 255
+RUNS = struct.Struct("<BII")
 
 
 class MaskEncoding(NamedTuple):
@@ -119,6 +124,33 @@ def _decode_rice(data: bytes, size: int, count: int) -> Index:
     return np.cumsum(gaps + 1) - 1
 
 
+def _encode_runs(index: Index, size: int) -> bytes:
+    begins = np.flatnonzero(np.diff(index, prepend=-2) > 1)
+    starts, stops = index[begins], index[np.append(begins[1:], len(index)) - 1] + 1
+    inner = stops[stops < size]  # a run up to the end may end within a unit
+    unit = math.gcd(*(int(edge) for edge in (*starts, *inner))) or size
+    unit = max(one for one in range(1, min(unit, ESCAPE) + 1) if unit % one == 0)
+    lengths = -(-stops // unit) - starts // unit
+    before = starts // unit - (np.cumsum(lengths) - lengths)
+    first = _encode_rice(before, size)
+    return RUNS.pack(unit, len(starts), len(first)) + first + _encode_rice(np.cumsum(lengths) - 1, size)
+
+
+def _decode_runs(data: bytes, size: int, count: int) -> Index:
+    if len(data) < RUNS.size:
+        return _NO_INDEX
+    unit, runs, split = RUNS.unpack_from(data)
+    if not (unit and 0 < runs <= count and RUNS.size + split <= len(data)):
+        return _NO_INDEX
+    before = _decode_rice(data[RUNS.size : RUNS.size + split], size, runs)
+    ends = _decode_rice(data[RUNS.size + split :], size, runs)
+    if len(before) != runs or len(ends) != runs or ends[-1] >= count:
+        return _NO_INDEX
+    units = np.arange(ends[-1] + 1) + np.repeat(before, np.diff(ends, prepend=-1))
+    index = (units[:, None] * unit + np.arange(unit)).ravel()
+    return np.asarray(index[index < size], dtype=np.int64)
+
+
 def _low_bits(gaps: Index) -> Bits:
     """Choose for each block the number of low bits that gives the shortest code."""
     starts = np.arange(0, len(gaps), BLOCK)
@@ -148,4 +180,5 @@ ENCODINGS: dict[MaskCodec, MaskEncoding] = {
     "gzip": MaskEncoding(_encode_gzip, _decode_gzip),
     "gaps": MaskEncoding(_encode_gaps, _decode_gaps),
     "rice": MaskEncoding(_encode_rice, _decode_rice),
+    "runs": MaskEncoding(_encode_runs, _decode_runs),
 }

@@ -248,8 +248,9 @@ def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> L
     if duration_s / profile.step_s > MAX_STEPS:
         raise RequestError(f"step_s is {profile.step_s:g} s; a session of {duration_s:g} s needs longer steps")
     times_s = profile.step_s * np.arange(max(1, math.ceil(duration_s / profile.step_s)))
-    means = list(_activities(profile, duration_s, rng))
-    noise = _noise(profile, len(times_s), rng)
+    of_activities, of_noise = rng.spawn(2)  # apart, so that a shorter session has the beginning of a longer one
+    means = list(_activities(profile, duration_s, of_activities))
+    noise = _noise(profile, len(times_s), of_noise)
     starts_s = [start_s for start_s, _, _ in means]
     steps = []
     for time_s, extra in zip(times_s.tolist(), noise, strict=True):

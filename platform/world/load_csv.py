@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, fields, replace
@@ -48,13 +49,14 @@ def read_steps(path: Path) -> list[LoadStep]:
     """Read the rows of a file; every fault is named with its row."""
     try:
         check_file(path, MAX_BYTES)
-        return list(_known(path, path.stat().st_mtime_ns))
+        found = path.stat()
+        return list(_known(path, found.st_mtime_ns, found.st_size))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}.") from error
 
 
 @functools.lru_cache(maxsize=4)
-def _known(path: Path, changed_ns: int) -> tuple[LoadStep, ...]:
+def _known(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]:
     """Read a file once for all devices."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
@@ -71,6 +73,26 @@ def _known(path: Path, changed_ns: int) -> tuple[LoadStep, ...]:
         more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
         raise DataError(f"{path}: {'; '.join(faults[:FAULTS_SHOWN])}{more}.")
     return tuple(steps)
+
+
+def facts_of(path: Path) -> Mapping[str, str]:
+    """Say what a file holds, for a person."""
+    steps = read_steps(path)
+    gaps_s = [after.time_s - before.time_s for before, after in itertools.pairwise(steps)]
+    mean, most = sum(step.cpu for step in steps) / len(steps), max(step.cpu for step in steps)
+    full, empty = (sum(holds(step) for step in steps) for holds in (lambda one: one.memory >= 1, _is_empty))
+    return {
+        "rows": f"{len(steps):,}",
+        "until": f"{steps[-1].time_s:g} s",
+        "longest gap between rows": f"{max(gaps_s, default=0.0):g} s: the row above holds",
+        "CPU load": f"mean {mean:.2f}, highest {most:.2f}",
+        "rows without free memory": str(full),
+        "rows with an empty battery": f"{empty}: the device stops at the first" if empty else "0",
+    }
+
+
+def _is_empty(step: LoadStep) -> bool:
+    return step.battery is not None and step.battery <= 0
 
 
 def write_steps(path: Path, steps: Iterable[LoadStep]) -> None:

@@ -9,16 +9,25 @@ import sys
 import pytest
 
 HEAVY = {"torch", "torchvision", "ray", "numpy", "pandas", "pyarrow", "cv2", "av", "matplotlib", "duckdb", "scipy"}
+TEACH = """
+from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.training.pretrain import pretrain
+from driftlab.platform.training.artifacts import Recipe
+pretrain(Recipe("half", height=16, width=16, steps=1))
+count_cost(build("half", 8, seed=0), 16, 16)
+"""
 HELP = "import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module('driftlab', run_name='__main__')"
 
 
 def loaded_by(code: str) -> set[str]:
-    """The top-level packages that a fresh interpreter has loaded after running this."""
+    """The modules that a fresh interpreter has loaded after running this, by full and by top-level names."""
     end = "import json, sys; print(json.dumps(list(sys.modules)))"
     wrapped = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\n{end}"
     done = subprocess.run([sys.executable, "-c", wrapped], capture_output=True, text=True, check=True)
     assert "Error" not in done.stderr
-    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    names = json.loads(done.stdout.splitlines()[-1])
+    return {*names, *(name.partition(".")[0] for name in names)}
 
 
 @pytest.mark.parametrize("code", ["import driftlab", HELP], ids=["import", "help"])
@@ -33,6 +42,14 @@ def test_nothing_heavy_is_loaded(code: str):
 def test_reading_loads_nothing_that_computes(words: str):
     code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
     assert loaded_by(code) & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
+
+
+@pytest.mark.slow
+def test_teaching_and_counting_load_no_compiler():
+    """Every process of a run would pay 1.5 s for it."""
+    loaded = loaded_by(TEACH)
+    assert "torch" in loaded
+    assert not {"torch._dynamo", "sympy"} & loaded
 
 
 def test_a_heavy_import_would_be_seen():

@@ -162,6 +162,8 @@ def learner_script(sent: bytes) -> Script:
             stored(2),
             ("try_out", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
             ("estimate", (Phase(1),)),
+            ("recall", (None, -1.0)),
+            ("remember", ()),
             ("forget", (0.5,)),
             ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
             ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),

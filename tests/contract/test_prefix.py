@@ -12,9 +12,9 @@ from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.tuning.defaults import host_of
 from driftlab.platform.tuning.prefix import reads_end
 
-SHORT_S, LONG_S = 6.0, 11.0
+SHORT_S, LONG_S = 5.0, 8.0
 STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}
-SIGNS = {"name": "signs/seasons", "fps": 8, "height": 16, "width": 16}
+SIGNS = {"name": "signs/seasons", "fps": 4, "height": 16, "width": 16}
 QUICK = {
     "ams": {"interval_s": 2},
     "one_time": {"sample_s": 3, "iterations": 2},
@@ -31,7 +31,7 @@ QUICK = {
     "conda": {"iterations": 1, "batch": 4},
     "cua": {"iterations": 1, "batch": 4},
     "ace": {"iterations": 1, "batch": 4},
-    "iada": {"iterations": 1, "batch": 4},
+    "iada": {"iterations": 1, "batch": 4, "source_steps": 10},
     "frozen": {},
 }
 MEMBERS = [(family, name) for family in ("streaming", "adaptation") for name in FAMILIES[family]]

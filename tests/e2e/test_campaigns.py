@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import leaks
+from benchmarks.faults import __main__ as campaigns
 from benchmarks.faults import grids, on_ray
 from benchmarks.faults.__main__ import disturbed, undisturbed
 from benchmarks.fuzz.__main__ import campaign
@@ -18,9 +19,8 @@ from benchmarks.fuzz.grammar import World, request
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_drawn_requests_are_answered_as_promised(tmp_path, seed):
-    answers = list(campaign(seed, range(10 * seed, 10 * seed + 10), tmp_path, every=0))
+def test_drawn_requests_are_answered_as_promised(tmp_path):
+    answers = list(campaign(0, range(20), tmp_path, every=0))
     broken = [(number, answer.words, *answer.faults()) for number, _, answer in answers if any(answer.faults())]
     assert broken == []
     assert {answer.code for _, _, answer in answers} >= {0, 2}
@@ -61,11 +61,12 @@ def test_a_real_process_answers_as_the_one_here(tmp_path):
 @pytest.mark.parametrize("name", ["ams-table1", "nestdnn-optimum"])
 def test_disturbed_runs_end_with_the_tables_of_undisturbed_ones(tmp_path, monkeypatch, name):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "networks"))
+    monkeypatch.setattr(campaigns, "FAULTS_PER_RUN", 5)
     dice, said = random.Random(0), []
     spec = grids.small(name, dice)
     span_s = undisturbed(spec, tmp_path)
     assert disturbed(spec, tmp_path, dice, span_s, said.append) == []
-    assert len(said) == 8
+    assert len(said) == 5
 
 
 LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resume /tmp/run"

@@ -45,21 +45,31 @@ def make_run(notebook, folder):
     return results_factory.make_run(folder, systems=("no_custom", "one_time", "ams"), duration_s=60.0)
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """A kernel for all notebooks: to start it and to import what they draw with takes longer than most of them."""
+    pytest.importorskip("ipykernel")
+    manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
+    environment = {name: value for name, value in os.environ.items() if name != "DRIFTLAB_RUN"}
+    manager.start_kernel(
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])}
+    )
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_draws(path, tmp_path, monkeypatch):
+def test_a_notebook_runs_and_draws(path, tmp_path, kernel):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    v4 = pytest.importorskip("nbformat").v4
     make_run(path.stem, tmp_path / "runs" / "made")
-    monkeypatch.delenv("DRIFTLAB_RUN", raising=False)
     (tmp_path / "notebooks").mkdir()
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     notebook = jupytext.read(path)
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path / "notebooks")}}
-    )
-    client.execute()
+    begin = f"%reset -f\nimport os\nos.chdir({str(tmp_path / 'notebooks')!r})\ndel os"
+    notebook.cells.insert(0, v4.new_code_cell(begin))
+    nbclient.NotebookClient(notebook, timeout=120, km=kernel).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     images = [output for output in outputs if "image/png" in output.get("data", {})]

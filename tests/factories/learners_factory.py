@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.scheduling.answers import split_answers
 from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
 from driftlab.platform.scheduling.evaluation import AnswerScale
-from driftlab.platform.scheduling.sequencing import plan_steps, split_answers
+from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.world.machine import accelerator_share
 
 NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second

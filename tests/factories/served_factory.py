@@ -23,14 +23,15 @@ ASKED = {
 class Served:
     """A server's hub and address; it can be stopped and started again on the same port."""
 
-    def __init__(self, folder, limits=None):
-        self.folder, self.limits, self.port = folder, limits, 0
+    def __init__(self, folder, limits=None, tls=None):
+        self.folder, self.limits, self.tls, self.port = folder, limits, tls, 0
         self.start()
 
     def start(self):
         self.hub = Hub(self.folder, TOKEN, self.limits)
         self.app = build_app(lambda: self.hub)
-        config = uvicorn.Config(self.app, host="127.0.0.1", port=self.port, log_level="error", lifespan="off")
+        options = {} if self.tls is None else dict(zip(("ssl_certfile", "ssl_keyfile"), self.tls, strict=True))
+        config = uvicorn.Config(self.app, "127.0.0.1", self.port, log_level="error", lifespan="off", **options)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -45,15 +46,15 @@ class Served:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'' if self.tls is None else 's'}://127.0.0.1:{self.port}"
 
     def client(self, token=TOKEN):
         return Client(self.url, token)
 
 
 @contextlib.contextmanager
-def served(folder, limits=None):
-    one = Served(folder, limits)
+def served(folder, limits=None, tls=None):
+    one = Served(folder, limits, tls)
     try:
         yield one
     finally:

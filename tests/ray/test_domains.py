@@ -10,6 +10,7 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import table_file
 
+CUT: dict[str, Any] = {"name": "surrogate", "keep": [0.5], "stages": [0.5], "epochs": 1}
 DOCUMENT: dict[str, Any] = {
     "name": "elasticdnn-tiny",
     "bounds": False,
@@ -20,8 +21,14 @@ DOCUMENT: dict[str, Any] = {
             "name": "elasticdnn",
             "streaming": {"name": "on_device", "trigger": "domain", "period_s": 2, "rate_fps": 4},
             "adaptation": {"name": "elasticdnn", "iterations": 2},
-            "scaling": {"name": "surrogate", "keep": [0.5], "stages": [0.5], "epochs": 1},
-        }
+            "scaling": CUT,
+        },
+        {
+            "name": "elasticdnn+ams",
+            "streaming": {"name": "ams", "interval_s": 2, "horizon_s": 4, "high_fps": 4},
+            "adaptation": {"name": "elasticdnn_taught", "iterations": 2},
+            "scaling": CUT,
+        },
     ],
     "workloads": [
         {
@@ -41,7 +48,7 @@ DOCUMENT: dict[str, Any] = {
             },
         }
     ],
-    "seeds": [0, 1],
+    "seeds": [0],
     "student": {"network": "tiny_classifier", "pretrain_steps": 4},
 }
 
@@ -55,6 +62,10 @@ def test_surrogates_are_the_same_inline_on_ray_and_resumed(open_ray, tmp_path):
     backend = open_ray(workers=1)
     on_ray = run(DOCUMENT, out=tmp_path / "ray", open_backend=lambda: backend).directory
     assert differences(inline, torn) == [] and differences(inline, on_ray) == []
-    updates = open_run(inline).table("updates").to_pylist()
-    phases = [(row["cell"], row["place"], row["samples"]) for row in updates]
-    assert phases == [(cell, "device", 8) for cell in cells for _ in range(2)]  # one for each domain
+    tables = open_run(inline)
+    rows = tables.table("updates").to_pylist()
+    alone, taught = ([row for row in rows if ("+ams" in row["cell"]) is wanted] for wanted in (False, True))
+    assert [(row["place"], row["samples"]) for row in alone] == [("device", 8)] * 2  # one for each domain
+    assert {row["place"] for row in taught} == {"server"} and any(row["accepted"] for row in taught)
+    down = [row for row in tables.table("transfers").to_pylist() if row["direction"] == "down"]
+    assert sum(row["kind"] == "update" for row in down) == sum(row["version"] is not None for row in taught) > 1

@@ -18,7 +18,7 @@ EXPERIMENT = {
     "name": "packing",
     "systems": ["no_custom", {"name": "ams", "adaptation": {"name": "distill", "iterations": 3}}],
     "bounds": False,
-    "workloads": [{"name": "streets/running", "duration_s": 24.0, "fps": 2, "height": 32, "width": 48}],
+    "workloads": [{"name": "streets/running", "duration_s": 16.0, "fps": 2, "height": 32, "width": 48}],
     "fleets": [{"name": "three", "devices": [{"hardware": "jetson-nx", "link": "lte", "count": 3}]}],
     "student": {"network": "half", "pretrain_steps": 2},
 }

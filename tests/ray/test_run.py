@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from documents_factory import LEARNING, SHARING, TINY
+from documents_factory import LEARNING, NESTED, SHARING, TINY
 
 from driftlab.actors import faults
 from driftlab.platform.grid.run import run
@@ -15,11 +15,22 @@ from driftlab.platform.results.tables.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every second
 DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 12}], "seeds": [0, 1]}
+CHOSEN = {"name": "chosen", "base": "no_custom", "scaling": NESTED}  # by scaling, at every reading of the load
+DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": {**SHARING, "systems": [*SHARING["systems"], CHOSEN]}}
+
+
+def under_load(document: dict[str, Any]) -> dict[str, Any]:
+    """Let other programs run on every device."""
+    fleets = [
+        {**fleet, "devices": [{**device, "load": "random"} for device in fleet["devices"]]}
+        for fleet in document.get("fleets", [{"devices": [{}]}])
+    ]
+    return {**document, "fleets": fleets}
 
 
 def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(open_ray, tmp_path):
     """The hardest packing too: every device and application in a process of its own."""
-    documents = {"alone": DOCUMENT, "shared": SHARING, "learning": LEARNING}
+    documents = {name: under_load(document) for name, document in DOCUMENTS.items()}
     references = {name: run(document, out=tmp_path / name).directory for name, document in documents.items()}
     backend = open_ray(workers=2, rack=1)
     deadline = time.monotonic() + LIMIT_S

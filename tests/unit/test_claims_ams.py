@@ -140,11 +140,12 @@ class TestTraffic:
         parts = [part(f"jit-{t}", "just_in_time", streaming={"threshold": t}) for t in thresholds]
         parts.append(part("jit-dense", "just_in_time", streaming={"threshold": 0.5}, adaptation={"fraction": 1.0}))
         parts += [part(f"ams-{t}", "ams", streaming={"interval_s": t, "slowdown": False}) for t in (20, 40)]
-        parts.append(part("ams-int4", "ams", streaming={"values": "int4", "feedback": True}))
+        parts.append(part("ams-int4", "ams", streaming={"values": "int4", "mask": "rice", "feedback": True}))
+        parts.append(part("ams-blocks", "ams", streaming={"values": "int4", "mask": "runs", "feedback": True}))
         kbps = {t: 10 ** (1 + (t - 0.5) * 5) for t in thresholds}
         points = [(f"jit-{t}", t, kbps[t]) for t in thresholds] + [("jit-dense", 0.5, 10 * kbps[0.5])]
         points += [("ams", ams_score, 4.0), ("ams-20", ams_score - 0.02, 2.0), ("ams-40", ams_score - 0.04, 1.0)]
-        points.append(("ams-int4", ams_score + 0.0005, 1.6))
+        points += [("ams-int4", ams_score + 0.0005, 1.6), ("ams-blocks", ams_score - 0.002, 0.9)]
         runs = [
             run_row(
                 name,
@@ -188,6 +189,11 @@ class TestTraffic:
         assert size.note == ""
         assert score.value == pytest.approx(0.0005)
         assert (word("DELTA-1", self.curve()), word("DELTA-2", self.curve())) == ("reproduced", "reproduced")
+
+    def test_updates_in_blocks_may_gain_and_must_not_lose(self):
+        size, loss = (measured(ask(name, self.curve())) for name in ("DELTA-3", "DELTA-4"))
+        assert (size.value, loss.value) == (pytest.approx(0.9 / 4), pytest.approx(0.002))
+        assert (word("DELTA-3", self.curve()), word("DELTA-4", self.curve())) == ("reproduced", "reproduced")
 
     def test_how_far_eight_bits_would_come_follows_from_the_updates(self):
         """640 values: 1280 bytes in half precision, 660 in eight bits and 340 in four, beside masks of 400 and 300."""

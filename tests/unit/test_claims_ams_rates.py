@@ -74,7 +74,7 @@ class TestRates:
         found = measured(ask("AMS-21", tables))
         assert found.value == pytest.approx(0.33)
         assert word("AMS-21", tables) == "reproduced"
-        tables._frames["transfers"]["host_pack_seconds"] *= 4
+        tables.change("transfers", host_pack_seconds=lambda row: row["host_pack_seconds"] * 4)
         assert word("AMS-21", tables) == "not reproduced"
 
     def test_pictures_are_no_clips(self):

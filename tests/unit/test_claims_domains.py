@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import domains_factory
+import numpy as np
+import pandas as pd
 import pytest
 from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show, texts
 
 from driftlab.platform.results.analysis import domains, timing
 from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.claims.measures import domains as measures
 from driftlab.platform.results.figures import domains as figure
 from driftlab.platform.results.figures import utility
 
@@ -58,10 +61,23 @@ def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns
         ("E-17", 0.10),
         ("E-19", 0.17),
         ("E-20", 0.11),
+        ("E-21", 0.10),
+        ("E-25", 8.0),
+        ("E-26", 4.0),
     ],
 )
 def test_what_the_paper_claims_is_measured(claim, value):
     assert measured(ask(claim, PHASES)).value == pytest.approx(value)
+
+
+def test_costs_are_ordered_as_a_paper_orders_them_or_not():
+    paper = {"onda": 0.09, "tent": 0.42, "elasticdnn": 26.48, "cua": 1596.7}
+    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", paper)).value == pytest.approx(1)
+    turned = dict(zip(paper, reversed(paper.values()), strict=True))
+    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", turned)).value == pytest.approx(-1)
+    assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
+    assert measured(measures.savings_differ(PHASES, "phase_j", "whole", ["board"])).value == 1
+    assert isinstance(ask("E-27", PHASES), Untestable)
 
 
 def test_verdicts_follow_the_measures():
@@ -76,6 +92,12 @@ class TestTime:
         assert len(jobs.accuracy) == 20 and jobs.plain_s == pytest.approx(0.1)
         assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)
         assert jobs.accuracy.tolist() == pytest.approx([0.8] * 10 + [0.7] * 10)
+
+    def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
+        frames = pd.DataFrame({"time_s": np.arange(11) / 2})
+        phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "work_s": [3.0, 0.5, 7.0]})
+        sizes, learn_s = timing.job_lessons(frames, None, phases, usual=2)
+        assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
     def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
         found = timing.paces(STREAMS)
@@ -108,4 +130,6 @@ class TestFigures:
         assert [panel.title for panel in shown.panels][-1] == "agreement of orders"
         found = lines(panel_of(shown, "discrete utility"))
         assert sorted(len(line[0]) for line in found.values()) == [6] * 5
+        paid = {grid.title.split()[-1]: texts(grid)["tent"] for grid in shown.grids[1:]}
+        assert paid["calm"] == ["0.704", "0", "50", "–", "1", "25"] and paid["full"][1] == "65"
         assert hidden(utility, PHASES)

@@ -11,6 +11,7 @@ from delta_factory import change, layout
 from scipy.special import gammaln
 
 from driftlab.errors import WireError
+from driftlab.platform.training import masks
 from driftlab.platform.wire import delta, mask_codecs, value_codecs
 from driftlab.platform.wire.delta import MASKS, VALUES, Change, Format
 from driftlab.platform.world.damage import Damage
@@ -103,12 +104,12 @@ def test_error_feedback_sends_what_was_lost(values):
 
 @pytest.mark.slow
 def test_sizes_meet_the_bounds():
-    size, count, masks = 200_000, 10_000, 100
+    size, count, tries = 200_000, 10_000, 100
     bits = dict.fromkeys(CODECS, 0.0)
-    for seed in range(masks):
+    for seed in range(tries):
         index = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
         for codec in CODECS:
-            bits[codec] += 8 * len(mask_codecs.encode(index, size, codec)) / masks
+            bits[codec] += 8 * len(mask_codecs.encode(index, size, codec)) / tries
     bound = mask_bound_bits(size, count)
     assert all(value >= bound for value in bits.values())
     assert bits["rice"] <= 1.02 * bound + 64
@@ -122,6 +123,25 @@ def test_rice_follows_the_density_of_each_layer():
     mask = np.concatenate([rng.random(100_000) < density for density in densities])
     bound = sum(mask_bound_bits(100_000, int(part.sum())) for part in np.split(mask, 3))
     assert 8 * len(mask_codecs.encode(np.flatnonzero(mask), len(mask), "rice")) <= 1.04 * bound
+
+
+@pytest.mark.parametrize("block", [2, 8, 16, 300])
+def test_runs_of_blocks_cost_a_bit_per_block_and_little_more(block):
+    size = 24_088
+    mask = masks.uniform_blocks(size, 0.05, block, np.random.default_rng(block))
+    index, blocks = np.flatnonzero(mask), -(-size // block)
+    chosen = round(0.05 * blocks)
+    data = mask_codecs.encode(index, size, "runs")
+    assert np.array_equal(mask_codecs.decode(data, size, len(index), "runs"), index)
+    assert 8 * len(data) <= 1.1 * mask_bound_bits(blocks, chosen) + 2 * chosen + 8 * mask_codecs.RUNS.size + 64
+
+
+def test_runs_up_to_a_ragged_end_come_back():
+    for size, block, fraction in ((23, 8, 0.4), (24, 8, 0.4), (7, 8, 1.0), (1, 1, 1.0), (301, 3, 0.5)):
+        for seed in range(20):
+            index = np.flatnonzero(masks.uniform_blocks(size, fraction, block, np.random.default_rng(seed)))
+            data = mask_codecs.encode(index, size, "runs")
+            assert np.array_equal(mask_codecs.decode(data, size, len(index), "runs"), index)
 
 
 def test_messages_meet_the_goals():

@@ -156,6 +156,16 @@ def test_dead_coordinates_are_chosen_only_when_nothing_else_is_left():
     assert np.flatnonzero(masks.largest(values, 4)).tolist() == [0, 1, 2, 4]  # among equals the lower index
 
 
+def test_blocks_are_chosen_whole_by_their_sum():
+    values = np.array([3.0, 0.0, -2.0, 2.0, 1.0, -1.0, 9.0])
+    assert np.flatnonzero(masks.largest_blocks(values, 0.5, 2)).tolist() == [2, 3, 6]  # sums 3, 4, 2, 9
+    assert np.array_equal(masks.largest_blocks(values, 3 / 7, 1), masks.largest(values, 3))
+    one = masks.uniform_blocks(500, 0.05, 1, np.random.default_rng(0))
+    assert np.array_equal(one, masks.uniform(500, 25, np.random.default_rng(0)))
+    eight = masks.uniform_blocks(500, 0.05, 8, np.random.default_rng(0))
+    assert len(np.flatnonzero(np.add.reduceat(eight, np.arange(0, 500, 8)) == 8)) == 3
+
+
 def test_largest_is_a_stable_sort():
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -14,7 +14,7 @@ from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.grid.run import create_run
@@ -85,25 +85,56 @@ def test_tables_count_the_payloads_of_both_sides(played):
     framing = (moved["wire_bytes"] - moved["bytes"]).tolist()
     assert all(20 <= one <= 90 for one in framing)
     assert read_info(run.path)["times"] == "wall clock of the device"
-    up = moved[moved["direction"] == "up"]
-    assert read_info(run.path)["socket_bytes"]["up"] > up["wire_bytes"].sum()
+    up, info = moved[moved["direction"] == "up"], read_info(run.path)
+    assert info["socket_bytes"]["up"] > up["wire_bytes"].sum() + info["opening_bytes"]["up"] > 0
+    assert 0 < info["closing_bytes"]["up"] < 500 < info["closing_bytes"]["down"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("system", ["remote_tracking", "tent"])
-def test_other_systems_need_no_line_of_their_own(system, tmp_path):
-    short = {**ASKED["workload"], "duration_s": 3}
-    with served(tmp_path / "served") as server:
-        agent = Agent(join(server.url, TOKEN, read_asked({**ASKED, "system": system, "workload": short})))
-        with create_run(agent.cell.experiment, tmp_path / "run") as directory:
+QUICK = {"name": "ams", "interval_s": 1.0}
+HERE = {"name": "here", "base": "ams", "streaming": {"name": "on_device", "period_s": 1.0}}
+
+
+def play(folder, system, source="", **others):
+    """Play three seconds of a stream against a server of its own."""
+    short = {**ASKED["workload"], "duration_s": 3, **({"name": "camera"} if source else {})}
+    with served(folder / "served") as server:
+        asked = read_asked({**ASKED, "system": system, "workload": short, **others})
+        agent = Agent(join(server.url, TOKEN, asked, source))
+        with create_run(agent.cell.experiment, folder / "run") as directory:
             agent.begin(directory)
             agent.run()
             write_run(agent, directory)
-    run = open_run(tmp_path / "run")
-    kinds = set(run.frame("transfers")["kind"])
-    assert kinds == ({"samples", "labels"} if system == "remote_tracking" else set())
+    run = open_run(folder / "run")
     assert len(run.frame("frames")) == 3 * FPS
+    assert agent.traffic.failed == ""
+    return run, agent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "sent"),
+    [("remote_tracking", {"samples", "labels"}), ("tent", set()), (HERE, set())],
+    ids=["remote_tracking", "tent", "on_device"],
+)
+def test_other_systems_need_no_line_of_their_own(system, sent, tmp_path):
+    run, _ = play(tmp_path, system)
+    assert set(run.frame("transfers")["kind"]) == sent
     assert ("profile" in read_info(run.path)["times"]) == (system == "tent")
+    if system is HERE:
+        assert set(run.frame("updates")["place"]) == {"device"}
+        assert run.frame("frames")["version"].max() >= 1
+
+
+@pytest.mark.slow
+def test_a_camera_teaches_over_a_server_that_never_sees_its_address(tmp_path):
+    teacher = {"kind": "network", "network": "half", "pretrain_steps": 2}
+    camera = "camera:lavfi:testsrc=size=96x64:rate=10,realtime"
+    run, agent = play(tmp_path, {"name": "quick", "base": "ams", "streaming": QUICK}, camera, teacher=teacher)
+    assert run.frame("runs")["score"].isna().all()  # the truth is unknown
+    assert "testsrc" not in json.dumps(agent.ticket.asked)
+    assert "samples" in set(run.frame("transfers")["kind"])
+    with pytest.raises(RequestError):
+        experiment_of(read_asked(agent.ticket.asked | {"teacher": {"kind": "oracle"}}))
 
 
 @pytest.mark.slow

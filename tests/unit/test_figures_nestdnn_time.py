@@ -51,6 +51,16 @@ def test_the_colours_are_named_where_networks_differ():
     }
 
 
+def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.MonkeyPatch):
+    def squares() -> list[float]:
+        axis = drawn(show(timeline, factory.made()).panels[1])
+        return [line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "s"]
+
+    assert len(squares()) == 3
+    monkeypatch.setattr(timeline, "SHADES", 2)
+    assert squares() == pytest.approx([0.835, 0.87])
+
+
 def test_an_application_that_waits_has_a_dotted_line():
     tables = factory.made()
     tables.change("shares", share=lambda row: 0.0 if row["app"] == "b" else row["share"])

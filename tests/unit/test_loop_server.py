@@ -36,7 +36,7 @@ def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Let two devices send at the same time, twice; one gains more in each round."""
     scores: dict[str, int] = {}
 
-    def tried(node: Any, plan: Any, phases: Any) -> Tried:
+    def tried(node: Any, plan: Any, phases: Any, fresh: bool) -> Tried:
         scores[node.name] = scores.get(node.name, 0) + 1
         after = scores[node.name] % 2 == 0
         return Tried(0.5 + after * GAINS[node.name], (), (), Passes((5,)))

@@ -184,7 +184,7 @@ def uncut(name: str, which: int) -> dict[str, list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLLOWING)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(places=st.sets(st.integers(1, 399), max_size=12), which=st.integers(0, len(COURSES) - 1))
 def test_it_does_not_matter_how_calls_are_cut(name, places, which):
     cuts = (0.0, *(place / 20 for place in sorted(places)), 20.0)

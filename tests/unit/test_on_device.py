@@ -12,6 +12,7 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.catalogue import Member, parameter_faults
 from driftlab.platform.core.records import Noticed, Stored
+from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.nodes.learner import Learner
 from driftlab.platform.nodes.specs import StudentSpec
@@ -214,3 +215,54 @@ class TestTryOut:
         node.store(stream(4.0), None)
         tried = node.try_out(DownlinkPlan(None, None), (Phase(),)).facts
         assert (tried.before, tried.after, tried.looks.forward) == (None, (None,), ())
+
+    def test_only_samples_that_no_phase_was_trained_on_count_for_scores(self):
+        seen = stream(8.0)
+        node = learner(Member("adaptation", "distill", (("learning_rate", 0.01),)))
+        node.store(seen[:8], seen.labels[:8])
+        node.train(DownlinkPlan(None, Phase(2)))
+        node.store(seen[8:], seen.labels[8:])
+        tried = node.try_out(DownlinkPlan(None, None), (Phase(1),)).facts
+        counts = node._task.counts(predict(node._model, seen.images[9::2]), seen.labels[9::2], CLASSES)
+        assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
+        assert tried.looks.forward == (4,)
+
+
+class TestRecall:
+    """Stored networks: that of each phase, and the one as built."""
+
+    def trained(self, steps: int = 30) -> tuple[Learner, Any]:
+        seen = stream(4.0)
+        node = learner(Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01))))
+        node.store(seen, seen.labels)
+        assert node.recall(None, -1.0).facts.begins is None  # nothing was learned yet
+        node.train(DownlinkPlan(None, Phase(steps)))
+        node.remember()
+        return node, seen
+
+    def test_a_stored_network_of_the_same_samples_is_taken_and_sent_without_a_step(self):
+        node, seen = self.trained()
+        node.forget(99.0)
+        node.store(seen, np.zeros_like(seen.labels))
+        node.train(DownlinkPlan(None, Phase(60)))
+        node.forget(99.0)
+        node.store(seen, seen.labels)
+        found = node.recall(None, -1.0).facts
+        assert found.begins == 1
+        assert len(found.work.forward) == 4  # its own network, the source's features, and two stored ones
+        sent = node.train(DownlinkPlan(None, Phase(0)))
+        assert (sent.facts.iterations, sent.facts.skipped) == (0, "")
+        assert sent.payload
+        assert state.read(node._model).vector.tobytes() == node._experts.stored(1).vector.tobytes()
+
+    def test_without_a_fall_nothing_stored_is_scored(self):
+        node, seen = self.trained()
+        node.store(seen, seen.labels)
+        now = node.recall(None, -1.0).facts.accuracy
+        assert len(node.recall(now + 0.05, 0.1).facts.work.forward) == 2
+        assert len(node.recall(now + 0.15, 0.1).facts.work.forward) == 4
+
+    def test_without_labels_no_network_is_compared(self):
+        node = learner()
+        node.store(stream(4.0), None)
+        assert node.recall(None, -1.0).facts.accuracy is None

@@ -8,7 +8,10 @@ import pytest
 import results_factory as factory
 import yaml
 
+from driftlab.platform.results.report.page import side_by_side
+from driftlab.platform.results.tables.beside import beside
 from driftlab.platform.results.tables.diff import departures, differences
+from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder
 
 CELL = "one_time/w/two-phones/seed-0"
@@ -91,3 +94,14 @@ def test_figures_may_depart_by_a_share(pair):
 def test_a_figure_that_one_run_lacks_departs(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(score=None))
     assert len(departures(*pair, 1.0)) == 1
+
+
+def test_figures_stand_side_by_side(pair):
+    rewrite(pair[1], lambda rows: rows["runs"][0].update(uplink_kbps=rows["runs"][0]["uplink_kbps"] * 1.25))
+    found = {one.name: one for one in beside(*map(open_run, pair)) if one.cell == "one_time w 0"}
+    assert found["uplink_kbps"].share == pytest.approx(0.2)
+    assert found["score"].share == 0.0
+    assert not found["uplink_kbps"].within(0.19)
+    assert found["answer_ms"].first > 0  # a time, which is shown alone: a profile's in one run, measured in the other
+    (grid,) = side_by_side(*map(open_run, pair)).grids
+    assert [cell.text for cell in grid.rows["one_time w 0, uplink_kbps"]][-1] == "20.0%"

@@ -282,11 +282,11 @@ class TestZoo:
         assert sorted(one.number for one in zoo.experts) == [0, 2, 3, 4, 9]
         assert sorted(one.number for one in zoo.select(2).remember(10, np.ones(5)).experts) == [0, 2, 4, 9, 10]
 
-    def test_an_exact_expert_is_taken_and_a_slightly_better_one_is_not(self):
-        scores = {0: 0.9, 1: 0.5, 2: 0.4, 3: 0.4, 4: 0.4}
-        assert start_from(self.filled(), self.SIGNATURES[0], scores.__getitem__, now=0.6) == 0
-        assert start_from(self.filled(), self.SIGNATURES[0], scores.__getitem__, now=0.895) is None
-        assert start_from(Zoo(), self.SIGNATURES[0], scores.__getitem__, now=0.1) is None
+    @pytest.mark.parametrize(
+        ("scores", "now", "taken"), [({0: 0.9, 1: 0.5}, 0.6, 0), ({0: 0.9}, 0.895, None), ({}, 0.1, None)]
+    )
+    def test_an_exact_expert_is_taken_and_a_slightly_better_one_is_not(self, scores, now, taken):
+        assert start_from(scores, now) == taken
 
 
 def test_a_need_of_several_engines_is_shared_by_engine():

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import configparser
 import importlib
+import json
 import re
 import shlex
 from importlib import resources
+from types import SimpleNamespace
 
+import jsonschema
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.serve.config import HTTPOptions
 from ray.serve.schema import ServeDeploySchema
+from rayfiles_factory import CLUSTER
 from typer.main import get_command
 
 from driftlab.cli.app import build_app
-from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs
+from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerAddress, ServerArgs, http_options
+from driftlab.serve_apps.hub import Limits
+from driftlab.serve_apps.meters import Meters
+from driftlab.serve_apps.routes import ROUTES
 
 FOLDER = resources.files("driftlab.serve_apps") / "deploy"
 
@@ -60,3 +68,57 @@ def test_the_unit_starts_and_resumes_a_device():
 
 def environment(unit):
     return shlex.split(unit["Service"]["Environment"])
+
+
+def test_the_dashboard_shows_only_what_a_server_counts():
+    dashboard = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
+    meters = Meters(SimpleNamespace(sessions={"a": Session()}, limits=Limits()))
+    meters.count_reply(200)
+    counted = set(re.findall(r"^(driftlab_\w+)", meters.text().decode(), re.MULTILINE))
+    asked = {name for panel in dashboard["panels"] for one in panel["targets"] for name in names(one["expr"])}
+    assert asked <= counted
+    families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in counted}
+    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in asked}  # and all of it
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def names(expression):
+    return re.findall(r"driftlab_\w+", expression)
+
+
+class Session:
+    """A session as the meters read it."""
+
+    fault = ""
+
+    def status(self):
+        numbers = dict.fromkeys(("version", "waiting", "score", "uploads", "up_bytes", "down_bytes"), 1)
+        return {"system": "ams", "workload": "streets/running", **numbers}
+
+
+def test_prometheus_reads_the_route_with_the_token():
+    (job,) = yaml.safe_load((FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert ("GET", job["metrics_path"]) in {(method, path) for method, path, _ in ROUTES}
+    assert job["authorization"]["type"] == "Bearer"
+
+
+def test_kuberay_serves_the_same_application(config):
+    service, claim = yaml.safe_load_all((FOLDER / "rayservice.yaml").read_text(encoding="utf-8"))
+    theirs = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
+    assert theirs.applications[0].import_path == config.applications[0].import_path
+    jsonschema.validate(service["spec"]["rayClusterConfig"], CLUSTER)
+    pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
+    (container,), (volume,) = pod["containers"], pod["volumes"]
+    assert theirs.applications[0].args["folder"] == container["volumeMounts"][0]["mountPath"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert container["env"][0]["name"] == TOKEN_VARIABLE
+    image, version = container["image"], service["spec"]["rayClusterConfig"]["rayVersion"]
+    job = (resources.files("driftlab.actors") / "deploy/rayjob.yaml").read_text(encoding="utf-8")
+    assert f"image: {image}" in job and f'rayVersion: "{version}"' in job
+
+
+def test_serve_takes_the_certificate():
+    where = ServerAddress("127.0.0.1", 1, "cert.pem", "key.pem")
+    assert where.url.startswith("https://")
+    assert HTTPOptions(**http_options(where)).ssl_certfile == "cert.pem"
+    assert HTTPOptions(**http_options(ServerAddress("127.0.0.1", 1))).ssl_certfile is None

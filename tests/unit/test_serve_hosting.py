@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from served_factory import ASKED, TOKEN
 
 from driftlab.errors import WireError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field.messages import SampleMessage, decode_results
+from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
+from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
@@ -67,6 +69,23 @@ def test_a_full_queue_refuses(session):
 def test_another_codec_is_refused(session):
     with pytest.raises(WireError):
         session.upload(upload(1, codec="png"))
+
+
+def test_the_network_of_the_device_is_one_of_its_family(session):
+    message = decode_samples(upload(1), FPS)
+    assert message.runs is None
+    with pytest.raises(WireError):
+        session.upload(replace(message, runs=1).encode(FPS))
+    assert session.upload(replace(message, runs=0).encode(FPS)) == 1
+    session.work()
+    assert (session.app.runs, session.status()["version"]) == (0, 1)
+
+
+def test_weights_read_back_with_their_shapes():
+    weights = {"scalar": np.array(3.0), "turned": np.arange(6.0).reshape(2, 3).T}
+    read = load_weights(dump_weights(weights))
+    assert {name: one.shape for name, one in read.items()} == {"scalar": (), "turned": (3, 2)}
+    assert (read["turned"] == weights["turned"]).all()
 
 
 def test_a_damaged_upload_is_used_up_and_trains_nothing(session):

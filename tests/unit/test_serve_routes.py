@@ -101,6 +101,7 @@ def test_what_is_too_large_or_torn_is_refused(server, session):
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
     assert raw(server, "POST", f"{path}/answer", TOKEN, b"no image")[0] == 422
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": 1}')[0] == 422
+    assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": {"name": "a", "fps": NaN}}')[0] == 422
     many = SampleMessage(1, 0.0, Sampling(tuple(n / 4 for n in range(4000)), 0.0, codec="h264", scale=8), b"")
     assert raw(server, "POST", f"{path}/uploads", TOKEN, many.encode(4.0))[0] == 422
     assert server.hub.sessions[session["id"]].received == 0

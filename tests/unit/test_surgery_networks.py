@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.published import residual
+from driftlab.platform.networks.published import library, residual
 from driftlab.platform.networks.zoo import ZOO, build
 from driftlab.platform.pruning.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
 
@@ -267,9 +267,20 @@ def narrow_resnext() -> nn.Module:
     return residual.StagedClassifier(residual.conv_norm(3, 16, 3), stages, nn.Identity(), 64, 5)
 
 
-# The blocks of networks whose weights alone take seconds, with fewer channels.
-NARROW = {"wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2), "resnext29": narrow_resnext}
-LARGE = ("yolov3", "vit_small")
+def short_transformer() -> nn.Module:
+    network = library.models().VisionTransformer(
+        image_size=224, patch_size=16, num_layers=2, num_heads=6, hidden_dim=96, mlp_dim=384, num_classes=5
+    )
+    return library.Published(network, ZOO["vit_small"].input)
+
+
+# The blocks of networks whose weights alone take seconds, fewer and with fewer channels.
+NARROW = {
+    "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
+    "resnext29": narrow_resnext,
+    "vit_small": short_transformer,
+}
+LARGE = ("yolov3",)
 OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # the next test has them
 
 

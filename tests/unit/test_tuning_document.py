@@ -45,6 +45,15 @@ def test_overrides_reach_the_document_and_the_experiment():
     assert document.experiment["systems"][0]["adaptation"]["momentum"] == 0.5
 
 
+def test_another_system_is_searched_as_the_first_one_is():
+    first, other = (load("domains", ["size=small", *more]) for more in ([], ["system=shot-small"]))
+    assert [system["name"] for system in other.experiment["systems"]] == [other.system] == ["shot-small"]
+    assert other.space == first.space and other.seeds == first.seeds and other.trials == first.trials
+    momentum = "systems.0.adaptation.momentum"
+    own = load("domains", ["system=onda-small", f"space={{{momentum}: {{from: 0.1, to: 0.5, why: own}}}}"])
+    assert list(own.space) == [momentum] and own.defaults() == {momentum: 0.1}
+
+
 def test_overrides_reach_domains_whose_paths_hold_dots():
     momentum = "systems.0.adaptation.momentum"
     document = factory.document(

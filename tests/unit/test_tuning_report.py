@@ -153,13 +153,23 @@ def test_rivals_that_were_tuned_alike_are_not_warned_of(best):
     both = [part, {**part, "system": "onda", "settings": {}}]
 
     class Ran:
-        spec = {"tuned": both}  # noqa: RUF012
+        spec = {"tuned": both, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
 
         @staticmethod
         def frame(name):
-            return pd.DataFrame({"system": ["tent", "onda"], "bound": [None, None]})
+            return pd.DataFrame({"system": ["tent", "onda", "small"], "bound": [None, None, None]})
 
     assert unequal_budgets(Ran()) == []
+
+
+def test_the_settings_of_an_experiment_are_those_that_it_says_were_found():
+    experiment = load("elasticdnn-domains")
+    systems = {part.name: part.adaptation for part in experiment.systems}
+    assert len(experiment.tuned) == len(systems) - 2  # nothing is searched for what learns nothing
+    for part in experiment.tuned:
+        assert {path.rpartition(".")[2]: value for path, value in part.settings.items()}.items() <= systems[
+            part.system
+        ].items()
 
 
 def test_evaluating_on_seeds_of_the_search_is_refused(best):

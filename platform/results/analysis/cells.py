@@ -21,6 +21,10 @@ FRAME = [*CELL, "device", "app", "frame"]
 
 def done(tables: Tables) -> pd.DataFrame:
     """List the cells that came to their end; what a method would do over no link is no cell of that method."""
+    return tables.once(_done)
+
+
+def _done(tables: Tables) -> pd.DataFrame:
     runs = tables.frame("runs")
     return runs[(runs["status"] == "done") & (runs["bound"] != "null_link")]
 
@@ -40,9 +44,13 @@ def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
     return {name: known[name] for name in names}
 
 
+def _slots_of_done(tables: Tables) -> dict[str, dict[str, Slot]]:
+    return slots(tables, done(tables)["system"].unique())
+
+
 def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:
     """Read the members that the systems of a run have in a slot, by system; of these names alone, if any are given."""
-    found = slots(tables, done(tables)["system"].unique())
+    found = tables.once(_slots_of_done)
     chosen = {system: of[family] for system, of in found.items()}
     return {system: one for system, one in chosen.items() if not names or one.name in names}
 
@@ -55,7 +63,7 @@ def first_of(tables: Tables, system: str | Kinds) -> str:
 def of_kinds(tables: Tables, kinds: Kinds) -> list[str]:
     """Name the systems whose slots are as asked: `{"streaming": "ams", "streaming.interval_s": 10}`, or one of many."""
     wanted = [kinds] if isinstance(kinds, Mapping) else kinds
-    found = slots(tables, done(tables)["system"].unique())
+    found = tables.once(_slots_of_done)
     return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in wanted)]
 
 

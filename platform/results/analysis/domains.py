@@ -26,7 +26,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
     A stretch is what a stream shows of one domain at a time. Without frames to adapt on, before and after are unknown.
     """
-    runs, names = done(tables), labels_of(tables)
+    runs, names = done(tables), tables.once(labels_of)
     through = [workload for workload in runs["workload"].unique() if names.get(workload, "").startswith("domains:")]
     runs = runs[runs["workload"].isin(through)][["cell", "system", "workload", "fleet", "seed"]]
     rows = tables.frame("frames").merge(runs[["cell"]], on="cell").sort_values([*STREAM, "frame"])
@@ -64,7 +64,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
 
     Domains are compared with themselves, so that one which is harder does not count as forgotten.
     """
-    rows = stretches(tables).sort_values([*STREAM, "stretch"])
+    rows = tables.once(stretches).sort_values([*STREAM, "stretch"])
     place = [*STREAM, "scene"]
     visits = rows.groupby(place)
     best = visits["score"].transform(lambda scores: scores.cummax().shift())

@@ -125,15 +125,21 @@ def compare(
 
 def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
     """List `ours` and `theirs` by place and seed, wherever both systems were measured; of none there are no rows."""
+    means, key = tables.once(_means, column)
+    left, right = (means[means["system"] == system].set_index(key)["mean"] for system in (ours, theirs))
+    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
+
+
+def _means(tables: Tables, column: str) -> tuple[pd.DataFrame, list[str]]:
+    """Average a column by system, place and seed, and name the places and the seed."""
     table, name = _column(column)
     runs = tables.frame("runs")
     done = runs[runs["status"] == "done"]
     identity = done[["cell", "system", "workload", "fleet", "seed"]]
     rows = done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
     key = [place for place in PLACES if place in rows.columns] + ["seed"]
-    means = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])[name].mean().reset_index()
-    left, right = (means[means["system"] == system].set_index(key)[name] for system in (ours, theirs))
-    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
+    groups = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])
+    return groups[name].mean().reset_index(name="mean"), key
 
 
 def verdict(found: Interval | None, *, less_is_better: bool = False) -> Answer:

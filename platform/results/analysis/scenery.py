@@ -27,7 +27,7 @@ def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
 
     ways = dict(list(tables.frame("motion").groupby(["cell", "device"])))
     runs = tables.frame("runs").set_index("cell")[["workload", "duration_s"]]
-    names, drawn, found = labels_of(tables), dict[tuple[str, int], pd.DataFrame](), []
+    names, drawn, found = tables.once(labels_of), dict[tuple[str, int], pd.DataFrame](), []
     devices = tables.frame("devices")
     for row in devices[devices["cell"].isin(cells)].itertuples(index=False):
         steady, drifts, way = row.steady, row.drifts, ways.get((row.cell, row.device))

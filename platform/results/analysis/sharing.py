@@ -148,19 +148,19 @@ def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
 
 def once(tables: Tables) -> pd.DataFrame:
     """List the applications window by window, once for each trace: systems of a setting and seed see the same."""
-    rows = allocations(tables)
+    rows = tables.once(allocations)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
 
 def decisions(tables: Tables) -> pd.DataFrame:
     """List every window of every device once: a scheduler decides on all of its applications together."""
-    return allocations(tables).drop_duplicates(["cell", "device", "time_s"])
+    return tables.once(allocations).drop_duplicates(["cell", "device", "time_s"])
 
 
 def switches(tables: Tables) -> pd.DataFrame:
     """List the windows in which an application goes on with another network: `before` and `variant`."""
     place = ["cell", "device", "app"]
-    rows = allocations(tables).sort_values([*place, "time_s"])
+    rows = tables.once(allocations).sort_values([*place, "time_s"])
     last = rows.groupby(place)[["variant", "time_s", "window_s"]].shift()
     on = (last["time_s"] + last["window_s"] - rows["time_s"]).abs() < 1e-6
     changed = on & rows["variant"].notna() & last["variant"].notna() & (rows["variant"] != last["variant"])
@@ -176,7 +176,7 @@ def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
     """Tell what each window costs under each system with its alpha: one column per system; windows that all have."""
-    rows = allocations(tables)
+    rows = tables.once(allocations)
     found = {}
     for name, alpha in systems.items():
         own = rows[rows["system"] == name]
@@ -233,7 +233,7 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     waits has no frames and no accuracy.
     """
     base = next(iter(members(tables, "scheduling", "status_quo")), None)
-    rows = allocations(tables)
+    rows = tables.once(allocations)
     plain = rows[rows["system"] == base]
     both = rows[rows["system"].isin(list(systems))].merge(plain, on=[*WINDOW, "app"], suffixes=("", "_base"))
     if both.empty:

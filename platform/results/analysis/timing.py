@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from driftlab.platform.results.analysis.cells import done
-from driftlab.platform.results.analysis.utility import Jobs, Utility, continuous, discrete, rank_correlation, relative
+from driftlab.platform.results.analysis.utility import (
+    Floats,
+    Jobs,
+    Rows,
+    Utility,
+    continuous,
+    discrete,
+    rank_correlation,
+    relative,
+)
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -58,13 +67,16 @@ def paces(tables: Tables) -> list[Paced]:
 def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
     """Make jobs of the cells of the calmest fleet, where it misses nothing: by system, workload and seed.
 
-    A job is what a member learned from at a time. A system that learns from nothing has jobs as large as the others'.
+    A job is what a member learned from at a time. A system that learns in phases, or from nothing, has jobs as large as
+    the others', and a phase is learned after the job in which it begins.
     """
     calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
     runs = done(tables)
     runs = runs[runs["fleet"] == calm]
     frames = dict(list(tables.frame("frames").groupby("cell")))
     lessons = dict(list(tables.frame("adaptations").groupby("cell")))
+    updates = tables.frame("updates")
+    phases = dict(list(updates[updates["place"].eq("device") & updates["work_s"].notna()].groupby("cell")))
     if runs.empty or not lessons:
         return {}
     usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
@@ -74,26 +86,38 @@ def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
     found = {}
     for row in runs.itertuples():
         answer_s = plain_s * float(row.answering_j) / float(row.frames) / plain_j  # of a frame
-        jobs = _jobs(frames[row.cell], lessons.get(row.cell), usual, (plain_s, answer_s))
+        own = frames[row.cell].sort_values("time_s")
+        sizes, learn_s = job_lessons(own, lessons.get(row.cell), phases.get(row.cell), usual)
+        jobs = _jobs(own, sizes, learn_s, (answer_s, usual * plain_s))
         if len(jobs.accuracy):
             found[str(row.system), str(row.workload), int(row.seed)] = jobs
     return found
 
 
-def _jobs(frames: pd.DataFrame, lessons: pd.DataFrame | None, usual: int, each_s: tuple[float, float]) -> Jobs:
-    """Cut a stream into the batches that were learned from; frames after the last one are left."""
-    scores = frames.sort_values("time_s")["score_frame"].to_numpy(float)
-    if lessons is None:
-        sizes, learn_s = np.full(len(scores) // usual, usual), np.zeros(len(scores) // usual)
-    else:
+def job_lessons(
+    frames: pd.DataFrame, lessons: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
+) -> tuple[Rows, Floats]:
+    """Return the frames of each job, and how long it is learned from."""
+    if lessons is not None:
         rows = lessons.sort_values("start_s")
-        sizes, learn_s = rows["frames"].to_numpy(int), rows["work_s"].to_numpy(float)
+        return rows["frames"].to_numpy(int), rows["work_s"].to_numpy(float)
+    sizes, learn_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
+    if phases is not None:
+        newest = np.searchsorted(frames["time_s"], phases["train_start_s"], side="right") - 1
+        jobs = newest // usual
+        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["work_s"].to_numpy(float)[jobs < len(sizes)])
+    return sizes, learn_s
+
+
+def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[float, float]) -> Jobs:
+    """Cut a stream into jobs of these sizes; frames after the last one are left. Times are of a frame, and of a job."""
+    scores = frames["score_frame"].to_numpy(float)
     stops = np.cumsum(sizes)
     kept = stops <= len(scores)
     sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
     accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
-    plain_s, answer_s = each_s
-    return Jobs(accuracy, sizes * answer_s, learn_s, usual * plain_s)
+    answer_s, plain_s = each_s
+    return Jobs(accuracy, (sizes * answer_s).astype(np.float64), learn_s, plain_s)
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
@@ -126,7 +150,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
     """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
     import pandas as pd
 
-    found, rows = utilities(tables), list[tuple[int, float, float]]()
+    found, rows = tables.once(utilities), list[tuple[int, float, float]]()
     means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
     for seed in sorted(set(found["seed"])):
         offline = means.loc[seed, "offline", 0.0]

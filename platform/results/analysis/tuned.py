@@ -37,14 +37,28 @@ def origins(run: Run) -> dict[str, SettingsOrigin]:
 
 
 def unequal_budgets(run: Run) -> list[str]:
-    """Warn where a system's settings were searched for longer than those of another one; bounds do not compete."""
+    """Warn where a system's settings were searched for longer than those of another one.
+
+    Bounds do not compete, and a network that only answers has nothing to search.
+    """
     found = origins(run)
     if not found:
         return []
     rows = run.frame("runs")
-    rivals = sorted(set(rows[rows["bound"].isna()]["system"]))
+    rivals = sorted(set(rows[rows["bound"].isna()]["system"]) - _only_answering(run))
     spent = {name: found[name].streamed_s if name in found else 0.0 for name in rivals}
     if len(spent) < 2 or max(spent.values()) <= LIKE * min(spent.values()):
         return []
     told = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in rivals)
     return [f"Warning: settings of the systems got unequal budgets of search: {told}. Tune all of them, or none."]
+
+
+def _only_answering(run: Run) -> set[str]:
+    """Name the variants of the system that does nothing: other networks that learn nothing either."""
+    parts = [part for part in run.spec.get("systems", ()) if isinstance(part, Mapping)]
+    return {part["name"] for part in parts if part.get("base") == "no_custom" and _learns_nothing(part)}
+
+
+def _learns_nothing(part: Mapping[str, Any]) -> bool:
+    slot = part.get("adaptation") or "frozen"
+    return bool((slot["name"] if isinstance(slot, Mapping) else slot) == "frozen")

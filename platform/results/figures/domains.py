@@ -33,7 +33,7 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axi
 
 def show(view: View) -> Shown | None:
     """Draw streams through domains that have frames to adapt on, or domains that come back."""
-    rows = stretches(view.tables)
+    rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
     panels, grids, looks = list[Panel](), list[Grid](), dict[str, plots.Style]()
@@ -41,8 +41,9 @@ def show(view: View) -> Shown | None:
         paid = costs(view.tables)
         paid = paid[paid["workload"] == workload]
         chosen = telling(own, {name: one.name for name, one in view.members("scaling").items()})
-        looks |= {name: view.looks[name] for name in view.looks if name in chosen}
-        panels.append(Panel(f"{workload}: domain by domain", partial(_draw_course, rows=own, looks=looks), 300))
+        drawn = {name: view.looks[name] for name in view.looks if name in chosen}
+        looks |= drawn
+        panels.append(Panel(f"{workload}: domain by domain", partial(_draw_course, rows=own, looks=drawn), 300))
         panels += [
             Panel(
                 f"{workload}: accuracy against {PAID[column][0]}",

@@ -30,7 +30,7 @@ def show(view: View) -> Shown | None:
     changed = _of(view, switches(view.tables), systems)
     if changed.empty:
         return None
-    rows = _of(view, allocations(view.tables), systems)
+    rows = _of(view, view.tables.once(allocations), systems)
     looks = {name: view.looks[name] for name in systems if name in set(rows["system"])}
     panels = [
         panel

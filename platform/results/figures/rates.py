@@ -25,7 +25,7 @@ def show(view: View) -> Shown | None:
     """Draw the rate of every system that adapts it, and how mean rates are spread over the streams."""
     members = view.members("streaming", "ams")
     adaptive = [name for name, member in members.items() if member["control"] != "fixed"]
-    sent = uploads(view.tables)
+    sent = view.tables.once(uploads)
     sent = sent[sent["system"].isin(adaptive)].merge(view.runs[["cell", "setting"]], on="cell")
     if sent.empty:
         return None

@@ -23,6 +23,7 @@ ORDER = (  # a figure that is not named here comes first
     "domains",
     "utility",
     "learners",
+    "load",
     "timeline",
     "streets",
     "accuracy",

@@ -23,11 +23,12 @@ SYSTEMS = 3
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.8  # of a lane, by the largest share
 FAINTEST = 0.28
+SHADES = 8  # at most, in the key
 
 
 def show(view: View) -> Shown | None:
     """Draw a panel for each setting and a few systems, where applications share a device or change their networks."""
-    rows = allocations(view.tables)
+    rows = view.tables.once(allocations)
     rows = rows.merge(view.runs[["cell", "setting"]], on="cell")
     several = rows.groupby(["cell", "device"]).agg(apps=("app", "nunique"), times=("time_s", "nunique"))
     several = several[several["times"] > 1]
@@ -113,10 +114,11 @@ def _key(axis: Axes, networks: int) -> None:
     above: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
     words: dict[str, Any] = {**above, "y": 1.05, "ha": "right", "va": "center", "fontsize": 8.5, "color": plots.QUIET}
     axis.text(x=1.0, s="largest", **words)
-    for k in range(networks):
-        shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, networks), "markeredgewidth": 0}
-        axis.plot([0.87 - 0.035 * (networks - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
-    axis.text(x=0.85 - 0.035 * (networks - 1), s="smallest network", **words)
+    shades = min(networks, SHADES)
+    for k in range(shades):
+        shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, shades), "markeredgewidth": 0}
+        axis.plot([0.87 - 0.035 * (shades - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
+    axis.text(x=0.85 - 0.035 * (shades - 1), s="smallest network", **words)
 
 
 def _grids(view: View) -> list[Grid]:

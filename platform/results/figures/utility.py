@@ -32,14 +32,15 @@ AXES: Mapping[str, str] = {
 
 def show(view: View) -> Shown | None:
     """Draw runs in which a member learns on the stream, and one fleet misses nothing."""
-    found = utilities(view.tables)
+    found = view.tables.once(utilities)
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
     panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, looks=looks), 300) for kind in AXES]
     agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
     panels += [Panel("agreement of orders", partial(_draw_agreement, found=agreement))]
-    return Shown(NOTE, panels, [_grid(view, found, looks)], looks)
+    paid = [_paid(view, looks, pace.fleet) for pace in paces(view.tables)]
+    return Shown(NOTE, panels, [_grid(view, found, looks), *paid], looks)
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.Looks) -> None:
@@ -96,6 +97,29 @@ def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
         row += [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
     titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]
     return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
+
+
+def _paid(view: View, looks: plots.Looks, fleet: str) -> Grid:
+    """Write accuracy beside what it costs on one fleet; shares are those of samples that were fit to learn from."""
+    runs = view.runs[view.runs["fleet"] == fleet]
+    frames, lessons, devices = (
+        view.tables.frame(name).merge(runs[["cell", "system"]], on="cell").groupby("system")
+        for name in ("frames", "adaptations", "devices")
+    )
+    parts = {
+        "accuracy": runs.groupby("system")["score_frame"].mean(),
+        "missed, %": 100 * (1 - frames["processed"].mean()),
+        "latency, ms": frames["latency_ms"].median(),
+        "energy, J": runs.groupby("system")["energy_j"].mean(),
+        "memory, kB": devices["peak_memory_bytes"].mean() / 1000,
+        "samples accepted, %": 100 * lessons["accepted"].mean(),
+    }
+    rows = {name: [_number(part.get(name)) for part in parts.values()] for name in looks}
+    return Grid(f"what each pays on fleet {fleet}", list(parts), rows)
+
+
+def _number(value: float | None) -> GridCell:
+    return GridCell("–" if value is None or value != value else plots.short(value))
 
 
 def _entry(value: float, best: float) -> GridCell:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from driftlab.platform.results.analysis.searches import FAILED, Found, is_search
 from driftlab.platform.results.analysis.tuned import unequal_budgets
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, Shown, View, view_of
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, view_of
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
 from driftlab.platform.results.figures.svg import VARIABLES, panel
@@ -23,10 +23,12 @@ from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.pictures import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
+from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION
 from driftlab.platform.results.tables.read import Run, Tables, open_run
 from driftlab.platform.results.tables.trust import warnings_of
 
+COMPUTED = "computed from the hardware profiles"
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -61,10 +63,12 @@ class Page:
     provenance: list[tuple[str, str]]
 
 
-def write_report(directory: str | Path) -> Path:
-    """Write report.html and report.md into a run folder and return the path of the page."""
+def write_report(directory: str | Path, other: str | Path | None = None) -> Path:
+    """Write report.html and report.md into a run folder, beside another run if given; return the path of the page."""
     run = open_run(directory)
     page = compose_search(run) if is_search(run) else compose(run)
+    if other is not None:
+        page = replace(page, sections=[side_by_side(run, open_run(other)), *page.sections])
     write_atomically(run.path / "report.md", _render("report.md.j2", page))
     write_atomically(run.path / "report.html", _render("report.html.j2", page))
     return run.path / "report.html"
@@ -138,6 +142,15 @@ def _sections(data: View | Found, figures: Sequence[Figure]) -> list[Section]:
     return [
         Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
     ]
+
+
+def side_by_side(run: Run, other: Run) -> Section:
+    """Put the figures of two runs side by side, and say of each where its times come from."""
+    first, second = run.info.get("times") or COMPUTED, other.info.get("times") or COMPUTED
+    found = rows_of(beside(run, other))
+    rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
+    note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
+    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", BESIDE[2:], rows)])
 
 
 def _draw(figure: Figure, shown: Shown) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from driftlab.errors import quoted
 from driftlab.platform.core.catalogue import FAMILIES
+from driftlab.platform.results.tables.beside import beside, figures_of
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.schema import TABLES, host_columns
 from driftlab.platform.results.tables.systems import all_params, every_system
@@ -20,8 +21,6 @@ from driftlab.platform.results.tables.systems import all_params, every_system
 IRRELEVANT = frozenset(
     {"backend", "workers", "address", "clock", "out", "resume", "rack", "racks", "packing", "faults"}
 )
-
-FIGURES = ("duration_s", "frames", "score", "score_frame", "uplink_kbps", "downlink_kbps", "updates")  # of `departures`
 
 
 def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
@@ -49,26 +48,19 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
 
 
 def departures(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
-    """Say which figures of two runs differ by more than a share of the larger one, as of a lab run and a measured one.
-
-    Cells are matched by system, workload and seed: what their devices and links were may differ.
-    """
-    left, right = (_figures(run if isinstance(run, Run) else open_run(run)) for run in (a, b))
-    lines = [f"{' '.join(map(str, cell))}: only in one of the runs" for cell in sorted(left.keys() ^ right.keys())]
-    for cell in sorted(left.keys() & right.keys()):
-        for name in FIGURES:
-            ours, theirs = left[cell][name], right[cell][name]
-            if (ours is None) != (theirs is None):
-                lines.append(f"{' '.join(map(str, cell))}, {name}: {_shown(ours)} vs {_shown(theirs)}")
-            elif ours is not None and abs(ours - theirs) > tolerance * max(abs(ours), abs(theirs)):
-                share = abs(ours - theirs) / max(abs(ours), abs(theirs))
-                lines.append(f"{' '.join(map(str, cell))}, {name}: {ours:.6g} vs {theirs:.6g} ({share:.1%})")
+    """Say which figures of two runs differ by more than a share of the larger one; times are left out."""
+    left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
+    cells = (set(figures_of(left)), set(figures_of(right)))
+    lines = [f"{cell}: only in one of the runs" for cell in sorted(cells[0] ^ cells[1])]
+    for one in beside(left, right):
+        if not one.within(tolerance):
+            share = "" if one.share is None else f" ({one.share:.1%})"
+            lines.append(f"{one.cell}, {one.name}: {_figure(one.first)} vs {_figure(one.second)}{share}")
     return lines
 
 
-def _figures(run: Run) -> dict[tuple[str, str, int], dict[str, Any]]:
-    rows = run.table("runs").select(["system", "workload", "seed", *FIGURES]).to_pylist()
-    return {(row["system"], row["workload"], row["seed"]): row for row in rows}
+def _figure(value: float | None) -> str:
+    return "null" if value is None else f"{value:.6g}"
 
 
 def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import BaseModel
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
@@ -92,12 +94,21 @@ class Tables:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._frames: dict[str, pd.DataFrame] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def frame(self, name: str) -> pd.DataFrame:
         """Read a table, or return the one read before, which must not be changed."""
         if name not in self._frames:
             self._frames[name] = self.run.frame(name)
         return self._frames[name]
+
+    def once(self, make: Callable[Concatenate[Tables, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Compute something from these tables, or return what was computed before, which must not be changed."""
+        key = (make, args, tuple(kwargs.items()))
+        if key not in self._made:
+            self._made[key] = make(self, *args, **kwargs)
+        found: T = self._made[key]
+        return found
 
 
 def open_run(path: str | Path) -> Run:

@@ -12,6 +12,7 @@ import numpy as np
 from driftlab.platform.results.analysis.cells import Kinds, of_kinds
 from driftlab.platform.results.analysis.domains import costs, factor_over, rivals, stretches, usual_surrogates
 from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds, ratio_over_seeds
+from driftlab.platform.results.analysis.utility import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def gain_over_rivals(tables: Tables, whose: Whose, which: Which = "all") -> Meas
     return over_seeds(gains.mean(axis=1), note)
 
 
-def gain_over_the_best(tables: Tables, whose: Whose) -> Measured | Untestable:
+def gain_over_the_best(tables: Tables, whose: Whose, which: Which = "others") -> Measured | Untestable:
     """Subtract the accuracy of the rival that is best on average from ElasticDNN's."""
-    after, names = _after(tables), _names(tables, whose, "others")
+    after, names = _after(tables), _names(tables, whose, which)
     if after.empty or not names:
         return Untestable(MISSING.format(whose))
     best = str(after[names].mean().idxmax())
@@ -68,6 +69,34 @@ def rivals_pay(tables: Tables, column: str, whose: Whose, which: Which = "others
     return ratio_over_seeds(factors, note)
 
 
+def rivals_pay_least(tables: Tables, column: str, whose: Whose) -> Measured | Untestable:
+    """Divide what rivals pay by what ElasticDNN pays, on the machine on which that is least."""
+    factors = _by_machine(tables, column, whose)
+    if factors is None:
+        return Untestable(MISSING.format(whose))
+    note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
+    return ratio_over_seeds(factors.min(axis=1), note)
+
+
+def savings_differ(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> Measured | Untestable:
+    """Divide the largest such factor by the smallest, among these machines."""
+    factors = _by_machine(tables, column, whose)
+    if factors is None or not set(fleets) <= set(factors):
+        return Untestable(f"needs the machines {', '.join(fleets)}, and {MISSING.format(whose).removeprefix('needs ')}")
+    return ratio_over_seeds(factors[fleets].max(axis=1) / factors[fleets].min(axis=1))
+
+
+def _by_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
+    """Put the factors of all machines side by side, by seed; None without ElasticDNN or rivals."""
+    import pandas as pd
+
+    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    if not ours or not names:
+        return None
+    paid = costs(tables)
+    return pd.DataFrame({fleet: factor_over(own, ours[0], names, column) for fleet, own in paid.groupby("fleet")})
+
+
 def memory_less_than_rivals(tables: Tables, whose: Whose) -> Measured | Untestable:
     """Tell which share of the rivals' memory ElasticDNN does without, averaged over rivals."""
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
@@ -76,6 +105,32 @@ def memory_less_than_rivals(tables: Tables, whose: Whose) -> Measured | Untestab
         return Untestable(MISSING.format(whose))
     saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
     return over_seeds(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
+
+
+def ordered_alike(tables: Tables, column: str, whose: Whose, paper: dict[str, float]) -> Measured | Untestable:
+    """Correlate what members pay with what the paper says of them, by rank; columns are those of `costs`."""
+    systems = rivals(tables, small=whose == "small")
+    known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
+    wide = costs(tables).pivot_table(column, ["workload", "seed"], "system")
+    both = [name for name in paper if known.get(name) in wide]
+    if len(both) < len(paper):
+        return Untestable(f"needs {', '.join(paper)} on {whose} networks")
+    told = np.array([paper[name] for name in both])
+    found = wide[[known[name] for name in both]].apply(lambda own: rank_correlation(told, own.to_numpy()), axis=1)
+    means = wide[[known[name] for name in both]].mean().sort_values()
+    return over_seeds(found, ", ".join(f"{name} {value:.3g}" for name, value in means.items()))
+
+
+def least_over_others(tables: Tables, column: str, whose: Whose, dear: list[str]) -> Measured | Untestable:
+    """Divide the least that these members pay by the most that others do which train more than batch norms."""
+    systems = rivals(tables, small=whose == "small", statistics=False)
+    groups = [[name for name, one in systems.items() if (one.name in dear) is wanted] for wanted in (True, False)]
+    if not all(groups):
+        return Untestable(MISSING.format(whose))
+    wide = costs(tables).pivot_table(column, ["workload", "seed"], "system")
+    ours, theirs = (wide[group] for group in groups)
+    note = f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}"
+    return ratio_over_seeds(ours.min(axis=1) / theirs.max(axis=1), note)
 
 
 def slowest_among_the_quick(tables: Tables, whose: Whose) -> Measured | Untestable:

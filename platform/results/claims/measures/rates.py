@@ -133,7 +133,7 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
 def time_to_encode(tables: Tables) -> Measured | Untestable:
     """Tell how long this machine took to encode the buffer that took it longest, seed by seed."""
     clips = [name for name, member in members(tables, "streaming", "ams").items() if member["codec"].startswith("h264")]
-    sent = uploads(tables)
+    sent = tables.once(uploads)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
         return Untestable("needs AMS that sends H.264")
@@ -150,6 +150,6 @@ def _quickest(tables: Tables) -> list[str]:
 
 def _buffers(tables: Tables) -> pd.DataFrame:
     """List every buffer of every AMS stream, with what the stream shows."""
-    sent = uploads(tables)
+    sent = tables.once(uploads)
     sent = sent[sent["system"].isin(list(members(tables, "streaming", "ams")))]
     return sent.merge(sceneries(tables, sent["cell"]), on=["cell", "device"])

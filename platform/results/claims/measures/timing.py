@@ -49,13 +49,13 @@ def ranks_agree_on_the_machine(tables: Tables) -> Measured | Untestable:
 
 def places_lost_by_the_best(tables: Tables) -> Measured | Untestable:
     """Tell which share of the timed places the system that is best without time does not win."""
-    found = utilities(tables)
+    found = tables.once(utilities)
     return over_seeds(lost_by_the_best(found, TIMED)) if len(found) else Untestable(MISSING)
 
 
 def cheap_ones_win(tables: Tables, ours: list[str], kind: str, pressure: float) -> Measured | Untestable:
     """Subtract the utility of the best other learner from that of the best of these members."""
-    found = utilities(tables)
+    found = tables.once(utilities)
     adapting = {name: one.name for name, one in members(tables, "adaptation").items() if one.name != "frozen"}
     here = found[(found["kind"] == kind) & (found["pressure"] == pressure) & found["system"].isin(list(adapting))]
     wide = here.pivot_table("utility", ["workload", "seed"], "system")
@@ -69,7 +69,7 @@ def cheap_ones_win(tables: Tables, ours: list[str], kind: str, pressure: float) 
 
 def loses_to_time(tables: Tables, kind: str, pressure: float) -> Measured | Untestable:
     """Average how much a system that learns is worth less with time than without it."""
-    found = utilities(tables)
+    found = tables.once(utilities)
     learners = [name for name, one in members(tables, "adaptation").items() if one.name != "frozen"]
     wide = found[found["system"].isin(learners)].pivot_table(
         "utility", ["seed", "workload", "system"], ["kind", "pressure"]

@@ -109,24 +109,30 @@ def _slope(cells: pd.DataFrame) -> float:
     return float(np.polyfit(np.log(used[DOWN]), used["score"], 1)[0]) if used[DOWN].nunique() > 1 else float("nan")
 
 
-def quantised_downlink(tables: Tables) -> Measured | Untestable:
+def quantised_downlink(tables: Tables, mask: str) -> Measured | Untestable:
     """Divide the downlink of four-bit updates by that of the paper's."""
-    name = _quantised(tables)
+    name = _quantised(tables, mask)
     if not name:
-        return Untestable("needs 'ams' and AMS with values: int4")
+        return Untestable(f"needs 'ams' and AMS with values: int4, mask: {mask}")
     return ratio_over_seeds(ratios(tables, name, "ams", DOWN), _with_eight_bits(tables, name))
 
 
-def quantised_score(tables: Tables) -> Measured | Untestable:
+def quantised_score(tables: Tables, mask: str) -> Measured | Untestable:
     """Tell how far the scores may differ: the end of the interval that is further from 0 is what has to be small."""
-    name = _quantised(tables)
+    name = _quantised(tables, mask)
     if not name:
-        return Untestable("needs 'ams' and AMS with values: int4")
+        return Untestable(f"needs 'ams' and AMS with values: int4, mask: {mask}")
     found = difference(tables, name, "ams")
     if isinstance(found, Untestable) or found.low is None or found.high is None:
         return found
     note = f"{found.value:+.4f}, from {found.low:+.4f} to {found.high:+.4f}".replace("-", "\u2212")
     return Measured(abs(found.value), 0.0, max(abs(found.low), abs(found.high)), found.n, note)
+
+
+def quantised_loss(tables: Tables, mask: str) -> Measured | Untestable:
+    """Tell how much four-bit updates lose against the paper's; below 0 they gain."""
+    name = _quantised(tables, mask)
+    return difference(tables, "ams", name) if name else Untestable(f"needs 'ams' and AMS with mask: {mask}")
 
 
 def _with_eight_bits(tables: Tables, name: str) -> str:
@@ -140,6 +146,7 @@ def _with_eight_bits(tables: Tables, name: str) -> str:
     return f"eight bits a value would make it {ratio:.2f} times, because the mask stays"
 
 
-def _quantised(tables: Tables) -> str:
-    """Name the first system with four-bit values; nothing without one, or without AMS beside it."""
-    return first_of(tables, {"streaming.values": "int4"}) if "ams" in set(done(tables)["system"]) else ""
+def _quantised(tables: Tables, mask: str) -> str:
+    """Name the first system with four-bit values and this mask; nothing without one, or without AMS beside it."""
+    wanted = {"streaming.values": "int4", "streaming.mask": mask}
+    return first_of(tables, wanted) if "ams" in set(done(tables)["system"]) else ""

@@ -80,7 +80,7 @@ def of_cells(view: View) -> pd.DataFrame:
     """Average or sum what was given in each cell; sums are per device."""
     import pandas as pd
 
-    rows = allocations(view.tables)
+    rows = view.tables.once(allocations)
     rows = rows.assign(
         frames=(rows["rate"] / rows["fps"]).clip(upper=1.0),
         waits=rows["share"] == 0,
@@ -105,7 +105,7 @@ def of_cells(view: View) -> pd.DataFrame:
 
 def never_ran(view: View) -> list[str]:
     """Say which applications waited as long as they were there, on how many devices, and why."""
-    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     rows = rows.assign(waits=rows["share"] == 0)
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
     found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
@@ -117,7 +117,7 @@ def never_ran(view: View) -> list[str]:
 
 def too_large(view: View) -> list[str]:
     """Say how often networks ran that need more memory than there is: the status quo does not look."""
-    rows = allocations(view.tables).merge(view.runs[["cell", "setting"]], on="cell")
+    rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
     there_bytes = (
         view.tables.frame("devices").set_index(["cell", "device"])["memory_bytes"].astype("float64").rename("there")

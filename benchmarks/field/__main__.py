@@ -1,0 +1,67 @@
+"""Disturb devices and their server, or ask the server odd things; print every promise that broke; then one JSON line.
+
+`python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. It
+must go on answering, end on the server's line of versions, and nothing that was acknowledged may be lost.
+`python -m benchmarks.field fuzz` draws requests from the server's own description and mutates binary bodies: no reply
+of 500 or more but 503, none that does not come, no growing memory. Exit code 1 if a promise broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.field.faults import Disturbed
+from benchmarks.field.fuzz import fuzzed
+from benchmarks.field.processes import ServerProcess
+
+
+def faults(seed: int, count: int, seconds: float, per_session: int) -> tuple[dict[str, object], list[str]]:
+    """Disturb sessions one after another until so many faults fell."""
+    fallen: Counter[str] = Counter()
+    broken: list[str] = []
+    sessions = 0
+    with tempfile.TemporaryDirectory(prefix="driftlab-field-", ignore_cleanup_errors=True) as place:
+        os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
+        server = ServerProcess(Path(place))
+        try:
+            while fallen.total() < count:
+                folder = Path(place) / f"session-{sessions}"
+                folder.mkdir()
+                one = Disturbed(folder, server, random.Random(f"{seed}/{sessions}"), seconds)
+                found = one.run(min(per_session, count - fallen.total()))
+                fallen.update(kind.split()[0] for kind in one.done)
+                broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
+                print(f"session {sessions}: {', '.join(one.done)}: {'; '.join(found) or 'holds'}", flush=True)
+                sessions += 1
+        finally:
+            server.kill()
+    return {"benchmark": "field-faults", "seed": seed, "sessions": sessions, "faults": dict(fallen)}, broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("campaign", choices=("faults", "fuzz"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, help="faults or requests")
+    parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
+    parser.add_argument("--per-session", type=int, default=6, help="faults of one stream at most")
+    options = parser.parse_args()
+    if options.campaign == "faults":
+        told, broken = faults(options.seed, options.count or 50, options.seconds, options.per_session)
+    else:
+        told, broken = fuzzed(options.seed, options.count or 5000)
+    for fault in broken:
+        print(fault)
+    print(json.dumps({**told, "broken": len(broken)}))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Sessions whose server and device are killed and whose network is cut, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from benchmarks.field.processes import START_S, ServerProcess, spawned
+from benchmarks.field.proxy import Proxy
+from driftlab.platform.field.client import ServerAway
+from driftlab.platform.results.tables.read import Run, open_run
+
+KINDS = ("server", "device", "cut", "drop")
+STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
+PAUSE_S = (2.0, 6.0)  # between two faults
+CUT_S = (3.0, 20.0)
+LEAST_ANSWERED = 0.8  # share of the frames while the device's last process ran
+MOST_GAP_S = 5.0  # between two answers of it
+
+
+@dataclass
+class Disturbed:
+    """One session and what is done to it."""
+
+    folder: Path
+    server: ServerProcess
+    dice: random.Random
+    seconds: float
+    done: list[str] = field(default_factory=list)
+
+    def run(self, faults: int) -> list[str]:
+        """Play a stream through faults; name what does not hold at its end."""
+        proxy = Proxy(self.server.port)
+        try:
+            device = self._device("--server", proxy.url, "--out", str(self.folder / "run"), *STREAM)
+            self._wait_for_session()
+            until_s = time.monotonic() + self.seconds - max(CUT_S) - PAUSE_S[1]
+            for _ in range(faults):
+                if time.monotonic() > until_s:
+                    break
+                time.sleep(self.dice.uniform(*PAUSE_S))
+                device = self._disturb(self.dice.choice(KINDS), device, proxy)
+            code = device.wait(self.seconds + START_S)
+        finally:
+            proxy.close()
+        return [f"the device ended with {code}"] if code else list(self._faults())
+
+    def _disturb(self, kind: str, device: Popen[str], proxy: Proxy) -> Popen[str]:
+        said = kind
+        if kind == "server":
+            self.server.kill()
+            time.sleep(self.dice.uniform(0.0, 4.0))
+            self.server.start()
+        elif kind == "device" and (self.folder / "run/field.json").exists() and device.poll() is None:
+            device.send_signal(signal.SIGKILL)
+            device.wait()
+            device = self._device("--resume", str(self.folder / "run"))
+        elif kind == "cut":
+            seconds = self.dice.uniform(*CUT_S)
+            proxy.cut(seconds)
+            said = f"cut for {seconds:.1f} s"
+        elif kind == "drop":
+            proxy.drop()
+        self.done.append(said)
+        return device
+
+    def _device(self, *words: str) -> Popen[str]:
+        system = ["--system", "ams", "--pretrain-steps", "2", "--seconds", f"{self.seconds:g}"]
+        options = system if "--server" in words else []
+        return spawned("-m", "driftlab", "device", "--json", *words, *options, log=self.folder / "device.log")
+
+    def _wait_for_session(self) -> None:
+        until_s = time.monotonic() + START_S
+        while not (self.folder / "run/field.json").exists():
+            if time.monotonic() > until_s:
+                raise RuntimeError((self.folder / "device.log").read_text(encoding="utf-8")[-2000:])
+            time.sleep(0.2)
+
+    # At the end -----------------------------------------------------------------------------------------------------
+
+    def _faults(self) -> Iterator[str]:
+        ticket = json.loads((self.folder / "run/field.json").read_text(encoding="utf-8"))
+        status, rounds = self._settled(ticket["id"])
+        run = open_run(self.folder / "run")
+        yield from answering_faults(run)
+        yield from server_faults(status, rounds)
+        yield from version_faults(run, status, self._last_report())
+
+    def _settled(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Wait until the server has used every upload."""
+        client, until_s = self.server.client(), time.monotonic() + START_S
+        while True:
+            try:
+                status = client.ask_json("GET", f"/sessions/{name}")
+                rounds = client.ask_json("GET", f"/sessions/{name}/rounds")
+                if used_of(rounds) == status["uploads"] or status["fault"] or time.monotonic() > until_s:
+                    return status, rounds
+            except ServerAway:
+                if time.monotonic() > until_s:
+                    raise
+            time.sleep(0.2)
+
+    def _last_report(self) -> dict[str, Any]:
+        lines = (self.folder / "device.log").read_text(encoding="utf-8")
+        report: dict[str, Any] = json.loads(lines[lines.rindex("\n{") :] if "\n{" in lines else lines)
+        return report
+
+
+def answering_faults(run: Run) -> Iterator[str]:
+    """The device never stops answering."""
+    frames = run.frame("frames")
+    processed = frames[frames["processed"]]
+    share, gap_s = frames["processed"].mean(), processed["time_s"].diff().max()
+    if share < LEAST_ANSWERED:
+        yield f"only {share:.0%} of the frames were answered"
+    if gap_s > MOST_GAP_S:
+        yield f"no answer for {gap_s:.1f} s"
+
+
+def used_of(rounds: list[dict[str, Any]]) -> int:
+    """Count the uploads that rounds have used."""
+    return sum(one["row"]["uploads"] for one in rounds)
+
+
+def server_faults(status: dict[str, Any], rounds: list[dict[str, Any]]) -> Iterator[str]:
+    """Nothing acknowledged is lost, and nothing is used twice."""
+    used = used_of(rounds)
+    if status["fault"]:
+        yield f"the session failed: {status['fault']}"
+    if used != status["uploads"]:
+        yield f"{status['uploads']} uploads were acknowledged and {used} used"
+    if [one["number"] for one in rounds] != list(range(1, len(rounds) + 1)):
+        yield f"results are numbered {[one['number'] for one in rounds]}"
+
+
+def version_faults(run: Run, status: dict[str, Any], report: dict[str, Any]) -> Iterator[str]:
+    """The device ends on the server's line of versions, and applies no update twice."""
+    versions, updates = run.frame("frames")["version"], run.frame("updates")
+    taken = updates[updates["version"].notna()]["version"].astype(int).tolist()
+    if not versions.is_monotonic_increasing:
+        yield "versions went back"
+    if len(set(taken)) != len(taken):
+        yield f"updates were applied twice: {taken}"
+    late = len(updates) - len(taken)  # results after the end of the stream
+    if not status["version"] - late <= report["version"] <= status["version"]:
+        yield f"the device ended on version {report['version']}, the server on {status['version']}"

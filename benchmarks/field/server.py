@@ -1,0 +1,22 @@
+"""A server without Ray in a process of its own: `python -m benchmarks.field.server PORT FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from driftlab.serve_apps.deployment import TOKEN_VARIABLE
+from driftlab.serve_apps.hub import Hub, Limits
+from driftlab.serve_apps.routes import build_app
+
+
+def main(port: str, folder: str) -> None:
+    hub = Hub(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate=5000.0))
+    uvicorn.run(build_app(lambda: hub), host="127.0.0.1", port=int(port), log_level="error", lifespan="off")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

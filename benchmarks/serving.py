@@ -1,0 +1,255 @@
+"""Measure a server with devices against the same work without one; prints one JSON line per comparison.
+
+* answers: requests per second and times at 1, 10 and 50 clients, against the same batches in this process and against a
+  Ray Serve deployment that answers nothing. Load and server share this machine's cores. Goals: at most 3 ms more than
+  in this process at one client, at least 0.7 of its throughput at 50.
+* sessions: how many sessions the server's rounds per second would hold at an interval of 10 s. Goal: 100.
+* camera: time from a frame to its answer on a device, against a loop of camera and network alone. Goal: at most 1.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import uvicorn
+from _options import options_of
+
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.field.agent import Agent, join
+from driftlab.platform.field.client import Client
+from driftlab.platform.field.messages import SampleMessage
+from driftlab.platform.field.request import read_asked
+from driftlab.platform.grid.run import create_run
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.codec import pack
+from driftlab.serve_apps.hosting import HostedSession
+from driftlab.serve_apps.hub import Hub, Limits
+from driftlab.serve_apps.routes import build_app
+
+TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
+BATCH, UPLOAD_FRAMES = 32, 10
+GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
+
+
+def asked(system: str = "ams", duration_s: float = 86_400.0, fps: float = 4.0) -> dict[str, Any]:
+    stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": 32, "width": 48}
+    return {"system": system, "workload": stream, "student": {"network": "half", "pretrain_steps": 2}}
+
+
+@contextlib.contextmanager
+def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
+    """Serve on Ray Serve; the second value deploys a bare echo beside it."""
+    from driftlab.serve_apps.deployment import ServerAddress, ServerArgs, serving
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = ServerAddress("127.0.0.1", free.getsockname()[1])
+    with serving(ServerArgs(folder=str(folder), token=TOKEN, sessions=sessions, rate=RATE), where):
+        yield where.url, _echo
+
+
+def _echo() -> str:
+    from ray import serve
+    from starlette.requests import Request
+
+    @serve.deployment(max_ongoing_requests=400, ray_actor_options={"num_cpus": 0.1})
+    class Echo:
+        async def __call__(self, request: Request) -> dict[str, int]:
+            return {"bytes": len(await request.body())}
+
+    serve.run(Echo.bind(), name="echo", route_prefix="/echo")  # type: ignore[attr-defined]
+    return "/echo"
+
+
+@contextlib.contextmanager
+def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
+    """Serve without Ray."""
+    hub = Hub(folder, TOKEN, Limits(sessions=sessions, rate=RATE))
+    server = uvicorn.Server(uvicorn.Config(build_app(lambda: hub), "127.0.0.1", 0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", None
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+        hub.close()
+
+
+# Answers --------------------------------------------------------------------------------------------------------------
+
+
+def asking(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
+    """Ask from so many clients at once; return requests per second and milliseconds."""
+    took_s: list[float] = []
+
+    def ask() -> None:
+        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+        for _ in range(max(1, requests // clients)):
+            began_s = time.perf_counter()
+            line.request("POST", path, body, {"Authorization": f"Bearer {token}"})
+            reply = line.getresponse()
+            reply.read()
+            assert reply.status == 200, reply.status
+            took_s.append(time.perf_counter() - began_s)
+        line.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    began_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    per_s = len(took_s) / (time.perf_counter() - began_s)
+    return {"per_s": per_s, **{f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}}
+
+
+def bare(folder: Path, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:
+    """Answer as many images in this process, in batches as large as the clients allow."""
+    session, batch = HostedSession(folder / f"bare-{clients}", read_asked(asked())), min(clients, BATCH)
+    images, took_s = np.repeat(image[None], batch, axis=0), []
+    session.answer(images)
+    for _ in range(max(3, requests // batch)):
+        began_s = time.perf_counter()
+        session.answer(images)
+        took_s.append(time.perf_counter() - began_s)
+    return {"per_s": batch / statistics.median(took_s), "p50_ms": statistics.median(took_s) * 1e3}
+
+
+def answers(
+    url: str, folder: Path, echo: Callable[[], str] | None, counts: list[int], requests: int
+) -> Iterator[dict[str, Any]]:
+    client = Client(url, TOKEN)
+    opened = client.ask_json("POST", "/sessions", asked())
+    image = rng_for(0, "benchmark").integers(0, 255, (32, 48, 3)).astype(np.uint8)
+    body = cv2.imencode(".png", image)[1].tobytes()
+    path, echoed = f"/sessions/{opened['id']}/answer", None if echo is None else echo()
+    for clients in counts:
+        asking(url, path, opened["token"], body, clients, clients)
+        ours, alone = (
+            asking(url, path, opened["token"], body, clients, requests),
+            bare(folder, image, clients, requests),
+        )
+        other = {} if echoed is None else asking(url, echoed, "", body, clients, requests)
+        yield {
+            "benchmark": "serving-answers",
+            "clients": clients,
+            **rounded(ours),
+            "bare": rounded(alone),
+            "echo": rounded(other),
+            "more_ms": round(ours["p50_ms"] - alone["p50_ms"], 2),
+            "throughput": round(ours["per_s"] / alone["per_s"], 3),
+            **({"throughput_of_echo": round(ours["per_s"] / other["per_s"], 3)} if other else {}),
+            "goals": GOALS,
+        }
+
+
+def rounded(found: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+# Sessions -------------------------------------------------------------------------------------------------------------
+
+
+def upload(number: int) -> bytes:
+    """Pack an upload of the usual number of frames."""
+    times_s = tuple(number * INTERVAL_S + frame for frame in range(UPLOAD_FRAMES))
+    images = rng_for(0, "benchmark", number).integers(0, 255, (UPLOAD_FRAMES, 32, 48, 3)).astype(np.uint8)
+    sampling = Sampling(times_s, times_s[-1] + 1.0, codec="h264")
+    return SampleMessage(number, times_s[-1] + 1.0, sampling, pack(images, "h264").payload).encode(4.0)
+
+
+def sessions(url: str, count: int, seconds: float) -> dict[str, Any]:
+    """Keep an upload waiting in each of some sessions, and count the rounds that the server does."""
+    client, waits_s, rounds = Client(url, TOKEN), [], 0
+    names = [client.ask_json("POST", "/sessions", asked())["id"] for _ in range(count)]
+    sent = dict.fromkeys(names, 0)
+    stop_s = time.monotonic() + seconds
+
+    def play(name: str) -> None:
+        nonlocal rounds
+        mine = client.another()
+        while time.monotonic() < stop_s:
+            sent[name] += 1
+            began_s = time.monotonic()
+            mine.ask("POST", f"/sessions/{name}/uploads", upload(sent[name]))
+            while not mine.ask("GET", f"/sessions/{name}/updates?after={sent[name] - 1}&hold_s=20"):
+                if time.monotonic() > stop_s:
+                    return
+            waits_s.append(time.monotonic() - began_s)
+            rounds += 1
+
+    threads = [threading.Thread(target=play, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    held = rounds / seconds * INTERVAL_S
+    wait_s = float(np.percentile(waits_s, 95)) if waits_s else None
+    found = {"rounds_per_s": round(rounds / seconds, 2), "sessions_at_10_s": round(held, 1)}
+    return {
+        "benchmark": "serving-sessions",
+        "asked": count,
+        **found,
+        "wait_p95_s": wait_s and round(wait_s, 2),
+        "goal": GOALS["sessions"],
+    }
+
+
+# Camera ---------------------------------------------------------------------------------------------------------------
+
+
+def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """Play a stream on a device, and the same frames in a loop of camera and network alone."""
+    agent = Agent(join(url, TOKEN, read_asked(asked(duration_s=seconds, fps=8.0))))
+    with create_run(agent.cell.experiment, folder / "run") as directory:
+        agent.begin(directory)
+        agent.run()
+    rows = agent.cell.loop.ledger.rows["frames"]
+    ours = [ms for part in rows for ms in np.atleast_1d(part["latency_ms"]).tolist() if np.isfinite(ms)]
+    app, session, took_s = agent.cell.app, agent.cell.loop.parts.session, []
+    for frame in range(int(seconds * 8)):
+        time.sleep(1 / 8)
+        began_s = time.perf_counter()
+        frames = session.call(app.node("device"), "capture", frame / 8, (frame + 0.5) / 8)
+        session.call(app.node("application"), "answer", frames.reply.payload.images)  # type: ignore[attr-defined]
+        took_s.append(time.perf_counter() - began_s)
+    alone_ms, our_ms = statistics.median(took_s) * 1e3, statistics.median(ours)
+    found = {"p50_ms": round(our_ms, 2), "bare_p50_ms": round(alone_ms, 2), "ratio": round(our_ms / alone_ms, 3)}
+    return {"benchmark": "serving-camera", **found, "goal": GOALS["camera"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--sessions", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--server", choices=("serve", "uvicorn"), default="serve")
+    options = options_of(parser, requests=2, clients=[2], sessions=1, seconds=0.5, server="uvicorn")
+    with tempfile.TemporaryDirectory(prefix="driftlab-bench-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        serving = on_serve if options.server == "serve" else on_uvicorn
+        with serving(folder / "kept", options.sessions + 2) as (url, echo):
+            for line in answers(url, folder, echo, options.clients, options.requests):
+                print(json.dumps(line), flush=True)
+            print(json.dumps(camera(url, folder, options.seconds)), flush=True)
+            print(json.dumps(sessions(url, options.sessions, options.seconds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The load of a device over time: as it was, as it was sensed and expected, and which network ran under it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftlab.errors import RequestError
+from driftlab.platform.results.analysis.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
+from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.plots import Style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from driftlab.platform.world.load import Load
+
+MOST_S = 120.0
+SYSTEMS = 4
+HEIGHT = 260
+TRUE, SENSED, EXPECTED, NETWORK, MISSED = (plots.COLOURS[k] for k in (0, 4, 3, 2, 1))
+LEGEND = {
+    "CPU load": Style(TRUE),
+    "sensed": Style(SENSED, (0, (1, 1.2))),
+    "expected by the member": Style(EXPECTED, (0, (4, 1.5))),
+    "time of the network": Style(NETWORK),
+    "missed frames": Style(MISSED),
+}
+NOTE = (
+    "One application on one device, the lowest seed, the first {most:g} seconds at most. The load is what other "
+    "programs use of the CPU; a device senses it after the fact. Ticks at the top are frames that were skipped or "
+    "answered after their deadline: the application's latency goal, or the next frame where that is sooner. The time "
+    "of the network that runs is that on the idle device, as a share of the slowest network's. Forecasts "
+    "are judged on the sensed load of every device: their mean absolute error, and how much smaller it is than that of "
+    "persistence; a negative skill is worse than to expect that nothing changes."
+)
+
+
+def show(view: View) -> Shown | None:
+    """Draw a panel for each setting and a few systems, where devices sense a load."""
+    rows = view.named("loads")
+    if rows.empty:
+        return None
+    missed = misses(view.tables)
+    networks = view.tables.frame("variants")
+    panels = []
+    for setting, here in rows.groupby("setting"):
+        for system in [name for name in view.looks if name in set(here["system"])][:SYSTEMS]:
+            own = _one_app(here[here["system"] == system])
+            place = tuple(own[PLACE].iloc[0])
+            late = missed[missed[PLACE].eq(list(place)).all(axis="columns") & missed["missed"]]
+            times_ms = networks[networks[PLACE].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
+            draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
+            panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
+    return Shown(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
+
+
+def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
+    for column in ("seed", "device", "app"):
+        rows = rows[rows[column] == rows[column].min()]
+    return rows[rows["time_s"] < MOST_S].sort_values("time_s")
+
+
+def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:
+    looks = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
+    for column, look in looks.items():
+        if rows[column].notna().any():
+            values = rows[column].astype(float)
+            line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2}
+            axis.plot(rows["time_s"], values, drawstyle="steps-post", **line)
+    if len(times_ms) > 1:
+        heights = rows["variant"].map(times_ms) / times_ms.max()
+        axis.plot(rows["time_s"], heights, drawstyle="steps-post", color=NETWORK, linewidth=2.0, alpha=0.55)
+    last_s = float(rows["time_s"].max())
+    late = missed[missed["time_s"] <= last_s]
+    axis.plot(late["time_s"], [1.07] * len(late), "|", color=MISSED, markersize=7, markeredgewidth=0.9)
+    axis.set_ylim(-0.03, 1.13)
+    axis.set_xlim(0, max(last_s, 1e-9))
+    axis.set_xlabel("time, s")
+    plots.tidy(axis)
+
+
+def _missed_grid(view: View, missed: pd.DataFrame) -> list[Grid]:
+    """Write the share of missed frames by system and setting."""
+    if missed.empty:
+        return []
+    named = missed.merge(view.runs[["cell", "system", "setting"]], on="cell")
+    shares = named.groupby(["system", "setting"])["missed"].mean()
+    settings = [setting for setting in view.settings() if setting in shares.index.get_level_values("setting")]
+    rows = {
+        system: [
+            GridCell(f"{100 * shares[system, setting]:.1f}") for setting in settings if (system, setting) in shares
+        ]
+        for system in view.looks
+        if system in shares.index.get_level_values("system")
+    }
+    return [Grid("missed frames, %", settings, rows)]
+
+
+def _grids(view: View) -> list[Grid]:
+    """Write what forecasts are worth, and the error of those that members state."""
+    grids = []
+    columns = [f"{step} ahead" for step in range(1, HORIZON + 1)]
+    for fleet, kinds in forecast_skills(view.tables).items():
+        rows = {}
+        for kind, steps in kinds.items():
+            notes = ["" if kind == "persistence" else _skill(*skill[:3]) for _, skill in steps]
+            rows[str(kind)] = [GridCell(f"{error:.3f}", note) for (error, _), note in zip(steps, notes, strict=True)]
+        grids.append(Grid(f"error of forecasts, {fleet}", columns, rows))
+    stated = stated_errors(view.tables)
+    if len(stated):
+        fleets = list(dict.fromkeys(stated.index.get_level_values("fleet")))
+        rows = {
+            system: [GridCell(f"{stated[system, fleet]:.3f}" if (system, fleet) in stated else "–") for fleet in fleets]
+            for system in view.looks
+            if system in stated.index.get_level_values("system")
+        }
+        grids.append(Grid("error of forecasts that members state", fleets, rows))
+    return grids
+
+
+def _skill(mean: float, low: float | None, high: float | None) -> str:
+    between = "" if low is None or high is None else f" ({plots.signed(100 * low)} to {plots.signed(100 * high)})"
+    return f"skill {plots.signed(100 * mean)} %{between}"
+
+
+def save_course(load: Load, seconds: float, file: Path) -> None:
+    """Draw a load without a run, as a PNG: what is in use, and how fast the device is."""
+    from matplotlib.figure import Figure as Canvas
+
+    times_s = [step.time_s for step in load.steps if step.time_s < seconds]
+    steps = load.steps[: len(times_s)]
+    lines = {
+        "CPU load": [step.cpu for step in steps],
+        "memory in use": [step.memory for step in steps],
+        "speed of the device": [step.speed for step in steps],
+        "battery": [step.battery for step in steps if step.battery is not None],
+    }
+    canvas = Canvas(figsize=(9, 3.2), dpi=120, layout="constrained")
+    axis = canvas.subplots()
+    drawn = {name: values for name, values in lines.items() if len(values) == len(times_s)}
+    for name, look in plots.series(drawn).items():
+        axis.plot([*times_s, seconds], [*drawn[name], drawn[name][-1]], drawstyle="steps-post", color=look.colour)
+    axis.set_ylim(-0.03, 1.05)
+    axis.set_xlim(0, seconds)
+    axis.set_xlabel("time, s")
+    plots.tidy(axis)
+    plots.legend(canvas, plots.series(drawn))
+    try:
+        canvas.savefig(file, format="png")
+    except OSError as error:
+        raise RequestError(f"'{file}' cannot be written: {error.strerror}.") from error
+
+
+FIGURE = Figure("load", "Under the load of other programs", show)

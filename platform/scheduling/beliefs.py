@@ -1,0 +1,204 @@
+"""What a scheduler believes of applications that learn, from what earlier phases and trials brought.
+
+Without any experience, a phase closes a part of the gap between the accuracy of a network and the one that learning
+reaches. What phases and trials then bring corrects that line, by Bayesian linear regression of gains on accuracies, for
+every network of an application by itself. Estimates that an application offers are corrected by their mean error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from driftlab.platform.scheduling.base import Demand, Way, Window
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known
+
+ERRORS = 8  # of told estimates, per application, that are remembered
+CLOSED = 0.5  # part of the gap that the longest way closes, as far as is known
+REACHED, SPEED = 0.6, 1.0  # accuracy that learning reaches, and how much faster than that a phase closes the gap
+UNSURE_REACHED, UNSURE_SPEED = 0.2, 0.5  # their standard deviations
+NOISE = 0.1  # standard deviation of what is seen of a gain, on few samples
+FADES = 0.9  # weight of older experience per newer one: what is seen changes
+DRIFT = 0.2  # standard deviation by which the accuracy of a network changes unseen within a minute
+
+# A gain is the part that is closed times (first - second * accuracy); of first and second are known, before anything:
+_SPEED, _LEVEL = UNSURE_SPEED**-2, UNSURE_REACHED**-2  # precisions of the second alone, and of first / second
+PRECISION = _LEVEL, -_LEVEL * REACHED, _SPEED + _LEVEL * REACHED**2  # of both: first squared, mixed, second squared
+EXPECTED = 0.0, _SPEED * SPEED  # precision times mean
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Sums over the gains seen of one network: of inputs times inputs, and of inputs times gains."""
+
+    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    products: tuple[float, float] = (0.0, 0.0)
+
+    def see(self, part: float, accuracy: float, gain: float) -> Experience:
+        """Add a gain that a way brought which closes a part of the gap."""
+        first, second = part / NOISE, -part * accuracy / NOISE
+        squares = zip(self.squares, (first * first, first * second, second * second), strict=True)
+        products = zip(self.products, (first * gain / NOISE, second * gain / NOISE), strict=True)
+        return Experience(
+            tuple(FADES * before + now for before, now in squares),  # type: ignore[arg-type]
+            tuple(FADES * before + now for before, now in products),  # type: ignore[arg-type]
+        )
+
+    def expect(self, part: float, accuracy: float) -> tuple[float, float]:
+        """Return the expected gain of a way, and its standard deviation."""
+        a, b, c = (seen + before for seen, before in zip(self.squares, PRECISION, strict=True))
+        first, second = (seen + before for seen, before in zip(self.products, EXPECTED, strict=True))
+        whole = a * c - b * b
+        x, y = part, -part * accuracy
+        mean = (x * (c * first - b * second) + y * (a * second - b * first)) / whole
+        return mean, math.sqrt((x * x * c - 2 * x * y * b + y * y * a) / whole)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What was expected of a phase when it was chosen."""
+
+    way: Way
+    part: float  # of the gap
+    now: float
+    after: float
+
+
+@dataclass(frozen=True)
+class TriedWay:
+    """What a trial of a way showed, or an estimate of it."""
+
+    seconds: float
+    now: float  # accuracy of the network that ran
+    before: float  # accuracy until it is done
+    after: float
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is known of one application."""
+
+    promise: Promise | None = None  # of its newest phase; None: the network was seen since
+    begun: bool = False  # whether that phase has begun: until then another way may be chosen
+    ended_s: float | None = None  # when the phase was first seen to have ended
+    errors: tuple[float, ...] = ()  # of estimates that the application told
+    usual_s: float | None = None  # time alone of its newest phase
+    networks: Mapping[int | None, Experience] = field(default_factory=dict)  # by variant
+    tried: Mapping[str, TriedWay] = field(default_factory=dict)  # newest trial by the name of the way
+
+    @property
+    def correction(self) -> float:
+        """Return the mean error, as if one more estimate had been right."""
+        return sum(self.errors) / (len(self.errors) + 1)
+
+    def of(self, way: Way) -> Experience:
+        return self.networks.get(way.variant, Experience())
+
+    def see(self, way: Way, part: float, now: float, after: float) -> Past:
+        """Add what a way brought."""
+        return replace(self, networks={**self.networks, way.variant: self.of(way).see(part, now, after - now)})
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """An application with every accuracy filled in, and the standard deviation of each candidate's."""
+
+    app: LearningApp
+    deviations: tuple[float, ...]
+    promises: tuple[Promise | None, ...]
+
+
+def review(demand: Demand, past: Past, now_s: float) -> Past:
+    """Compare what the newest phase promised with the next known accuracy after it."""
+    learning, promise = demand.learning, past.promise
+    offered = learning is not None and learning.state == "offered"
+    if learning is not None and not offered and learning.way is not None:
+        return replace(past, begun=promise is not None, ended_s=None)
+    if promise is None or not (past.begun or not offered):
+        return past
+    ended_s = now_s if past.ended_s is None else past.ended_s
+    seen = _known_since(demand, ended_s)
+    if seen is None:
+        return replace(past, begun=True, ended_s=ended_s)
+    told, past = promise.way.accuracy, replace(past, promise=None, begun=False, ended_s=None)
+    if known(told) is None:
+        return past.see(promise.way, promise.part, promise.now, seen)
+    return replace(past, errors=(*past.errors, seen - promise.after)[-ERRORS:])
+
+
+def _known_since(demand: Demand, since_s: float) -> float | None:
+    """Return an accuracy of predictions after a time: of a new offer, or observed."""
+    if demand.learning is not None and known(demand.learning.now) is not None:
+        return known(demand.learning.now)
+    return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
+
+
+def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past]:
+    """Fill in what is not known of an application, and remember what its trials showed."""
+    demand = window.demands[app.index]
+    ways = () if demand.learning is None else demand.learning.ways
+    waited_s = window.start_s - (demand.observed_s or 0.0)
+    rows: list[tuple[Candidate, float, Promise | None]] = []
+    for one in app.candidates:
+        if one.way is None:
+            rows.append(_running(app, past, one, waited_s))
+            continue
+        way = ways[one.way]
+        trial = past.tried.get(way.name)
+        if one.after is None and trial is not None:
+            before = known(app.now + trial.before - trial.now)
+            one = replace(one, seconds=one.seconds or trial.seconds, before=before or 0.0)
+        part = part_closed(app, one)
+        if one.after is None:
+            gain, deviation = past.of(way).expect(part, app.now)
+            promise = Promise(way, part, app.now, known(app.now + gain) or 0.0)
+            rows.append((replace(one, after=promise.after), deviation, promise))
+            continue
+        shown = TriedWay(one.seconds, app.now, one.before, one.after)
+        if shown != trial:  # not the same offer again
+            past = replace(past.see(way, part, app.now, one.after), tried={**past.tried, way.name: shown})
+        promise = Promise(way, part, app.now, one.after)
+        rows.append((replace(one, after=known(one.after + past.correction)), NOISE, promise))
+    candidates, deviations, promises = zip(*rows, strict=True) if rows else ((), (), ())
+    return Outlook(replace(app, candidates=candidates), deviations, promises), past
+
+
+def _running(app: LearningApp, past: Past, one: Candidate, waited_s: float) -> tuple[Candidate, float, None]:
+    """Expect of a running phase what it promised; what labels or tries out will train after that, if that gains.
+
+    The longer a network was not seen, the more it may have lost and a phase may gain.
+    """
+    if one.after is not None:
+        return replace(one, after=known(one.after + past.correction)), NOISE, None
+    if past.begun and past.promise is not None:
+        return replace(one, after=past.promise.after), NOISE, None
+    newest = next(reversed([*past.networks.values()]), Experience())
+    mean, deviation = newest.expect(CLOSED, app.now)
+    deviation = math.hypot(deviation, DRIFT * math.sqrt(waited_s / 60))
+    seconds = one.seconds + (past.usual_s or one.seconds)
+    return replace(one, seconds=seconds, after=known(app.now + positive_part(mean, deviation))), deviation, None
+
+
+def part_closed(app: LearningApp, one: Candidate) -> float:
+    """Return the part of the gap that a way closes, by its length among those of its size."""
+    longest_s = max(each.seconds for each in app.candidates if each.size == one.size)
+    return 1 - (1 - CLOSED) ** (one.seconds / longest_s) if longest_s and one.seconds else CLOSED
+
+
+def worth_of_trial(gain: float, deviation: float, lasts_s: float) -> float:
+    """Return what a trial is expected to gain, in accuracy times seconds, where not to learn is the other choice.
+
+    It is the expected value of sample information: gains, and what a trial shows of them, are normal.
+    """
+    shown = deviation**2 / math.hypot(deviation, NOISE)
+    return lasts_s * (positive_part(gain, shown) - max(0.0, gain))
+
+
+def positive_part(mean: float, deviation: float) -> float:
+    """Return the expected value of a normal variable where it is positive, with 0 elsewhere."""
+    if deviation <= 0:
+        return max(0.0, mean)
+    ratio = mean / deviation
+    density = math.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
+    return deviation * density + mean * math.erfc(-ratio / math.sqrt(2)) / 2

@@ -1,0 +1,65 @@
+"""A fleet of devices in one process, and the campaigns that disturb and fuzz a server: small slices of each."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+
+import pytest
+from served_factory import ASKED, TOKEN, served
+
+from benchmarks.field.fuzz import RequestDrawing
+from benchmarks.field.proxy import Proxy
+from driftlab.platform.field.client import Client
+from driftlab.platform.field.fleet import Fleet
+from driftlab.platform.field.request import read_asked
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("served")) as one:
+        yield one
+
+
+@pytest.mark.slow
+def test_a_fleet_plays_its_devices_at_once(server, tmp_path):
+    system = {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 1.0}}
+    short = {**ASKED["workload"], "duration_s": 3}
+    asked = [read_asked({**ASKED, "system": system, "workload": short, "seed": seed}) for seed in range(2)]
+    report = Fleet(server.url, TOKEN, asked, tmp_path / "fleet").run(spread_s=0.5)
+    assert (report.devices, report.failed, report.frames) == (2, 0, 24)
+    assert report.uploads >= 2
+    assert report.up_bytes > 0
+    assert {path.name for path in (tmp_path / "fleet").iterdir()} == {"device-0000", "device-0001"}
+
+
+@pytest.mark.slow
+def test_no_drawn_request_breaks_the_server(server):
+    client = server.client()
+    session = client.ask_json("POST", "/sessions", ASKED)
+    drawing = RequestDrawing(random.Random(1), client.ask_json("GET", "/openapi.json"), session, TOKEN)
+    asked = [(drawn, drawn.ask(server.port)) for drawn in (drawing.draw() for _ in range(60))]
+    assert [(drawn, status) for drawn, status in asked if status >= 500 and status != 503] == []
+    stranger = [status for drawn, status in asked if drawn.token is None and drawn.path != "/healthz"]
+    assert set(stranger) == {401}
+    assert client.ask_json("GET", f"/sessions/{session['id']}")["fault"] == ""
+
+
+def test_a_proxy_holds_bytes_while_it_is_cut(server):
+    proxy = Proxy(server.port)
+    line = Client(proxy.url, TOKEN)
+    assert line.ask_json("GET", "/healthz") == {"status": "ok"}
+    began_s = time.monotonic()
+    cut = threading.Thread(target=proxy.cut, args=(0.3,))
+    cut.start()
+    time.sleep(0.05)
+    line.ask("GET", "/healthz")
+    assert time.monotonic() - began_s >= 0.3
+    cut.join()
+    proxy.drop()
+    assert line.ask_json("GET", "/healthz") == {"status": "ok"}  # on another connection
+    proxy.close()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", proxy.port), 1.0):
+        pass

@@ -1,0 +1,106 @@
+"""The WebSocket of a session over TLS: acknowledgements, results and tokens."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from served_factory import ASKED, TOKEN, served
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.field.agent import join
+from driftlab.platform.field.client import Client, ServerAway
+from driftlab.platform.field.line import Line
+from driftlab.platform.field.messages import SampleMessage, decode_results
+from driftlab.platform.field.request import read_asked
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.codec import pack
+from driftlab.serve_apps.hub import Limits
+
+
+def certificate(folder):
+    """Make a certificate for the loopback interface, which signs itself."""
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    about = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *about, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    tls = certificate(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(tls[0]))
+        with served(folder / "served", Limits(sessions=2, rate=50.0), tls) as one:
+            yield one
+
+
+@pytest.fixture(scope="module")
+def ticket(server):
+    return join(server.url, TOKEN, read_asked(ASKED))
+
+
+def line_of(server, ticket):
+    return Line(server.client(ticket.token), f"/sessions/{ticket.id}")
+
+
+def upload(number):
+    images = rng_for(0, "line", number).integers(0, 255, (2, 32, 48, 3)).astype("uint8")
+    sampling = Sampling((number - 0.5, number - 0.25), float(number), codec="h264")
+    return SampleMessage(number, float(number), sampling, pack(images, "h264").payload).encode(4.0)
+
+
+def test_uploads_are_acknowledged_and_results_come(server, ticket):
+    line = line_of(server, ticket)
+    assert line.open(0)
+    opened = line.client.counted.both
+    body, results, acknowledged = upload(1), b"", None
+    line._open.send(body)
+    while not results:
+        results = line.receive(20.0)
+        acknowledged = acknowledged or (None if line._acks.empty() else line._acks.get())
+    (update,) = decode_results(results, 4.0)
+    assert (acknowledged, update.number, update.kind) == (b"1", 1, "update")
+    up, down = (now - then for now, then in zip(line.client.counted.both, opened, strict=True))
+    assert up - len(body) in range(5, 15)  # a WebSocket's frame
+    assert down - len(results) in range(4, 16)
+    line.close()
+    again = line_of(server, ticket)
+    assert again.open(0)
+    assert again.receive(20.0) == results  # resumed from its number
+    again.close()
+
+
+def test_what_is_refused_closes_the_line(server, ticket):
+    line = line_of(server, ticket)
+    assert line.open(9)  # a number that was never there
+    assert line.receive(20.0) is None
+    assert not line.is_open
+    assert line.post(upload(2)) is None
+
+
+@pytest.mark.parametrize(("token", "status"), [("wrong", 401), ("", 401), ("stranger", 404)])
+def test_a_line_needs_the_token_of_its_session(server, ticket, token, status):
+    given = join(server.url, TOKEN, read_asked(ASKED)) if token == "stranger" else None
+    head = {"Authorization": f"Bearer {token if given is None else given.token}"}
+    address = f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live"
+    with pytest.raises(InvalidStatus) as refused, connect(address, additional_headers=head, proxy=None):
+        pass
+    assert refused.value.response.status_code == status
+
+
+def test_a_certificate_that_is_not_trusted_opens_nothing(server, ticket, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(ServerAway):
+        server.client().ask("GET", "/sessions")
+    assert not line_of(server, ticket).open(0)
+    with pytest.raises((ServerAway, RequestError)):
+        Client(server.url.replace("https", "http"), TOKEN).ask("GET", "/healthz")

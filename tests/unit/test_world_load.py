@@ -1,0 +1,178 @@
+"""The load of a device: presets by their statistics, sensors by closed forms, files by every way to be wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.core.records import Reading
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.world import load as loads
+from driftlab.platform.world import load_csv
+from driftlab.platform.world.load import LOADS, Load, LoadProfile, LoadStep, draw, from_mapping, slowdown, speed_of
+
+RAMP = Load("ramp", tuple(LoadStep(float(k), k / 10, k / 20, 1 - k / 20, 20.0 + k, 1 - k / 10) for k in range(11)))
+GIB = 2**30
+
+
+def drawn(given: Any, duration_s: float = 120.0, seed: int = 0) -> Load:
+    profile = loads.find(given) if isinstance(given, str) else from_mapping(given)
+    found = draw(profile, duration_s, rng_for(seed, "load", 0))
+    assert found is not None
+    return found
+
+
+def cpus(load: Load) -> np.ndarray:
+    return np.array([step.cpu for step in load.steps])
+
+
+def test_nothing_runs_on_an_idle_device():
+    assert draw(LOADS["idle"], 60.0, rng_for(0, "load")) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(LOADS) - {"idle"}))
+def test_a_preset_is_drawn_from_its_seed_alone_and_stays_within_its_bounds(name: str):
+    first, again, other = drawn(name), drawn(name), drawn(name, seed=1)
+    assert first == again != other
+    assert len(first.steps) == 240
+    assert drawn(name, 60).steps == first.steps[:120]
+    assert all(0 <= step.cpu <= 1 and 0 <= step.memory <= 1 and step.clock == 1 for step in first.steps)
+    assert {step.battery for step in first.steps} == {step.temperature_c for step in first.steps} == {None}
+
+
+def test_a_user_moves_between_four_states_and_the_noise_is_the_stated_one():
+    calm = drawn({"preset": "user", "noise": 0.0}, 8000)
+    means, counts = np.unique(cpus(calm), return_counts=True)
+    assert means.tolist() == [0.15, 0.45, 0.6, 0.75]
+    assert counts / counts.sum() == pytest.approx([0.25] * 4, abs=0.06)
+    noise = cpus(drawn({"activities": [{"name": "one", "cpu": (0.5, 0.5)}]}, 5000)) - 0.5
+    assert noise.std() == pytest.approx(0.05 / math.sqrt(1 - 0.8**2), rel=0.05)
+    assert np.corrcoef(noise[1:], noise[:-1])[0, 1] == pytest.approx(0.8, abs=0.03)
+
+
+def test_random_loads_are_uniform_and_a_cold_start_begins_with_its_burst():
+    values = cpus(drawn({"preset": "random", "noise": 0.0}, 5000))
+    assert values.mean() == pytest.approx(0.5, abs=0.04)
+    assert values.std() == pytest.approx(math.sqrt(1 / 12), abs=0.04)
+    start = cpus(drawn({"preset": "cold_start", "noise": 0.0}))
+    assert (start[:4] >= 0.85).all()
+    assert 0.3 <= start[9] <= 0.5
+
+
+def test_a_hot_device_slows_down_and_recovers():
+    given = {"preset": "random", "noise": 0.0, "heat": {"settling_s": 2.0, "limit_c": 45.0, "slow_clock": 0.5}}
+    steps = drawn(given, 600).steps
+    assert {step.clock for step in steps} == {0.5, 1.0}
+    assert all(step.clock == 0.5 for step in steps if step.temperature_c >= 45)
+    assert all(step.clock == 1.0 for step in steps if step.temperature_c < 45 - loads.COOLING_C)
+
+
+def test_a_battery_holds_what_was_not_drawn():
+    given = {"preset": "user", "battery": {"capacity_j": 1000.0, "idle_w": 1.0, "busy_w": 3.0}}
+    load = drawn(given, 60)
+    used_j = sum(0.5 * (1 + 3 * step.cpu) for step in load.steps[:-1])
+    assert load.steps[-1].battery == pytest.approx(1 - used_j / 1000)
+    assert load.sense(30.0, GIB, spent_j=100.0).battery == pytest.approx(load.until(30.0).battery - 0.1)
+    assert load.sense(30.0, GIB, spent_j=1e6).battery == 0
+
+
+class TestSensors:
+    def test_they_tell_the_mean_load_since_the_last_reading_and_the_rest_as_it_was(self):
+        assert RAMP.sense(4.0, GIB) == Reading(4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7)
+        assert RAMP.sense(4.25, GIB).cpu == pytest.approx((0.25 * 0.3 + 0.25 * 0.4) / 0.5)
+        assert RAMP.sense(0.0, GIB).cpu == 0.0
+
+    def test_no_reading_changes_with_what_comes_after_it(self):
+        poisoned = Load("p", tuple(replace(s, cpu=0.999, memory=1.0, clock=9.0) if s.time_s >= 5 else s
+                                   for s in RAMP.steps))  # fmt: skip
+        for time_s in np.arange(0, 5.01, 0.25).tolist():
+            assert poisoned.sense(time_s, GIB) == RAMP.sense(time_s, GIB)
+        assert poisoned.sense(5.25, GIB) != RAMP.sense(5.25, GIB)
+
+    def test_a_mean_is_the_integral_over_its_span(self):
+        fine = np.linspace(1.3, 7.6, 6301)[:-1] + 0.0005
+        assert RAMP.mean_cpu(1.3, 7.6) == pytest.approx(np.mean([RAMP.at(t).cpu for t in fine]), abs=1e-4)
+        assert RAMP.mean_speed(2.0, 3.0) == pytest.approx(speed_of(0.2, 0.9)) == pytest.approx(0.9 * (1 - 0.9 * 0.2))
+        assert RAMP.mean_cpu(20.0, 30.0) == 1.0
+
+    def test_readings_and_changes_at_one_time_are_one_instant(self):
+        assert list(RAMP.instants(2.0)) == [0.0, 0.5, 1.0, 1.5]
+        assert list(replace(RAMP, sense_hz=0.4).instants(4.0)) == [0.0, 1.0, 2.0, 2.5, 3.0]
+
+    def test_without_readings_nothing_is_slower(self):
+        assert slowdown(()) == 1.0
+        assert slowdown((Reading(0.0, 1.0, 1), Reading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
+
+
+class TestFiles:
+    def read(self, folder: Path, text: str, duration_s: float = 10.0, **more: Any) -> Load:
+        path = folder / "load.csv"
+        path.write_text(text)
+        return load_csv.read(LoadProfile("mine", file=str(path), **more), duration_s)
+
+    def test_gaps_repeat_what_was_before(self, tmp_path: Path):
+        load = self.read(tmp_path, "cpu,time_s,memory,battery\n.2,1,.5,1\n,2,,\n.4,60,,.5\n", 90)
+        assert load.steps == (LoadStep(1, 0.2, 0.5, battery=1), LoadStep(2, 0.2, 0.5, battery=1),
+                              LoadStep(60, 0.4, 0.5, battery=0.5))  # fmt: skip
+        assert load.at(0.0).cpu == load.at(59.0).cpu == 0.2
+        assert load.ends_s == math.inf
+
+    def test_a_short_file_holds_its_last_row_or_begins_again(self, tmp_path: Path):
+        text = "time_s,cpu\n0,.1\n1,.2\n"
+        held = self.read(tmp_path, text, 5)
+        assert (held.at(4.5).cpu, held.ends_s) == (0.2, 2.0)
+        again = self.read(tmp_path, text, 5, repeat=True)
+        assert [again.at(k).cpu for k in range(5)] == [0.1, 0.2, 0.1, 0.2, 0.1]
+        assert again.ends_s == math.inf
+        with pytest.raises(DataError, match="battery"):
+            self.read(tmp_path, "time_s,cpu,battery\n0,.1,1\n1,.1,1\n", 5, repeat=True)
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("time_s,cpu\n0,1.2\n", "row 2: cpu is '1.2', allowed are 0 to 1"),
+            ("time_s,cpu\n0,45\n", "45 % is 0.45"),
+            ("time_s,cpu\n0,.1\n0,.2\n", "row 3: time_s is 0, in the row above it is 0"),
+            ("time_s,cpu\n0,\n1,.2\n", "row 2: cpu is empty"),
+            ("time_s,cpu\n,.1\n", "row 2: time_s is empty"),
+            ("time_s,cpu\n0,busy\n1,nan\n", "row 2: cpu is 'busy'.*row 3: cpu is 'nan'"),
+            ("time_s,cpu,clock\n0,.1,0\n", "clock is '0'"),
+            ("time_s,load\n0,.1\n", "no column cpu; unknown column 'load'"),
+            ("time_s,cpu\n", "has 0 rows"),
+            ("", "has 0 rows"),
+        ],
+    )
+    def test_what_is_wrong_is_named_with_its_row(self, tmp_path: Path, text: str, told: str):
+        with pytest.raises(DataError, match=told):
+            self.read(tmp_path, text)
+
+    def test_a_file_that_is_not_there_is_refused(self, tmp_path: Path):
+        with pytest.raises(DataError, match="cannot be read as CSV"):
+            load_csv.read(loads.find(str(tmp_path / "no.csv")), 1.0)
+
+    def test_what_was_written_is_read_again(self, tmp_path: Path):
+        load_csv.write_steps(tmp_path / "ramp.csv", RAMP.steps)
+        read = load_csv.read_steps(tmp_path / "ramp.csv")
+        assert [astuple(step) for step in read] == [pytest.approx(astuple(step), abs=1e-4) for step in RAMP.steps]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"preset": "users"}, "user"),
+        ({"preset": "user", "nois": 1}, "did you mean 'noise'"),
+        ({"preset": "user", "file": "x.csv"}, "give one of both"),
+        ({"activities": [{"name": "a", "cpu": [0.5, 0.2]}]}, "runs from 0.5 to 0.2"),
+        ({"preset": "user", "sense_hz": 0}, "sense_hz"),
+        ({"preset": "user", "battery": {"charge": 2}}, "battery.charge"),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(given: dict[str, Any], told: str):
+    with pytest.raises(RequestError, match=told):
+        from_mapping(given)
