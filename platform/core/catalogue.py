@@ -74,6 +74,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
         "branches": "driftlab.platform.scaling.branches:Branches",
         "adascale": "driftlab.platform.scaling.adascale:AdaScale",
+        "legodnn": "driftlab.platform.scaling.legodnn:LegoDnn",
         "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
         "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
         "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",

@@ -227,6 +227,11 @@ _ROWS = (
         scaling="adascale",
     ),
     _row(
+        "legodnn",
+        "A variant for each block of a network, by losses and savings that add up.",
+        scaling="legodnn",
+    ),
+    _row(
         "adaptivenet",
         "The dearest of the best paths without exits that is predicted to be in time.",
         scaling="adaptivenet",

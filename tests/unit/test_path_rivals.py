@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -13,13 +14,14 @@ from driftlab.platform.scaling.adadeep import AdaDeep
 from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
 from driftlab.platform.scaling.adaspring import AdaSpring
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import exit_of, full_depth
+from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
+from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
 
 NAMES = ("dwsep", "svd", "fire", "base")
 CHOOSERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == "branches")
 
 
-def paths(seed: int = 0, stages: int = 3) -> tuple[Variant, ...]:
+def paths(seed: int = 0, stages: int = 3, noise: float = 0.005) -> tuple[Variant, ...]:
     """Draw the cost of every operator of every stage; costs add up, and so do losses but for some noise."""
     draw = random.Random(seed)
     cost = {(s, name): draw.uniform(1, 3) * (1 + 2 * (name == "base")) for s in range(stages) for name in NAMES}
@@ -28,7 +30,7 @@ def paths(seed: int = 0, stages: int = 3) -> tuple[Variant, ...]:
     for depth in range(1, stages + 1):
         for path in itertools.product(NAMES, repeat=depth):
             spent = sum(cost[key] for key in enumerate(path))
-            accuracy = 0.6 + 0.1 * depth - sum(loss[key] for key in enumerate(path)) + draw.uniform(-0.005, 0.005)
+            accuracy = 0.6 + 0.1 * depth - sum(loss[key] for key in enumerate(path)) + draw.uniform(-noise, noise)
             found.append(Variant(".".join(path), accuracy, round(1000 * spent), spent / 1000, spent / 10))
     return tuple(found)
 
@@ -48,6 +50,37 @@ def test_every_chooser_answers_any_budget_with_a_path(name: str):
         assert 0 <= which < len(variants)
         assert name == "adascale" or exit_of(variants[which]) == 3
     assert member.choose(variants, Budget(variant=5), state)[0] == 5
+
+
+class TestLegoDnn:
+    def test_it_finds_the_least_loss_within_the_limits_where_losses_add_up(self):
+        draw, variants = random.Random(0), paths(1, noise=0.0)
+        numbers = full_depth(variants)
+        for _ in range(100):
+            limit_s, room = draw.uniform(0.001, 0.03), draw.randrange(2000, 30_000)
+            which, _ = LegoDnn().choose(variants, Budget(latency_s=limit_s, memory_bytes=room))
+            small = [one for one in numbers if variants[one].memory_bytes <= room]
+            good = [one for one in small if variants[one].latency_s <= limit_s]
+            if good:
+                assert variants[which].accuracy == pytest.approx(max(variants[one].accuracy for one in good))
+            elif small:
+                assert variants[which].memory_bytes <= room
+
+    def test_a_limit_is_relaxed_in_steps_and_only_as_far_as_it_must(self):
+        assert [relaxed(limit, 3.25, 0.5) for limit in (1.0, 3.25, 4.0, None)] == [3.5, 3.25, 4.0, math.inf]
+        variants = paths(1, noise=0.0)
+        tight = LegoDnn(latency_step_s=1e-6)
+        which, _ = tight.choose(variants, Budget(latency_s=1e-6))
+        assert variants[which].latency_s == min(variants[one].latency_s for one in full_depth(variants))
+
+    def test_a_loss_is_that_of_three_environments(self):
+        names = ("a", "b", "c")
+        known = {(x, y): 0.9 - 0.1 * names[::-1].index(x) - 0.03 * names[::-1].index(y) * (1 + names[::-1].index(x))
+                 for x in names for y in names}  # fmt: skip
+        variants = tuple(Variant(".".join(path), accuracy, 1, 0.01) for path, accuracy in known.items())
+        table = BlockTable(variants, *deep_paths(variants))
+        expected = [known[other, "c"] - known[other, "a"] for other in ("c", "b", "a")]
+        assert table.lost(1, "a") == pytest.approx(sum(expected) / 3)
 
 
 class TestAdaptiveNet:

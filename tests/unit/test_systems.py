@@ -68,7 +68,7 @@ def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(stream
     assert system.uses_teacher == (adaptation == "distill")
 
 
-RIVALS = ("adaptivenet", "adaspring", "adadeep")  # of adascale
+RIVALS = ("legodnn", "adaptivenet", "adaspring", "adadeep")  # of adascale
 
 
 def test_who_needs_a_teacher():

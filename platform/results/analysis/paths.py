@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
 FIXED, ADAPTIVE = "branches", "adascale"  # scaling members
-CHOOSING = (ADAPTIVE, "adaptivenet", "adaspring", "adadeep")
+CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep")
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
