@@ -72,10 +72,10 @@ def test_a_machine_without_sensors_has_its_nominal_clock(tmp_path: Path):
     ],
 )
 def test_the_limit_of_a_container_counts_where_it_is_smaller(tmp_path: Path, folder, limit, used, dropped):
-    kib, files = 1024, {f"{folder}/memory.{used}": str(3000 * 1024), f"{folder}/memory.stat": f"{dropped} 1024000\n"}
-    within = machine(tmp_path, **files, **{f"{folder}/memory.{limit}": f"{4000 * kib}\n"})
-    assert within.sample().memory == pytest.approx(2000 / 4000)
-    for unlimited in ("max\n", str(2**63)):
+    kib, files = 1024, {f"{folder}/memory.{used}": str(5000 * 1024), f"{folder}/memory.stat": f"{dropped} 1024000\n"}
+    within = machine(tmp_path, **files, **{f"{folder}/memory.{limit}": f"{5000 * kib}\n"})
+    assert within.sample().memory == pytest.approx(4000 / 5000)
+    for unlimited in ("max\n", str(2**63), str(8001 * kib)):
         assert machine(tmp_path, **{f"{folder}/memory.{limit}": unlimited}).sample().memory == pytest.approx(0.25)
 
 

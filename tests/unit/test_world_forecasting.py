@@ -70,6 +70,7 @@ def test_no_forecast_leaves_the_bounds_of_a_load(series: list[float], kind: str)
 
 def test_a_clipped_forecast_is_fed_back():
     assert ArModel(0.5, (3.0,)).predict([0.6], 3) == pytest.approx((0.8, 1.0, 1.0))
+    assert ArModel(0.5, (2.0, -1.8)).predict([0.6, 0.95], 3) == pytest.approx((1.0, 0.69, 0.0))  # 1.22 would give 1
     assert ArModel(0.5, (-2.5,)).predict([0.9], 3) == pytest.approx((0.0, 1.0, 0.0))
 
 

@@ -9,9 +9,10 @@ from driftlab.platform.core.metrics import interval
 from driftlab.platform.results.analysis.loads import skills_by_seed
 from driftlab.platform.results.analysis.measured import MORE_SEEDS, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.world.forecasting import ForecastKind
 
 
-def forecast_gain(tables: Tables, fleets: Sequence[str], kind: str = "ar") -> Measured | Untestable:
+def forecast_gain(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "ar") -> Measured | Untestable:
     """Average by how much of its error a forecast is nearer than persistence, over horizons, fleets and seeds."""
     found: dict[str, dict[int, float]] = {fleet: {} for fleet in fleets}
     for (fleet, seed), scores in skills_by_seed(tables).items():
