@@ -23,7 +23,7 @@ from driftlab.platform.nodes.lesson import LIMITED_HERE, attempt
 from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
 from driftlab.platform.nodes.specs import StudentSpec
 from driftlab.platform.scaling.base import Budget, Draft
-from driftlab.platform.scheduling.zoo import start_from
+from driftlab.platform.scheduling.zoo import MARGIN, start_from
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.tasks.tasks import Answers
 from driftlab.platform.wire import delta, draft
@@ -155,7 +155,7 @@ class Learner:
         return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins)))
 
     def recall(self, last: float | None, fall: float) -> Reply:
-        """Score the network on its newest samples; if that fell, go on with a stored one that is clearly better."""
+        """Score the network on its newest samples; if that fell, go on with a stored one that is better by half as much."""
         rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
         now, looks = self._look(self._model, rows)
         if now is None:
@@ -168,7 +168,7 @@ class Learner:
         for number in numbers:
             state.write(self._model, self._experts.stored(number))
             scores[number] = self._look(self._model, rows)[0] or 0.0
-        begins = start_from(scores, now)
+        begins = start_from(scores, now, max(MARGIN, fall / 2))
         state.write(self._model, before if begins is None else self._experts.begin(begins))
         if begins is not None:
             self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)

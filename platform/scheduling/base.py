@@ -99,7 +99,7 @@ class Wants:
     trials: bool = False  # every offered way to learn is tried on a part of the samples
     choosy: bool = False  # it names the ways to be tried out when they are offered
     part: float = 1.0  # share of a way's steps that a trial takes, at least one
-    recall: float | None = None  # fall of accuracy from which on a learner scores stored networks; None: none is stored
+    recall: float | None = None  # fall from which on a learner scores stored networks, and goes on with a better one
     observed: bool = False  # how accurate each application is now, as far as its device can know
     server: bool = False  # it also shares the GPUs of a server that learns; else first come, first served
     together: bool = False  # offers wait until no application of the device prepares ways any more

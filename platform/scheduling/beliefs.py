@@ -20,6 +20,7 @@ REACHED, SPEED = 0.6, 1.0  # accuracy that learning reaches, and how much faster
 UNSURE_REACHED, UNSURE_SPEED = 0.2, 0.5  # their standard deviations
 NOISE = 0.1  # standard deviation of what is seen of a gain, on few samples
 FADES = 0.9  # weight of older experience per newer one: what is seen changes
+LEAST = 0.001  # gain for which samples are labelled, or ways tried out, where nothing else is to be done
 DRIFT = 0.2  # standard deviation by which the accuracy of a network changes unseen within a minute
 
 # A gain is the part that is closed times (first - second * accuracy); of first and second are known, before anything:
@@ -102,7 +103,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Outlook:
-    """An application with every accuracy filled in, and the standard deviation of each candidate's."""
+    """An application with every accuracy filled in, and the standard deviation of those that nothing told."""
 
     app: LearningApp
     deviations: tuple[float, ...]
@@ -159,7 +160,7 @@ def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past
         if shown != trial:  # not the same offer again
             past = replace(past.see(way, part, app.now, one.after), tried={**past.tried, way.name: shown})
         promise = Promise(way, part, app.now, one.after)
-        rows.append((replace(one, after=known(one.after + past.correction)), NOISE, promise))
+        rows.append((replace(one, after=known(one.after + past.correction)), 0.0, promise))
     candidates, deviations, promises = zip(*rows, strict=True) if rows else ((), (), ())
     return Outlook(replace(app, candidates=candidates), deviations, promises), past
 
@@ -170,14 +171,14 @@ def _running(app: LearningApp, past: Past, one: Candidate, waited_s: float) -> t
     The longer a network was not seen, the more it may have lost and a phase may gain.
     """
     if one.after is not None:
-        return replace(one, after=known(one.after + past.correction)), NOISE, None
+        return replace(one, after=known(one.after + past.correction)), 0.0, None
     if past.begun and past.promise is not None:
-        return replace(one, after=past.promise.after), NOISE, None
+        return replace(one, after=past.promise.after), 0.0, None
     newest = next(reversed([*past.networks.values()]), Experience())
     mean, deviation = newest.expect(CLOSED, app.now)
     deviation = math.hypot(deviation, DRIFT * math.sqrt(waited_s / 60))
     seconds = one.seconds + (past.usual_s or one.seconds)
-    return replace(one, seconds=seconds, after=known(app.now + positive_part(mean, deviation))), deviation, None
+    return replace(one, seconds=seconds, after=known(app.now + max(LEAST, positive_part(mean, deviation)))), 0.0, None
 
 
 def part_closed(app: LearningApp, one: Candidate) -> float:

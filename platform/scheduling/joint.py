@@ -37,7 +37,6 @@ class Knowledge:
 class Joint(Scheduling):
     """Choose ways, order and shares of all applications together; train one after another."""
 
-    caution: Annotated[float, Ge(0), Means("standard deviations by which expected accuracies are lowered")] = 0.0
     joule_price: Annotated[float, Ge(0), Means("accuracy times seconds that a joule must gain")] = 0.0
     skipped: Annotated[Skipped, Means("what frames are worth that are skipped: nothing, or as in Ekya's table")] = (
         "lost"
@@ -59,7 +58,7 @@ class Joint(Scheduling):
             reviewed = review(demand, knowledge.past.get(app.app, Past()), window.start_s)
             view, past[app.app] = outlook(window, app, reviewed)
             views.append(view)
-        apps = [self._lowered(view) for view in views]
+        apps = [view.app for view in views]
         steps = self._planned(window, apps, horizon_s)
         learn = np.zeros(len(apps))
         if steps.first is not None:
@@ -72,12 +71,6 @@ class Joint(Scheduling):
         for index, tries in self._tries(window, apps, views, horizon_s):
             grants[index] = replace(grants[index], tries=tries)
         return replace(settled, grants=tuple(grants))
-
-    def _lowered(self, view: Outlook) -> LearningApp:
-        """Lower what is expected by its uncertainty, where that is asked for."""
-        pairs = zip(view.app.candidates, view.deviations, strict=True)
-        lowered = (replace(one, after=known((one.after or 0.0) - self.caution * by)) for one, by in pairs)
-        return replace(view.app, candidates=tuple(lowered))
 
     def _planned(self, window: Window, apps: Sequence[LearningApp], horizon_s: float) -> PlannedSteps:
         """Plan what has begun; where nothing of it is worth its time, let the most promising application label.
@@ -106,7 +99,7 @@ class Joint(Scheduling):
             if any(known(way.accuracy) is not None for way in learning.ways):
                 continue
             unknown = tuple(one.way for one in app.candidates if one.way is not None and not one.seconds)
-            pairs = zip(app.candidates, view.deviations, strict=True)
+            pairs = zip(view.app.candidates, view.deviations, strict=True)
             best, deviation = max(pairs, key=lambda pair: pair[0].after or 0.0)
             lasts_s = max(0.0, horizon_s - best.seconds)
             worth = worth_of_trial((best.after or 0.0) - app.now, deviation, lasts_s)

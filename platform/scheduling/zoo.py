@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+MARGIN = 0.01  # of accuracy, by which a stored network must be better
 RIDGE = 1e-3  # weight of the classifier's weights against its errors
 
 
@@ -64,7 +65,7 @@ class Zoo:
         return [self.experts[i].number for i in order[:top]]
 
 
-def start_from(scores: Mapping[int, float], now: float, margin: float = 0.01) -> int | None:
+def start_from(scores: Mapping[int, float], now: float, margin: float = MARGIN) -> int | None:
     """Return the network to begin with; None where none beats the current accuracy by more than the margin."""
     best = max(scores, key=scores.__getitem__, default=None)
     return best if best is not None and scores[best] > now + margin else None

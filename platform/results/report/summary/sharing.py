@@ -173,7 +173,7 @@ def _in_words(here: Sequence[SharingLine]) -> str:
         return ""
     fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
     told = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
-    if len(methods) > 1:
+    if len(methods) > 1 and best.accuracy is not None:
         told += f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
     return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
 

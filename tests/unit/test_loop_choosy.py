@@ -1,0 +1,96 @@
+"""Schedulers that name the ways to be tried out, and learners that go on with a stored network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import learning_factory as factory
+import pytest
+from loop_factory import COST, Given, rows, run, uploads
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Passes, Recalled, Tried
+from driftlab.platform.loop.rounds import DECLINED
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.world.cost import need_of
+
+DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+LOOKS, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
+
+
+@dataclass
+class Choosy(Scheduling):
+    """Asks for trials of some ways, then learns in one of them."""
+
+    tries: tuple[int, ...] = ()
+    way: int | None = 0
+    wants = Wants(choosy=True, observed=True)
+    asked: list[Window] = field(default_factory=list)
+
+    def allocate(self, window: Window) -> Allocation:
+        self.asked.append(window)
+        return Allocation((Grant(0.6, learn=0.4, way=self.way, tries=self.tries),) * len(window.demands))
+
+    @property
+    def offers(self) -> list[tuple[float | None, ...]]:
+        learning = [window.demands[0].learning for window in self.asked if window.demands]
+        return [tuple(way.accuracy for way in one.ways) for one in learning if one and one.state == "offered"]
+
+
+def ran(scheduler: Choosy, **script: Any) -> tuple[Any, Any]:
+    def tried(node: Any, plan: Any, phases: tuple[Phase, ...]) -> Tried:
+        return Tried(0.5, (0.7,) * len(phases), (WORK,) * len(phases), LOOKS)
+
+    session = factory.on_device(**{"try_out": tried, **script})
+    given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
+    return run(factory.OnDevice(uploads(5.0)), session=session, **given)
+
+
+class TestTrials:
+    def test_without_a_wish_the_network_is_only_scored(self):
+        scheduler = Choosy()
+        session, _ = ran(scheduler)
+        assert [note.args[1] for note in session.of("try_out")] == [()]
+        assert scheduler.offers[-1] == (None, None)
+
+    @pytest.mark.parametrize("tries", [(1,), (0, 1), (1, 7)])
+    def test_the_ways_that_it_names_are_tried_out_paid_and_offered_again(self, tries):
+        scheduler = Choosy(tries, way=1)
+        session, loop = ran(scheduler)
+        there = [i for i in tries if i < 2]
+        assert session.of("try_out")[1].args[1] == tuple(Phase((10, 20)[i]) for i in there)
+        assert scheduler.offers[-1] == tuple(0.7 if i in there else None for i in range(2))
+        assert session.of("train")[0].args[0].phase == Phase(20)
+        (update,) = rows(loop, "updates")
+        plain, trials = rows(ran(Choosy(way=1))[1], "updates")[0], len(there)
+        more_s = need_of(COST, factory.PHONE, LOOKS).alone_s + trials * need_of(COST, factory.PHONE, WORK).alone_s
+        assert update["work_s"] == pytest.approx(plain["work_s"] + more_s)
+
+
+class TestStoredNetworks:
+    @staticmethod
+    def recalling(way: int | None) -> Choosy:
+        scheduler = Choosy(way=way)
+        scheduler.wants = Wants(observed=True, recall=0.1)
+        return scheduler
+
+    @pytest.mark.parametrize(("way", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),
+                                                        (None, Phase(0), "stored network 3")])  # fmt: skip
+    def test_a_round_goes_on_with_it_and_sends_it_even_if_it_learns_nothing(self, way, phase, name):
+        scheduler, work = self.recalling(way), Passes((20,) * 4)
+        session, loop = ran(scheduler, recall=lambda node, last, fall: Recalled(0.8, 3, work))
+        assert session.of("recall")[0].args == (None, 0.1)
+        assert not session.of("try_out")
+        assert session.of("train")[0].args[0].phase == phase
+        (update,) = rows(loop, "updates")
+        assert (update["way"], update["reason"]) == (name, None)
+        assert update["work_s"] > need_of(COST, factory.PHONE, work).alone_s
+        assert scheduler.asked[-1].demands[0].observed == 0.8
+        assert len(session.of("remember")) == 1
+
+    def test_one_that_keeps_its_own_may_decline(self):
+        session, loop = ran(self.recalling(None), recall=lambda node, last, fall: Recalled(0.8, None, LOOKS))
+        assert not session.of("train")
+        assert rows(loop, "updates")[0]["reason"] == DECLINED
