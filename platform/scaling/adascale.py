@@ -5,13 +5,13 @@ at each reading of the load, the latency of all paths is predicted; a trigger de
 returns the cheapest of the most accurate paths within the limits.
 
 Differs from the paper: its objective holds no accuracy, so that its literal form (`mode: paper`) always runs the
-cheapest path that is accurate enough; the load is taken to stay as it was last sensed.
+cheapest path that is accurate enough; by default the load is taken to stay as it was last sensed (`forecaster`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -26,12 +26,13 @@ from driftlab.platform.scaling.selecting import (
     PathObjective,
     PathTable,
     Trigger,
+    foresee,
     goals_of,
     limits_of,
     pick,
-    predicted_slowdown,
     respond,
 )
+from driftlab.platform.world.forecasting import Forecaster
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class AdaScale(OfPaths):
     accuracy_loss: Annotated[
         float, Ge(0), Le(1), Means("how far below the best path it may fall without an accuracy goal", "fraction")
     ] = 0.04
+    forecaster: Annotated[
+        Literal["persistence", "mean", "ar"], Means("what the load is taken to be until the next readings")
+    ] = "persistence"
     dwell_s: Annotated[float, Ge(0), Le(3600), Means("time after a switch before a better path is loaded", "s")] = 1.0
     patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
@@ -57,15 +61,20 @@ class AdaScale(OfPaths):
         """Sense, predict, and switch where the trigger asks for it."""
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
-        slower, objective = predicted_slowdown(budget), self.objective
+        objective = self.objective
+        slower, outlook = foresee(budget, Forecaster(self.forecaster), None if state is None else state.outlook)
         if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):
             table = PathTable.of(variants)
             limits = self._limits(table, budget)
             which, flag = pick(table, slower, limits, objective)
-            return which, LoopState(table, variants, which, budget.now_s, goals_of(limits), flag=flag)
+            return which, LoopState(table, variants, which, budget.now_s, goals_of(limits), outlook, flag=flag)
         trigger = Trigger(self.dwell_s, self.patience, self.headroom)
         after = respond(state, budget.now_s, slower, self._limits(state.table, budget), objective, trigger)
-        return after.which, after
+        return after.which, replace(after, outlook=outlook)
+
+    def forecast(self, state: Any) -> float | None:
+        """Return the load that is expected at the next reading."""
+        return None if state is None else state.outlook.expected
 
     @property
     def objective(self) -> PathObjective:

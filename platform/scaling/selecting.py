@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.world.forecasting import Forecaster, ForecastState
 from driftlab.platform.world.load import slowdown
 
 Floats = npt.NDArray[np.float64]
@@ -105,6 +106,14 @@ class Trigger:
     headroom: float = 0.9  # share of the latency limit that it may take
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What is expected of the load: at the next reading, and by which model."""
+
+    expected: float | None = None  # CPU load; None: the device senses nothing
+    model: ForecastState | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class LoopState:
     """The state of the loop: the network that runs, since when, and for how long a better one has fitted."""
@@ -114,6 +123,7 @@ class LoopState:
     which: int
     since_s: float
     goals: tuple[object, ...]  # the limits that it was chosen for
+    outlook: Outlook
     better: int = 0
     flag: Flag = "ok"
 
@@ -154,6 +164,15 @@ def limits_of(budget: Budget, floor: float) -> PathLimits:
         floor if budget.accuracy is None else budget.accuracy,
         np.inf if budget.memory_bytes is None else budget.memory_bytes,
     )
+
+
+def foresee(budget: Budget, forecaster: Forecaster, before: Outlook | None) -> tuple[float, Outlook]:
+    """Predict the slowdown until the next readings, by the highest load that is forecast, and keep the model."""
+    if not budget.load:
+        return predicted_slowdown(budget), Outlook()
+    loads, model = forecaster.predict([one.cpu for one in budget.load], None if before is None else before.model)
+    worst = replace(budget.load[-1], cpu=max(loads))
+    return predicted_slowdown(replace(budget, load=(worst,))), Outlook(loads[0], model)
 
 
 def predicted_slowdown(budget: Budget) -> float:

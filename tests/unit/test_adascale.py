@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_the_literal_objective_takes_the_cheapest_path_whatever_its_accuracy():
 LADDER = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 10 * (i + 1), 0.01 * (i + 1), 0.1 * (i + 1)) for i in range(5))
 
 
-def run(loads: list[float], limit_s: float = 0.045, **settings: float) -> list[int]:
+def run(loads: list[float], limit_s: float = 0.045, **settings: Any) -> list[int]:
     """Choose at each reading, two in a second."""
     member = AdaScale(accuracy_loss=1.0, **settings)
     state, chosen, readings = None, [], []
@@ -149,6 +150,21 @@ def test_a_better_path_needs_headroom():
     nearly = 0.041  # the fourth path takes 0.04 s: within the limit, not within nine tenths of it
     assert run([0.5] + [0.0] * 8, limit_s=nearly)[-1] == 2
     assert run([0.5] + [0.0] * 8, limit_s=nearly, headroom=1.0)[-1] == 3
+
+
+def test_a_rising_load_is_left_earlier_by_a_forecast_than_by_the_last_reading():
+    rising = [0.02 * step for step in range(40)]
+    by = {kind: run(rising, forecaster=kind) for kind in ("persistence", "ar")}
+    first = {kind: next(step for step, which in enumerate(chosen) if which < 2) for kind, chosen in by.items()}
+    assert first["ar"] < first["persistence"]
+
+
+def test_what_is_expected_of_the_load_is_told():
+    member = AdaScale()
+    _, state = member.choose(LADDER, Budget(load=(Reading(0.0, 0.3, 1000),)))
+    assert member.forecast(state) == 0.3
+    assert member.forecast(None) is None
+    assert member.forecast(member.choose(LADDER, Budget())[1]) is None
 
 
 def test_edges_of_the_load_are_answered():
