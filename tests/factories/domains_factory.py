@@ -122,7 +122,8 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
         row |= {"processed": job % every == 0, "latency_ms": 1000 * plain_s}
         frames.append({**row, "score_frame": accuracy - 0.02 * (job >= 10) * learn, "score_window": accuracy})
     if learn:
-        lesson = {**place, "frames": OF, "work_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1, "accepted": 0.25}
+        lesson = {**place, "frames": OF, "work_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
+        lesson |= {"accepted": 0.25}
         lessons = [{**lesson, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
     devices = [{"cell": run["cell"], "device": "d", "peak_memory_bytes": 1000}]
     return {"runs": [run], "frames": frames, "adaptations": lessons, "devices": devices}
