@@ -57,8 +57,8 @@ def streak(picture: Floats, radius: float, deviation: float, degrees: float) -> 
 
 def plasma(height: int, width: int, decay: float, rng: np.random.Generator) -> Floats:
     """Draw a cloud from 0 to 1 by the diamond-square method, whose steps shrink by the square of a decay."""
-    cloud: Floats = plasmas(1, height, width, decay, rng)[0]
-    return cloud
+    found: Floats = plasmas(1, height, width, decay, rng)[0]
+    return found
 
 
 def plasmas(planes: int, height: int, width: int, decay: float, rng: np.random.Generator) -> Floats:

@@ -122,8 +122,8 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
         row |= {"processed": job % every == 0, "latency_ms": 1000 * plain_s}
         frames.append({**row, "score_frame": accuracy - 0.02 * (job >= 10) * learn, "score_window": accuracy})
     if learn:
-        work = {"work_s": learn * OF * plain_s, "energy_j": 0.1}
-        lesson = {**place, **work, "frames": OF, "iterations": 1, "accepted": 0.25}
+        lesson = {**place, "frames": OF, "work_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
+        lesson |= {"accepted": 0.25}
         lessons = [{**lesson, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
     devices = [{"cell": run["cell"], "device": "d", "peak_memory_bytes": 1000}]
     return {"runs": [run], "frames": frames, "adaptations": lessons, "devices": devices}
@@ -165,7 +165,7 @@ def make_run(folder: Path) -> Path:
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
     for cell in [*(in_phases(name, seed) for name in PAID for seed in SEEDS), *stream_cells()]:
-        rows = {table: [filled(table, row) for row in own] for table, own in cell.items()}
+        rows = {table: [_filled(table, row) for row in own] for table, own in cell.items()}
         recorder.write(cell["runs"][0]["cell"], rows)
     return folder
 
@@ -175,7 +175,7 @@ def _made(spec: dict[str, Any], cells: list[dict[str, list[dict[str, Any]]]]) ->
     return Made(spec, **{table: [row for cell in cells for row in cell.get(table, ())] for table in names})
 
 
-def filled(table: str, row: dict[str, Any]) -> dict[str, Any]:
+def _filled(table: str, row: dict[str, Any]) -> dict[str, Any]:
     """Give a row something in every column that may not be empty."""
     kinds = {field.name: field.type for field in TABLES[table] if not field.nullable and field.name != "cell"}
     usual = {name: "" if pa.types.is_string(kind) else 0 for name, kind in kinds.items()}

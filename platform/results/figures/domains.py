@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.domains import costs, forgetting, stretches
+from driftlab.platform.results.analysis.frontiers import pareto
 from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Each domain is judged before the frames to adapt on and after them; dotted lines are before. Of many systems the "
-    "first panel has the one that does nothing, the best and the worst, and the best of each kind of scaling. Time and "
-    "energy are those of one phase alone on the device. What is forgotten is how much a domain that comes back falls "
-    "below its best score so far. Means over seeds, and in the table half of their 95 % intervals."
+    "first panel has the one that does nothing, the best and the worst, and the best of each kind of scaling; the "
+    "others name these, and each that nothing cheaper beats. Time and energy are those of one phase alone on the "
+    "device. What is forgotten is how much a domain that comes back falls below its best score so far. Means over "
+    "seeds, and in the table half of their 95 % intervals."
 )
 MOST = 5  # systems in a panel of lines
 PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
@@ -47,7 +49,7 @@ def show(view: View) -> Shown | None:
         panels += [
             Panel(
                 f"{workload}: accuracy against {PAID[column][0]}",
-                partial(_draw_cost, points=points, column=column),
+                partial(_draw_cost, points=points, column=column, named=chosen),
                 320,
             )
             for column in ("phase_s", "phase_j")
@@ -87,10 +89,13 @@ def _beside(rows: pd.DataFrame, paid: pd.DataFrame, column: str) -> pd.DataFrame
     return found.assign(cost=paid.groupby("system")[column].mean()).dropna(subset=["cost"]).reset_index()
 
 
-def _draw_cost(axis: Axes, points: pd.DataFrame, column: str) -> None:
+def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) -> None:
     axis.vlines(points["cost"], points["low"], points["high"], color=plots.QUIET, linewidth=1.4, alpha=0.4)
     axis.plot(points["cost"], points["mean"], "o", color=plots.COLOURS[0], markersize=4.5)
-    for place, row in enumerate(points.sort_values("cost").itertuples()):
+    ordered = points.sort_values("cost")
+    known = {*named, *pareto(points, "mean", "cost")["system"]}
+    told = ordered[ordered["system"].isin(known)] if len(points) > MOST else ordered
+    for place, row in enumerate(told.itertuples()):
         plots.beside(axis, row.system, row.cost, row.mean, above=place % 2 == 0)
     plots.scale(axis)
     axis.margins(x=0.1, y=0.14)
