@@ -155,7 +155,7 @@ class Learner:
         return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins)))
 
     def recall(self, last: float | None, fall: float) -> Reply:
-        """Score the network on its newest samples; if that fell, go on with a stored one if it is clearly better."""
+        """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
         rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
         now, looks = self._look(self._model, rows)
         if now is None:

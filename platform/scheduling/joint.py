@@ -18,7 +18,7 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.answers import Skipped, split_answers
 from driftlab.platform.scheduling.base import Allocation, Learning, Scheduling, Wants, Window
 from driftlab.platform.scheduling.beliefs import Outlook, Past, outlook, review, worth_of_trial
-from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
 from driftlab.platform.scheduling.sequencing import SHORT_S, PlannedSteps, plan_steps
 
@@ -59,7 +59,10 @@ class Joint(Scheduling):
             view, past[app.app] = outlook(window, app, reviewed)
             views.append(view)
         apps = [view.app for view in views]
+        tries = dict(self._tries(window, apps, views, horizon_s))
         steps = self._planned(window, apps, horizon_s)
+        if steps.first is None and tries:
+            steps = self._trying(apps, min(tries), steps)
         learn = np.zeros(len(apps))
         if steps.first is not None:
             learn[steps.first] = steps.share
@@ -68,8 +71,8 @@ class Joint(Scheduling):
         plan = SharePlan(learn, answer, steps.chosen)
         settled = settle(window, apps, plan, self.patience_s, Knowledge(longest_s, own))
         grants = list(settled.grants)
-        for index, tries in self._tries(window, apps, views, horizon_s):
-            grants[index] = replace(grants[index], tries=tries)
+        for index, ways in tries.items():
+            grants[index] = replace(grants[index], tries=ways)
         return replace(settled, grants=tuple(grants))
 
     def _planned(self, window: Window, apps: Sequence[LearningApp], horizon_s: float) -> PlannedSteps:
@@ -85,6 +88,13 @@ class Joint(Scheduling):
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
         return plan_steps(rest, ENDLESS_S, skipped=self.skipped)
+
+    def _trying(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
+        """Give a trial its share at once: nobody asks again when it begins."""
+        one = Candidate(None, 1.0, 0.0, 1.0)
+        alone = [replace(app, candidates=(one,) if app.index == index else ()) for app in apps]
+        begun = plan_steps(alone, ENDLESS_S, skipped=self.skipped)
+        return replace(steps, first=begun.first, share=begun.share)
 
     def _tries(
         self, window: Window, apps: Sequence[LearningApp], views: Sequence[Outlook], horizon_s: float
