@@ -153,7 +153,7 @@ def test_a_member_is_a_value():
     [
         ("steaming", "local", "Unknown family 'steaming'. Did you mean 'streaming'?"),
         ("streaming", "locl", "Unknown streaming member 'locl'. Did you mean 'local'?"),
-        ("scaling", "", "Known: fixed"),
+        ("scaling", "", "Known: adadeep, "),
     ],
 )
 def test_unknown_names(family, name, said):
