@@ -21,7 +21,7 @@ from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import BUILD_S, Client
+from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
 from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
@@ -36,6 +36,7 @@ from driftlab.platform.world.link import Transfer
 
 STATE = "field.json"  # beside the tables: how a killed device finds its session again
 RECENT_S = 10.0  # over which rates and latency are told
+MOST_TRIES = 40  # to fetch the network again: about nine minutes
 LEAVE_S = 5.0  # for the network threads to end
 
 
@@ -115,7 +116,7 @@ class Agent:
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
         asked = read_asked(self.ticket.asked)
-        weights = load_weights(client.ask("GET", f"{path}/weights"))
+        weights = load_weights(self._fetch(client, f"{path}/weights"))
         fetched = Fetched(asked.student.network, weights, lambda: load_weights(client.ask("GET", f"{path}/pack")))
         uploads = client.ask_json("GET", path)["uploads"]
         self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
@@ -129,6 +130,17 @@ class Agent:
         self._zero = 0.0  # of the monotonic clock, at the stream's start
         self.fresh = not self.ticket.began
         self._warm_up()
+
+    def _fetch(self, client: Client, path: str) -> bytes:
+        """Fetch what the device cannot begin without; one that goes on waits until its server is back."""
+        waiting = Backoff()
+        while True:
+            try:
+                return client.ask("GET", path)
+            except ServerAway as error:
+                if not self.ticket.began or waiting.tries >= MOST_TRIES:
+                    raise
+                time.sleep(waiting.next_s(error))
 
     def _open_camera(self) -> LiveCamera | None:
         """Open the camera of this machine, if that is the stream."""
