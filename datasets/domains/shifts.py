@@ -70,6 +70,6 @@ def _drawn(picture: Floats, domain: Domain, rng: np.random.Generator) -> Floats:
         return np.asarray(cv2.warpAffine(picture, turn(height, width, domain.severity), (width, height)), np.float64)
     if domain.shift == "background":
         clouds = plasmas(3, height, width, _CLOUD_DECAY, rng)
-        return np.abs(picture - BACKGROUND[domain.severity - 1] * clouds.transpose(1, 2, 0))
+        return np.asarray(np.abs(picture - BACKGROUND[domain.severity - 1] * clouds.transpose(1, 2, 0)))
     row = constants_of(domain.shift, domain.severity, min(height, width))
     return CORRUPTIONS[domain.shift](picture, row, rng)

@@ -117,7 +117,7 @@ def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[floa
     sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
     accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
     answer_s, plain_s = each_s
-    return Jobs(accuracy, sizes * answer_s, learn_s, plain_s)
+    return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
