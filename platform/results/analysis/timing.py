@@ -117,7 +117,7 @@ def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[floa
     sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
     accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
     answer_s, plain_s = each_s
-    return Jobs(accuracy, (sizes * answer_s).astype(np.float64), learn_s, plain_s)
+    return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
@@ -150,7 +150,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
     """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
     import pandas as pd
 
-    found, rows = tables.once(utilities), list[tuple[int, float, float]]()
+    found, rows = utilities(tables), list[tuple[int, float, float]]()
     means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
     for seed in sorted(set(found["seed"])):
         offline = means.loc[seed, "offline", 0.0]
