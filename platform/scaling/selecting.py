@@ -107,7 +107,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Foreseen:
     """What is expected of the load: at the next reading, and by which model."""
 
     expected: float | None = None  # CPU load; None: the device senses nothing
@@ -123,7 +123,7 @@ class LoopState:
     which: int
     since_s: float
     goals: tuple[object, ...]  # the limits that it was chosen for
-    outlook: Outlook
+    outlook: Foreseen
     better: int = 0
     flag: Flag = "ok"
 
@@ -166,13 +166,13 @@ def limits_of(budget: Budget, floor: float) -> PathLimits:
     )
 
 
-def foresee(budget: Budget, forecaster: Forecaster, before: Outlook | None) -> tuple[float, Outlook]:
+def foresee(budget: Budget, forecaster: Forecaster, before: Foreseen | None) -> tuple[float, Foreseen]:
     """Predict the slowdown until the next readings, by the highest load that is forecast, and keep the model."""
     if not budget.load:
-        return predicted_slowdown(budget), Outlook()
+        return predicted_slowdown(budget), Foreseen()
     loads, model = forecaster.predict([one.cpu for one in budget.load], None if before is None else before.model)
     worst = replace(budget.load[-1], cpu=max(loads))
-    return predicted_slowdown(replace(budget, load=(worst,))), Outlook(loads[0], model)
+    return predicted_slowdown(replace(budget, load=(worst,))), Foreseen(loads[0], model)
 
 
 def predicted_slowdown(budget: Budget) -> float:

@@ -90,7 +90,7 @@ class Joint(Scheduling):
         return plan_steps(rest, ENDLESS_S, skipped=self.skipped)
 
     def _trying(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
-        """Give a trial its share at once: nobody asks again when it begins."""
+        """Give a trial its share at once: the scheduler is not asked again when it begins."""
         one = Candidate(None, 1.0, 0.0, 1.0)
         alone = [replace(app, candidates=(one,) if app.index == index else ()) for app in apps]
         begun = plan_steps(alone, ENDLESS_S, skipped=self.skipped)

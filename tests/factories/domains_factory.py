@@ -165,7 +165,7 @@ def make_run(folder: Path) -> Path:
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
     for cell in [*(in_phases(name, seed) for name in PAID for seed in SEEDS), *stream_cells()]:
-        rows = {table: [_filled(table, row) for row in own] for table, own in cell.items()}
+        rows = {table: [filled(table, row) for row in own] for table, own in cell.items()}
         recorder.write(cell["runs"][0]["cell"], rows)
     return folder
 
@@ -175,7 +175,7 @@ def _made(spec: dict[str, Any], cells: list[dict[str, list[dict[str, Any]]]]) ->
     return Made(spec, **{table: [row for cell in cells for row in cell.get(table, ())] for table in names})
 
 
-def _filled(table: str, row: dict[str, Any]) -> dict[str, Any]:
+def filled(table: str, row: dict[str, Any]) -> dict[str, Any]:
     """Give a row something in every column that may not be empty."""
     kinds = {field.name: field.type for field in TABLES[table] if not field.nullable and field.name != "cell"}
     usual = {name: "" if pa.types.is_string(kind) else 0 for name, kind in kinds.items()}

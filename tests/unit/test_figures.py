@@ -35,7 +35,7 @@ SHOWN = {
     "demo": {"streets", "rates"},
     "quick": set(),
 }
-WITHOUT_BOUND = {"ams-clients", "ams-rates"}  # nothing to gain over
+WITHOUT_BOUND = {"ams-bytes", "ams-clients", "ams-rates"}  # nothing to gain over
 
 
 def asked(name: str) -> Experiment:
