@@ -39,17 +39,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep everything that starts Ray on two workers, and begin with it: it waits as long as it computes.
+    """Keep everything that starts Ray on one worker, and begin with it: it waits as long as it computes.
 
-    More clusters on two cores only slow one another down. Long files come before short ones: workers end together.
+    Two clusters on two cores only slow each other down. Long files come before short ones: workers end together.
     """
     for item in items:
         if _folder(item) in ("ray", "serve"):
             item.add_marker(pytest.mark.ray)
-    files = sorted({str(item.path) for item in items if item.get_closest_marker("ray") is not None})
-    for item in items:
         if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.xdist_group(f"ray-{files.index(str(item.path)) % 2}"))
+            item.add_marker(pytest.mark.xdist_group("ray"))
     order = {folder: place for place, folder in enumerate(FIRST)}
     items.sort(key=lambda item: (item.get_closest_marker("ray") is None, order.get(_folder(item), len(order))))
 
