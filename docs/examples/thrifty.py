@@ -20,9 +20,9 @@ class Thrifty(UsNet):
 
     loss: Annotated[float, Ge(0), Le(1), Means("accuracy given up for energy", "fraction")] = 0.05
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Choose what a scheduler leaves open; pure, asked in the driver."""
-        best, state = super().choose(variants, budget, state)
+        best, state = super().prefer(variants, budget, state)
         goal = (variants[best].accuracy or 0.0) - self.loss
         enough = [which for which, one in enumerate(variants) if (one.accuracy or 0.0) >= goal]
         return min(enough, key=lambda which: variants[which].energy_j), state

@@ -20,9 +20,9 @@ from annotated_types import Ge, Le
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.selecting import alone_limit_s
 
 BUCKETS = 8  # of the latency limit that is left
 FIRST_CHANCE, LAST_CHANCE = 1.0, 0.1  # of a random operator, from the first episode to the last
@@ -41,17 +41,15 @@ class AdaDeep(OfPaths):
         default=0.3, metadata={CHOOSING: True}
     )
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Search at the first call; `state` is what was found."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         which = self.search(variants, budget) if state is None else state
         return which, which
 
     def search(self, variants: Sequence[Variant], budget: Budget) -> int:
         """Return the best network of all episodes."""
         paths, options = deep_paths(variants)
-        limit_s = float("inf") if budget.latency_s is None else budget.latency_s / predicted_slowdown(budget)
+        limit_s = alone_limit_s(budget)
         rng, values = rng_for(0, "adadeep"), dict[tuple[Place, str], float]()
         rewards: dict[int, float] = {}
         for episode in range(self.episodes):

@@ -18,10 +18,10 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, full_depth
 from driftlab.platform.scaling.index import LatencyIndex
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.selecting import alone_limit_s
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,10 @@ class AdaptiveNet(OfPaths):
         default=0.02, metadata={CHOOSING: True}
     )
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Move along the list; `state` is the place of the running network and the list."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         front = latency_front(variants) if state is None else state[1]
-        limit_s = float("inf") if budget.latency_s is None else budget.latency_s / predicted_slowdown(budget)
+        limit_s = alone_limit_s(budget)
         place = -1 if state is None else state[0]
         fits = [
             number

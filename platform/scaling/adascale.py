@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths
 from driftlab.platform.scaling.selecting import (
     LoopState,
@@ -57,10 +57,8 @@ class AdaScale(OfPaths):
     patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Sense, predict, and switch where the trigger asks for it."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         objective = self.objective
         slower, outlook = foresee(budget, Forecaster(self.forecaster), None if state is None else state.outlook)
         if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
 from driftlab.platform.scaling.selecting import predicted_slowdown
 
@@ -38,10 +38,8 @@ class AdaSpring(OfPaths):
         default=0.1, metadata={CHOOSING: True}
     )
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Search where the context has changed; `state` is the running network and its context."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         slower = predicted_slowdown(budget)
         context = (slower, budget.latency_s)
         if state is not None:
@@ -55,13 +53,12 @@ class AdaSpring(OfPaths):
         """Return the network that a beam search finds; the fastest one where none of its ends is in time."""
         paths, options = deep_paths(variants)
         kept: list[Begun] = [()]
-        for stage, names in enumerate(options):
+        for names in options:
             longer = [(*begun, name) for begun in kept for name in names]
             scored = [
                 (self.score(variants[self._ended(variants, paths, one)], budget, slowdown), one) for one in longer
             ]
             kept = [one for _, one in sorted(scored, key=lambda pair: -pair[0])[: self.beam]]
-            assert all(len(one) == stage + 1 for one in kept)
         return paths[kept[0]]
 
     def score(self, variant: Variant, budget: Budget, slowdown: float) -> float:

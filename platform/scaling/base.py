@@ -89,13 +89,17 @@ class Scaling(ABC):
         return self.select(family, Budget())
 
     def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
-        """Choose what a scheduler leaves open: the most accurate network within the budget, else the fastest one.
+        """Return the network that the budget names, or else the one that the member prefers.
 
-        Asked in every window and at every reading of the load, which is taken to stay as it was sensed. Pure, for the
-        driver; `state` is the second result of the last choice for this application.
+        Asked in every window and at every reading of the load. Pure, for the driver; `state` is the second result of
+        the last choice for this application.
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
+        return self.prefer(variants, budget, state)
+
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+        """Choose the most accurate network within the budget, else the fastest one; the load stays as it was sensed."""
         fitting = [which for which, one in enumerate(variants) if _fits(one, budget)]
         if fitting:
             return most_accurate([one.accuracy for one in variants], fitting), state

@@ -172,10 +172,8 @@ class Branches(OfPaths):
         default=None, metadata={CHOOSING: True}
     )
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Choose the path without operators to the exit, whatever the budget."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         last = exit_of(variants[-1])
         wanted = min(self.exit or last, last)
         return max(which for which, one in enumerate(variants) if exit_of(one) == wanted), state

@@ -22,7 +22,7 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget, check_index
+from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
 from driftlab.platform.scaling.selecting import predicted_slowdown
 
@@ -85,10 +85,8 @@ class LegoDnn(OfPaths):
         field(default=0.1, metadata={CHOOSING: True})
     )
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Choose anew at every reading; `state` is the table of blocks."""
-        if budget.variant is not None:
-            return check_index(budget.variant, len(variants)), state
         table = BlockTable(variants, *deep_paths(variants)) if state is None else state
         numbers, lost, alone_s, memory = table.sums
         latency_s = np.minimum(alone_s * predicted_slowdown(budget), np.finfo(np.float64).max)

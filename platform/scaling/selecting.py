@@ -6,6 +6,7 @@ lexicographic by default: the most accurate networks within the limits, and of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -179,3 +180,8 @@ def predicted_slowdown(budget: Budget) -> float:
     """Predict by how much an application is slower than alone on an idle machine: by its share, and the load."""
     speed = budget.share * slowdown(budget.load)
     return 1 / speed if speed > 0 else float("inf")
+
+
+def alone_limit_s(budget: Budget) -> float:
+    """Return the latency that a network may have alone on the idle machine; infinite without a limit."""
+    return math.inf if budget.latency_s is None else budget.latency_s / predicted_slowdown(budget)
