@@ -10,8 +10,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -104,6 +106,14 @@ def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float, said: str):
     assert lasting(seconds) == said
 
 
+def until_it_computes(process: int, seconds: float = 0.2) -> None:
+    """Wait until a process has computed for a while: a signal that comes before would end it between two statements."""
+    used = psutil.Process(process).cpu_times
+    start = used().user
+    while used().user < start + seconds:
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
     reading, writing = pty.openpty() if terminal else os.pipe()
@@ -111,6 +121,7 @@ def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
     try:
         assert child.stdout is not None
         assert child.stdout.read(9) == b"computing"
+        until_it_computes(child.pid)
         child.send_signal(signal.SIGINT)
         assert select.select([reading], [], [], 30.0)[0], "nothing was said"
         said = os.read(reading, 1000)
