@@ -139,4 +139,5 @@ if __name__ == "__main__":
     parser.add_argument("--wide", default="tiny_classifier@32,wide_residual@32,resnet18@64", help="NETWORK@SIZE,...")
     torch.set_num_threads(1)
     quick = {"network": "tiny_classifier", "size": 16, "repeats": 1, "wide": "tiny_classifier@16"}
+    quick["members"] = "tent,elasticdnn"
     sys.stdout.write(json.dumps(measure(**vars(options_of(parser, **quick)))) + "\n")

@@ -19,6 +19,7 @@ os.environ.pop("RAY_ADDRESS", None)  # tests start what they need and join nothi
 TESTS = Path(__file__).resolve().parent
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
+SHARED = ("backend", "packed")  # backends that several tests use, one after another
 FIRST = ("ray", "serve", "e2e", "contract", "unit", "arch")  # folders by the time of their longest file
 LATE_S = 1.0  # of processor time: twice what the mark says, since no two measurements agree
 _CACHE = pytest.StashKey[str]()
@@ -49,7 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("ray") is not None:
             item.add_marker(pytest.mark.xdist_group("ray"))
     order = {folder: place for place, folder in enumerate(FIRST)}
-    items.sort(key=lambda item: (item.get_closest_marker("ray") is None, order.get(_folder(item), len(order))))
+
+    def place(item: pytest.Item) -> tuple[bool, int, int]:
+        used = [number for number, name in enumerate(SHARED) if name in getattr(item, "fixturenames", ())]
+        without_ray = item.get_closest_marker("ray") is None
+        return without_ray, order.get(_folder(item), len(order)), min(used, default=len(SHARED))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

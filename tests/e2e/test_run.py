@@ -20,6 +20,8 @@ from documents_factory import SHARING, TINY
 import driftlab
 from driftlab.platform.backend.base import NodeId
 from driftlab.platform.backend.inline import InlineBackend, InlineSession
+from driftlab.platform.grid.plan import plan_of
+from driftlab.platform.grid.run import open_run as open_folder
 from driftlab.platform.grid.run import resume, run
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.request.cells import cells_of
@@ -55,6 +57,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def again(tmp_path: Path, reference: Path) -> Path:
     """A run of its own that may be spoilt."""
     return Path(shutil.copytree(reference, tmp_path / "again"))
+
+
+def spoil(file: Path, harm: str) -> None:
+    """Damage a file of a table."""
+    whole = file.read_bytes()
+    if harm == "deleted":
+        file.unlink()
+    else:
+        middle = len(whole) // 2
+        file.write_bytes(
+            {"cut": whole[:middle], "emptied": b"", "scribbled": whole[:200] + b"\0\1\2" + whole[203:]}[harm]
+        )
 
 
 def test_seconds_that_last_a_second_change_no_table(tmp_path):
@@ -150,26 +164,30 @@ class TestResume:
         assert (outcome.done, outcome.kept) == (0, len(CELLS))
         assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == before
 
-    @pytest.mark.parametrize(("harm", "table"), [*zip(itertools.cycle(HARMS), TABLES, strict=False), ("cut", "runs")])
-    def test_a_file_that_is_gone_or_damaged_is_made_again(self, reference, again, table, harm):
-        file = table_file(again / "tables", table, CELLS[2])
-        whole = file.read_bytes()
-        if harm == "deleted":
-            file.unlink()
-        else:
-            middle = len(whole) // 2
-            spoilt = {"cut": whole[:middle], "emptied": b"", "scribbled": whole[:200] + b"\0\1\2" + whole[203:]}
-            file.write_bytes(spoilt[harm])
+    def test_a_cell_of_which_any_file_is_gone_or_damaged_is_left_to_do(self, again):
+        spec, _ = open_folder(again)
+        for table, harm in zip(TABLES, itertools.cycle(HARMS), strict=False):
+            file = table_file(again / "tables", table, CELLS[2])
+            whole = file.read_bytes()
+            spoil(file, harm)
+            assert [cell.id for cell in plan_of(spec, again).todo] == [CELLS[2]], table
+            file.write_bytes(whole)
+        assert plan_of(spec, again).todo == ()
+
+    def test_files_that_are_gone_or_damaged_are_made_again(self, reference, again):
+        spoilt = dict(zip(CELLS, HARMS, strict=False))
+        for (cell, harm), table in zip(spoilt.items(), ("runs", "frames", "updates", "systems"), strict=False):
+            spoil(table_file(again / "tables", table, cell), harm)
         outcome = resume(again)
-        assert (outcome.done, outcome.kept, outcome.failed) == (1, len(CELLS) - 1, ())
+        assert (outcome.done, outcome.kept, outcome.failed) == (len(spoilt), len(CELLS) - len(spoilt), ())
         assert differences(reference, again) == []
 
-    @pytest.mark.parametrize(("table", "cell"), [*zip(("shares", "variants", "runs"), SHARERS, strict=True)])
-    def test_so_is_one_of_a_shared_device(self, shared, tmp_path, table, cell):
+    def test_so_are_those_of_a_shared_device(self, shared, tmp_path):
         again = Path(shutil.copytree(shared, tmp_path / "again"))
-        table_file(again / "tables", table, cell).unlink()
+        for table, cell in zip(("shares", "variants"), SHARERS, strict=False):
+            spoil(table_file(again / "tables", table, cell), "deleted")
         outcome = resume(again)
-        assert (outcome.done, outcome.kept, outcome.failed) == (1, len(SHARERS) - 1, ())
+        assert (outcome.done, outcome.kept, outcome.failed) == (2, len(SHARERS) - 2, ())
         assert differences(shared, again) == []
 
     def test_what_a_kill_leaves_behind_does_no_harm(self, reference, again):

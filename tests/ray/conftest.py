@@ -18,25 +18,36 @@ STORE_BYTES = 200 * 2**20
 
 
 class OneRay:
-    """Opens the backend that tests share when the first of them asks, and closes it when one wants Ray for itself."""
+    """Opens a backend that tests share when the first of them asks, and closes it when one wants another."""
 
     def __init__(self):
-        self.shared = None
+        self.shared, self.asked = None, None
 
-    def share(self):
-        import ray_fakes
-
+    def share(self, classes=None, **config):
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
 
-        if self.shared is None:
-            self.shared = RayBackend(ClusterConfig(workers=2, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
+        class Lasting(RayBackend):
+            """Stays open from run to run."""
+
+            def close(self):
+                """Leave that to the fixture."""
+
+        if self.asked != (classes, config):
+            self.end()
+            own = {} if classes is None else {"classes": classes}
+            self.shared, self.asked = (
+                Lasting(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
+                (classes, config),
+            )
         return self.shared
 
     def end(self):
+        from driftlab.actors.backend import RayBackend
+
         if self.shared is not None:
-            self.shared.close()
-        self.shared = None
+            RayBackend.close(self.shared)
+        self.shared, self.asked = None, None
 
 
 @pytest.fixture(scope="session")
@@ -49,34 +60,27 @@ def one_ray():
 @pytest.fixture
 def backend(one_ray):
     """Two workers on this machine with nodes that show every mistake."""
-    return one_ray.share()
+    import ray_fakes
+
+    return one_ray.share(ray_fakes.CLASSES, workers=2)
+
+
+@pytest.fixture
+def packed(one_ray):
+    """One worker for whole runs, which holds all devices."""
+    return one_ray.share(workers=1, rack=8)
+
+
+@pytest.fixture
+def spread(one_ray):
+    """Two workers for whole runs, and a process for each device."""
+    return one_ray.share(workers=2, rack=1)
 
 
 @pytest.fixture
 def no_ray(one_ray):
     """A process in which no Ray runs."""
     one_ray.end()
-
-
-@pytest.fixture
-def open_ray(no_ray):
-    """Opens backends that stay open from run to run until the test ends."""
-    from driftlab.actors.backend import RayBackend
-    from driftlab.actors.cluster import ClusterConfig
-
-    class Lasting(RayBackend):
-        def close(self):
-            """Leave that to the fixture."""
-
-    opened = []
-
-    def open_ray(**config):
-        opened.append(Lasting(ClusterConfig(**config)))
-        return opened[-1]
-
-    yield open_ray
-    for backend in opened:
-        RayBackend.close(backend)
 
 
 @pytest.fixture

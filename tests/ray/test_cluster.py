@@ -82,7 +82,7 @@ def test_address_moves_a_run_to_a_cluster_and_its_tables_stay_what_they_are(two_
     reference = run(experiment, out=tmp_path / "inline").directory
     file, out, joined, init = tmp_path / "sharing.yaml", tmp_path / "cluster", [], ray.init
     file.write_text(yaml.safe_dump(experiment))
-    words = ["run", str(file), "--address", two_machines.address, "--workers", "2", "--out", str(out)]
+    words = ["run", str(file), "--address", two_machines.address, "--workers", "1", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["driftlab", *words])
     monkeypatch.setattr(ray, "init", lambda **given: joined.append(given["address"]) or init(**given))
     with pytest.raises(SystemExit) as ended:

@@ -53,14 +53,13 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_surrogates_are_the_same_inline_on_ray_and_resumed(open_ray, tmp_path):
+def test_surrogates_are_the_same_inline_on_ray_and_resumed(packed, tmp_path):
     inline = run(DOCUMENT, out=tmp_path / "inline").directory
     torn = shutil.copytree(inline, tmp_path / "torn")
     cells = open_run(inline).table("runs")["cell"].to_pylist()
     table_file(torn / "tables", "runs", cells[-1]).unlink()
     assert (done := resume(torn)).done == 1 and done.kept == 1
-    backend = open_ray(workers=1)
-    on_ray = run(DOCUMENT, out=tmp_path / "ray", open_backend=lambda: backend).directory
+    on_ray = run(DOCUMENT, out=tmp_path / "ray", open_backend=lambda: packed).directory
     assert differences(inline, torn) == [] and differences(inline, on_ray) == []
     tables = open_run(inline)
     rows = tables.table("updates").to_pylist()

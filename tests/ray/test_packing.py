@@ -45,25 +45,13 @@ def own(tmp_path_factory):
     return {**own, "size": "tiny"}
 
 
-@pytest.fixture(scope="module")
-def alone(own, tmp_path_factory):
-    """Runs in one process, by the names of their experiments."""
-    folder, documents = tmp_path_factory.mktemp("inline"), (EXPERIMENT, SHARING, SHARES, CLASSES, BOXES, own)
-    return {document["name"]: run(document, out=folder / document["name"]).directory for document in documents}
-
-
-@pytest.mark.parametrize(("workers", "rack", "others"), [(1, 8, (SHARES, BOXES)), (2, 1, (CLASSES, "own"))])
-def test_any_number_of_workers_and_any_rack_give_the_tables_of_one_process(
-    open_ray, own, alone, tmp_path, workers, rack, others
-):
-    """Alone or sharing a device, each is packed in either way; the other kinds take turns."""
-    backend = open_ray(workers=workers, rack=rack)
-    for document in (EXPERIMENT, SHARING, *(own if one == "own" else one for one in others)):
-        outcome = run(document, out=tmp_path / document["name"], open_backend=lambda: backend)
+def test_devices_and_applications_in_one_process_give_the_tables_of_one_process(packed, own, tmp_path):
+    """A process for each of them stands where they are killed, which is harder."""
+    for document in (EXPERIMENT, SHARING, SHARES, CLASSES, BOXES, own):
+        name = document["name"]
+        alone = run(document, out=tmp_path / "alone" / name).directory
+        outcome = run(document, out=tmp_path / name, open_backend=lambda: packed)
         assert outcome.failed == ()
-        assert differences(alone[document["name"]], outcome.directory) == []
-
-
-def test_another_seed_gives_other_tables(alone, tmp_path):
-    other = run({**EXPERIMENT, "seeds": [1]}, out=tmp_path).directory
-    assert any(line.startswith("cell") for line in differences(alone["packing"], other))
+        assert differences(alone, outcome.directory) == []
+    other = run({**EXPERIMENT, "seeds": [1]}, out=tmp_path / "other").directory
+    assert any(line.startswith("cell") for line in differences(tmp_path / "packing", other))

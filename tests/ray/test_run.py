@@ -28,19 +28,18 @@ def under_load(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "fleets": fleets}
 
 
-def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(open_ray, tmp_path):
+def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(spread, tmp_path):
     """The hardest packing too: every device and application in a process of its own."""
     documents = {name: under_load(document) for name, document in DOCUMENTS.items()}
     references = {name: run(document, out=tmp_path / name).directory for name, document in documents.items()}
-    backend = open_ray(workers=2, rack=1)
     deadline = time.monotonic() + LIMIT_S
-    with faults.kill_repeatedly(2 * len(faults.EVERY_KIND), 1.0, seed=0) as killed:
+    with faults.kill_repeatedly(len(faults.EVERY_KIND), 1.0, seed=0) as killed:
         for number in itertools.count():
             for name, document in documents.items():
-                outcome = run(document, out=tmp_path / f"{name}-{number}", open_backend=lambda: backend)
+                outcome = run(document, out=tmp_path / f"{name}-{number}", open_backend=lambda: spread)
                 assert outcome.failed == ()
                 assert differences(references[name], outcome.directory) == []
-            if len(killed) == 2 * len(faults.EVERY_KIND):
+            if len(killed) == len(faults.EVERY_KIND):
                 break
             assert time.monotonic() < deadline, f"{number + 1} rounds, and no more was killed than {killed}"
-    assert Counter(map(faults.kind_in, killed)) == dict.fromkeys(faults.EVERY_KIND, 2)
+    assert Counter(map(faults.kind_in, killed)) == dict.fromkeys(faults.EVERY_KIND, 1)

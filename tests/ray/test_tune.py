@@ -123,7 +123,7 @@ def test_trials_that_fall_behind_are_stopped(tmp_path, no_ray):
 
 
 def started(folder, spec):
-    command = [sys.executable, "-m", "driftlab", "tune", str(spec), "--out", str(folder), "--workers", "2"]
+    command = [sys.executable, "-m", "driftlab", "tune", str(spec), "--out", str(folder), "--workers", "1"]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -74,14 +74,14 @@ def unadapted_score(folder, seconds):
 
 
 def test_a_device_learns_and_its_tables_are_those_of_a_run(served, tmp_path):
-    process = device(served[1], tmp_path / "field", 15, *SHORT)
+    process = device(served[1], tmp_path / "field", 8, *SHORT)
     told, _ = process.communicate(timeout=START_S)
     assert process.returncode == 0, told
     run = open_run(tmp_path / "field")
     (row,) = run.frame("runs").to_dict("records")
-    assert (row["status"], row["frames"], row["streaming"]) == ("done", 60, "just_in_time")
+    assert (row["status"], row["frames"], row["streaming"]) == ("done", 32, "just_in_time")
     assert row["updates"] >= 2
-    assert row["score"] > unadapted_score(tmp_path / "lab", 15)
+    assert row["score"] > unadapted_score(tmp_path / "lab", 8)
     moved, info = run.frame("transfers"), read_info(run.path)
     up = moved[moved["direction"] == "up"]
     crossed = info["socket_bytes"]["up"] - info["opening_bytes"]["up"] - info["closing_bytes"]["up"]
@@ -94,7 +94,7 @@ def test_a_killed_device_and_a_killed_replica_go_on(served, tmp_path):
     server, url, _ = served
     client = Client(url, TOKEN)
     older = sessions(client)
-    first = device(url, tmp_path / "field", 60, *SHORT)
+    first = device(url, tmp_path / "field", 25, *SHORT)
     name = waited(
         lambda: next((name for name, one in sessions(client).items() if name not in older and one["version"]), None)
     )

@@ -47,7 +47,7 @@ def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
 def of_kind(tables: Tables, kind: str) -> pd.DataFrame:
     """List the networks of the first system whose scaling is of a kind, if it prunes all layers alike."""
     found = [name for name, member in members(tables, "scaling", kind).items() if member["only"] is None]
-    rows = networks(tables)
+    rows = tables.once(networks)
     return rows[rows["system"].isin(found[:1])]
 
 
@@ -103,7 +103,7 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
         name: member for name, member in members(tables, "scaling", "nested").items() if member["only"] is not None
     }
     kinds = {name: member for name, member in kinds.items() if not member["prune_epochs"] and not member["grow_epochs"]}
-    rows = networks(tables)
+    rows = tables.once(networks)
     count = rows.groupby(["system", *APP])["variant"].transform("size")
     rows = rows[count == rows["system"].map({name: len(member["keep"]) for name, member in kinds.items()})]
     shares = [kinds[row.system]["keep"][::-1][row.variant] for row in rows.itertuples()]

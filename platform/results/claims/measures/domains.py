@@ -28,7 +28,7 @@ MISSING = "needs 'elasticdnn' and rivals of {} networks through domains with fra
 
 def gain_over_rivals(tables: Tables, whose: Whose, which: Which = "all") -> Measured | Untestable:
     """Average how much better ElasticDNN answers after adapting than each of its rivals does."""
-    after, names = _after(tables), _names(tables, whose, which)
+    after, names = tables.once(_after), _names(tables, whose, which)
     if after.empty or not names:
         return Untestable(MISSING.format(whose))
     gains = after[names].rsub(after["ours"], axis=0)
@@ -38,7 +38,7 @@ def gain_over_rivals(tables: Tables, whose: Whose, which: Which = "all") -> Meas
 
 def gain_over_the_best(tables: Tables, whose: Whose, which: Which = "others") -> Measured | Untestable:
     """Subtract the accuracy of the rival that is best on average from ElasticDNN's."""
-    after, names = _after(tables), _names(tables, whose, which)
+    after, names = tables.once(_after), _names(tables, whose, which)
     if after.empty or not names:
         return Untestable(MISSING.format(whose))
     best = str(after[names].mean().idxmax())
@@ -47,7 +47,7 @@ def gain_over_the_best(tables: Tables, whose: Whose, which: Which = "others") ->
 
 def gain_over_doing_nothing(tables: Tables, whose: Whose) -> Measured | Untestable:
     """Average how much the rivals that tune batch norms alone gain over the same network as it was built."""
-    after, names = _after(tables), _names(tables, whose, "statistics")
+    after, names = tables.once(_after), _names(tables, whose, "statistics")
     kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
     nothing = [name for name in of_kinds(tables, kind) if name in after]
     if after.empty or not names or not nothing:
@@ -58,8 +58,8 @@ def gain_over_doing_nothing(tables: Tables, whose: Whose) -> Measured | Untestab
 def rivals_pay(tables: Tables, column: str, whose: Whose, which: Which = "others") -> Measured | Untestable:
     """Divide what rivals pay by what ElasticDNN pays; columns are those of `costs`, and `domain_j` for all energy."""
     ours, names = usual_surrogates(tables), _names(tables, whose, which)
-    paid = costs(tables)
-    paid["domain_j"] = paid["phase_j"] + FRAMES * paid["frame_j"]
+    paid = tables.once(costs)
+    paid = paid.assign(domain_j=paid["phase_j"] + FRAMES * paid["frame_j"])
     factors = factor_over(paid, ours[0], names, column) if ours else None
     if factors is None or factors.empty:
         return Untestable(MISSING.format(whose))
@@ -93,14 +93,14 @@ def _by_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | Non
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
     if not ours or not names:
         return None
-    paid = costs(tables)
+    paid = tables.once(costs)
     return pd.DataFrame({fleet: factor_over(own, ours[0], names, column) for fleet, own in paid.groupby("fleet")})
 
 
 def memory_less_than_rivals(tables: Tables, whose: Whose) -> Measured | Untestable:
     """Tell which share of the rivals' memory ElasticDNN does without, averaged over rivals."""
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
-    wide = costs(tables).pivot_table("memory_bytes", ["workload", "seed"], "system")
+    wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
     if not ours or not names:
         return Untestable(MISSING.format(whose))
     saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
@@ -111,7 +111,7 @@ def ordered_alike(tables: Tables, column: str, whose: Whose, paper: dict[str, fl
     """Correlate what members pay with what the paper says of them, by rank; columns are those of `costs`."""
     systems = rivals(tables, small=whose == "small")
     known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
-    wide = costs(tables).pivot_table(column, ["workload", "seed"], "system")
+    wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     both = [name for name in paper if known.get(name) in wide]
     if len(both) < len(paper):
         return Untestable(f"needs {', '.join(paper)} on {whose} networks")
@@ -127,7 +127,7 @@ def least_over_others(tables: Tables, column: str, whose: Whose, dear: list[str]
     groups = [[name for name, one in systems.items() if (one.name in dear) is wanted] for wanted in (True, False)]
     if not all(groups):
         return Untestable(MISSING.format(whose))
-    wide = costs(tables).pivot_table(column, ["workload", "seed"], "system")
+    wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     ours, theirs = (wide[group] for group in groups)
     note = f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}"
     return ratio_over_seeds(ours.min(axis=1) / theirs.max(axis=1), note)
@@ -139,13 +139,13 @@ def slowest_among_the_quick(tables: Tables, whose: Whose) -> Measured | Untestab
     ours = usual_surrogates(tables)
     if not quick or not slow or not ours:
         return Untestable(MISSING.format(whose))
-    wide = costs(tables).pivot_table("phase_s", ["workload", "seed"], "system")
+    wide = tables.once(costs).pivot_table("phase_s", ["workload", "seed"], "system")
     return ratio_over_seeds(wide[[*slow, *ours]].min(axis=1) / wide[quick].max(axis=1))
 
 
 def gain_after(tables: Tables, ours: Kinds, theirs: Kinds) -> Measured | Untestable:
     """Average how much better one kind of system answers after adapting than another, over all pairs of them."""
-    after = _after(tables)
+    after = tables.once(_after)
     names = [[name for name in of_kinds(tables, kinds) if name in after] for kinds in (ours, theirs)]
     if after.empty or not all(names):
         return Untestable("needs both systems through domains with frames to adapt on")
@@ -158,7 +158,7 @@ def steadier_after(tables: Tables, ours: Kinds, theirs: Kinds) -> Measured | Unt
     names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
     if not all(names):
         return Untestable("needs both systems through domains")
-    spread = stretches(tables).groupby(["system", "seed"])["after"].std()
+    spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
     return over_seeds(spread[names[1]] - spread[names[0]])
 
 
@@ -172,6 +172,6 @@ def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
 
 def _after(tables: Tables) -> pd.DataFrame:
     """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
-    wide = stretches(tables).pivot_table("after", ["workload", "seed"], "system")
+    wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
     found = usual_surrogates(tables)
     return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)

@@ -59,7 +59,7 @@ def _patient_and_not(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
-    lost = losses(tables, against)
+    lost = tables.once(losses, against)
     return lost[lost["system"] == name]
 
 

@@ -75,7 +75,7 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
 
     A buffer is filled at the rate that the labels of the two intervals before it asked for, so their speed counts.
     """
-    buffers, rows = _buffers(tables), []
+    buffers, rows = tables.once(_buffers), []
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
     for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
         way = part["way"].iloc[0]
@@ -93,7 +93,7 @@ def rate_falls_in_stops(tables: Tables) -> Measured | Untestable:
 
 def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
     """Tell by how much the interval between uploads has grown at the end of one scene before a standing camera."""
-    buffers = _buffers(tables)
+    buffers = tables.once(_buffers)
     buffers = buffers[(buffers["system"] == "ams") & buffers["steady"].eq(True)]
     if buffers.empty:
         return Untestable("needs 'ams' on a scene that stands still, such as interview")
@@ -106,7 +106,7 @@ def slows_down_on_a_still_scene(tables: Tables) -> Measured | Untestable:
 
 def rates_within_bounds(tables: Tables) -> Measured | Untestable:
     """Tell which share of the streams has a mean rate within the limits of the controller."""
-    buffers = _buffers(tables)
+    buffers = tables.once(_buffers)
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
         return Untestable("needs 'ams'")
@@ -122,7 +122,7 @@ def scaled_control_is_steadier(tables: Tables) -> Measured | Untestable:
     modes = {mode: first_of(tables, {**USUAL, "streaming.control": mode}) for mode in ("scaled", "tanh")}
     if not all(modes.values()):
         return Untestable("needs AMS with tanh and with scaled control")
-    buffers = _buffers(tables)
+    buffers = tables.once(_buffers)
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
     changes = settled.groupby(STREAM)["rate"].diff().abs()
     wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")

@@ -80,7 +80,7 @@ def _visitors(tables: Tables) -> DataFrame | Untestable:
 
 def on_frontier(tables: Tables, objective: str, where: str, wanted: str) -> Measured | Untestable:
     """Take a frontier at its knee, or where it meets the status quo in one thing; tell what it is in another."""
-    points = frontier(tables, objective)
+    points = tables.once(frontier, objective)
     if where == KNEE:
         return _on_goals(points, lambda each: float(knee(each)[wanted]), "the knee")
     level = STATUS_QUO[where]
