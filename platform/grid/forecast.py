@@ -22,7 +22,7 @@ from driftlab.platform.loop.cell import Cell
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.request.cells import points_of, tenants_of
 from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.request.size import FRAME_S, STEP_PX_S
+from driftlab.platform.request.size import STEP_PX_S, frame_seconds
 from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 from driftlab.platform.systems.system import System
 from driftlab.platform.training.artifacts import FamilyRecipe, is_kept
@@ -72,7 +72,7 @@ class WorkEstimates:
             except BaseException:  # a user's member may need more than is here, and a sys.exit is its cell's own
                 phases = []
             learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
-            self._known[same] = WorkEstimate(stream.fps * FRAME_S, learning)
+            self._known[same] = WorkEstimate(frame_seconds(stream.fps, stream.fps * pixels), learning)
         return self._known[same]
 
 

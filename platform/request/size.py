@@ -25,7 +25,11 @@ CELL_BYTES, FRAME_BYTES = 150_000, 30  # on disk; the first as measured for cell
 DEVICE_BYTES = 5_000_000  # in memory: 1 000 devices take about 5 GiB
 PROCESS_BYTES = 500_000_000  # of Python and torch before any work
 BATCH_PX_BYTES = 600  # that training keeps for a pixel of a step
-FRAME_S, STEP_PX_S = 3e-3, 5e-7  # per frame of any size, and per pixel of a training step, on one core
+FRAME_S, FRAME_PX_S, STEP_PX_S = (
+    6e-4,
+    4e-7,
+    5e-7,
+)  # on one core, for a frame, and a pixel of a frame and of a training step
 TOLD_S, TOLD_BYTES = 6 * 3600.0, 8 * 2**30  # estimates are announced from here on
 
 
@@ -37,6 +41,7 @@ class RunSize:
     devices: int  # in all cells
     fleet: int  # the most devices of one cell
     frames: float
+    frame_px: float  # frames x their pixels
     ticks: float
     pictures: int
     picture_bytes: float
@@ -48,7 +53,7 @@ class RunSize:
     @property
     def seconds(self) -> float:
         """Estimate the time on one core without learning during the run, which depends on the systems."""
-        return self.frames * FRAME_S + self.step_px * STEP_PX_S
+        return frame_seconds(self.frames, self.frame_px) + self.step_px * STEP_PX_S
 
     @property
     def memory_bytes(self) -> float:
@@ -65,6 +70,11 @@ class RunSize:
         )
 
 
+def frame_seconds(frames: float, pixels: float) -> float:
+    """Estimate the time on one core to answer so many frames, which have so many pixels together."""
+    return frames * FRAME_S + pixels * FRAME_PX_S
+
+
 def size_of(experiment: Experiment) -> RunSize:
     """Count what a valid document asks for, by arithmetic alone."""
     rows = len(experiment.systems) + (4 if experiment.bounds else 0)
@@ -72,7 +82,8 @@ def size_of(experiment: Experiment) -> RunSize:
     devices = [sum(part.count for part in fleet.devices) for fleet in experiment.fleets]
     lengths = [(part.duration_s or 0.0, max(1, len(part.apps)), part) for part in experiment.workloads]
     cells = per_workload * len(devices) * len(lengths)
-    frames = per_workload * sum(devices) * sum(s * apps * part.fps for s, apps, part in lengths if part.live)
+    shown = [(s * apps * part.fps, part.height * part.width) for s, apps, part in lengths if part.live]
+    streams = per_workload * sum(devices)
     traces = len(experiment.seeds) * sum(devices)
     pictures = cells * experiment.pictures
     largest_px = max(part.height * part.width for part in experiment.workloads)
@@ -85,7 +96,8 @@ def size_of(experiment: Experiment) -> RunSize:
         cells=cells,
         devices=per_workload * sum(devices) * len(lengths),
         fleet=max(devices),
-        frames=frames,
+        frames=streams * sum(frames for frames, _ in shown),
+        frame_px=streams * sum(frames * pixels for frames, pixels in shown),
         ticks=traces * sum(_ticks(part) for part in experiment.workloads),
         pictures=pictures,
         picture_bytes=pictures * 3.0 * largest_px,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from driftlab.cli.progress import TimeLeft
@@ -12,12 +14,13 @@ from driftlab.platform.grid.progress import Progress
 from driftlab.platform.nodes.specs import StreamSpec
 from driftlab.platform.request.cells import cells_of
 from driftlab.platform.request.experiment import parse
-from driftlab.platform.request.size import FRAME_S, STEP_PX_S
+from driftlab.platform.request.size import STEP_PX_S, frame_seconds
 from driftlab.platform.systems.system import System
 from driftlab.platform.systems.table import SYSTEMS
 from driftlab.platform.training import artifacts
 
 PIXELS = 32 * 48
+FRAME_S = frame_seconds(1, PIXELS)
 STREAM = StreamSpec("streets/running", 0, 32, 48, 2.0, 60.0)
 DOCUMENT = {
     "name": "asked",
@@ -41,6 +44,13 @@ def passes(system: System) -> list[tuple[float, float]]:
 def test_answering_takes_as_long_as_there_are_frames():
     assert course(SYSTEMS["no_custom"]).until(60.0) == pytest.approx(120 * FRAME_S)
     assert passes(SYSTEMS["no_custom"]) == []
+
+
+def test_large_pictures_take_longer_to_answer():
+    large = dataclasses.replace(STREAM, height=64, width=96)
+    (found,) = WorkEstimates(10.0).of(SYSTEMS["no_custom"], [large], live=True)
+    assert found.until(60.0) == pytest.approx(120 * frame_seconds(1, 4 * PIXELS))
+    assert found.until(60.0) > 2 * 120 * FRAME_S
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit(), OverflowError("x")])
