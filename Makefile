@@ -28,7 +28,7 @@ demo: $(READY)  ## the main job on built-in data: a table, a report with plots
 test: $(READY)  ## every test
 	@$(PYTEST)
 
-test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of half a second or less
+test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of a fifth of a second or less
 	@$(PYTEST) -m "not slow" tests/arch tests/unit
 
 check: $(READY)  ## format, lint, strict types and every test (the layer rules are tests)

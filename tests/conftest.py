@@ -21,7 +21,7 @@ WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
 FIRST = ("ray", "serve", "e2e", "contract", "unit", "arch")  # folders by the time of their longest file
-LATE_S = 1.0  # of processor time: twice what the mark says, since no two measurements agree
+LATE_S = 0.5  # of processor time: more than what the mark says, since no two measurements agree
 _CACHE = pytest.StashKey[str]()
 
 

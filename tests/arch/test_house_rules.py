@@ -80,16 +80,19 @@ def lint(root: Path, path: str, text: str) -> set[str]:
     return {line.split()[1] for line in done.stdout.splitlines() if line.startswith(path)}
 
 
+@pytest.mark.slow
 def test_modules_fit_in_the_head(sources, own_tests):
     found = {str(source.path): source.text.count("\n") for source in (*sources, *own_tests)}
     assert {path: lines for path, lines in found.items() if lines > MODULE_LINES} == {}
 
 
+@pytest.mark.slow
 def test_functions_fit_on_a_screen(sources, own_tests):
     found = {str(source.path): list(long_functions(source.tree)) for source in (*sources, *own_tests)}
     assert {path: names for path, names in found.items() if names} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["sources", "own_tests"])
 def test_most_functions_are_short(which: str, request: pytest.FixtureRequest):
     modules = request.getfixturevalue(which)
@@ -97,11 +100,13 @@ def test_most_functions_are_short(which: str, request: pytest.FixtureRequest):
     assert np.quantile(lengths, 0.95) <= USUAL_FUNCTION_LINES
 
 
+@pytest.mark.slow
 def test_no_two_modules_define_a_public_class_of_one_name(sources, examples):
     places = class_places([*sources, *examples])
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+@pytest.mark.slow
 def test_docstrings_and_comments_name_their_subjects(sources, examples):
     found = {str(source.path): list(vague(source.text)) for source in (*sources, *examples)}
     assert {path: words for path, words in found.items() if words} == {}

@@ -191,22 +191,27 @@ def trees(sources: Iterable) -> Trees:
     return {source.name: source.tree for source in sources}
 
 
+@pytest.mark.slow
 def test_layers_point_one_way(trees):
     assert against_the_direction(trees) == []
 
 
+@pytest.mark.slow
 def test_ray_stays_in_its_folders(trees):
     assert ray_outside_its_homes(trees) == []
 
 
+@pytest.mark.slow
 def test_families_do_not_know_each_other(trees):
     assert families_that_know_each_other(trees) == []
 
 
+@pytest.mark.slow
 def test_packages_of_the_platform_form_no_cycle(trees):
     assert cycle_of_packages(trees) == []
 
 
+@pytest.mark.slow
 def test_packages_of_the_platform_stand_on_one_another(trees):
     assert against_the_order_of_packages(trees) == []
 
@@ -215,6 +220,7 @@ def test_parts_of_the_results_stand_on_one_another(trees):
     assert against_the_order_of_results(trees) == []
 
 
+@pytest.mark.slow
 def test_results_are_drawn_from_tables(trees):
     assert results_that_draw(trees) == []
 

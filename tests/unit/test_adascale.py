@@ -65,6 +65,7 @@ def test_the_choice_is_that_of_brute_force_over_all_paths(mode: str):
     assert min(seen[flag] for flag in ("ok", "relaxed", "infeasible")) > 10
 
 
+@pytest.mark.slow
 def test_ten_thousand_budgets_are_answered_as_by_comparing_all_paths_at_once():
     """The same rule for all budgets together, as matrices of budgets and paths."""
     paths, how = table(), PathObjective()

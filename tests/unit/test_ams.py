@@ -181,6 +181,7 @@ def ams(**params: Any) -> Member:
 class TestResync:
     """An update that arrives torn makes those that build on it useless; the device asks for every weight."""
 
+    @pytest.mark.slow
     def test_a_refusal_leads_to_one_update_that_stands_alone(self):
         loop, session = run(ams(interval_s=5.0, values="int4"), distill(fraction=0.1), torn=(2,))
         updates = rows(loop, "updates")
@@ -193,6 +194,7 @@ class TestResync:
         nodes = {node.kind: made for node, made in session.nodes.items()}
         assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].state.vector)
 
+    @pytest.mark.slow
     def test_the_device_goes_on_seeing_with_what_it_has(self):
         loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)
         versions = np.concatenate([chunk["version"] for chunk in loop.ledger.rows["frames"]])
@@ -217,6 +219,7 @@ class TestServerTime:
     def busy_s(self, loop: Loop) -> list[tuple[float, float]]:
         return sorted((row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
 
+    @pytest.mark.slow
     def test_one_device_never_waits(self):
         loop, _ = run(ams(), distill())
         updates = rows(loop, "updates")
@@ -248,6 +251,7 @@ class TestServerTime:
 
 
 class TestEnds:
+    @pytest.mark.slow
     def test_an_interval_longer_than_what_is_left_sends_nothing_more(self):
         loop, _ = run(ams(interval_s=30.0), distill())
         assert [row["teach_start_s"] for row in rows(loop, "updates")] == [30.0]
@@ -273,18 +277,21 @@ class TestJustInTimeThresholds:
         sent_s = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "samples"]
         return rows(loop, "updates"), list(np.diff(sent_s))
 
+    @pytest.mark.slow
     def test_a_threshold_of_nothing_never_trains_and_comes_back_ever_later(self):
         updates, gaps_s = self.run(0.0)
         assert {row["reason"] for row in updates} == {"good enough"}
         assert {row["iterations"] for row in updates} == {0}
         assert gaps_s == pytest.approx([8 / 30, 16 / 30, 32 / 30, *[64 / 30] * 4])
 
+    @pytest.mark.slow
     def test_a_threshold_that_nothing_reaches_takes_every_step_and_the_shortest_gap(self):
         updates, gaps_s = self.run(1.01)
         assert {row["iterations"] for row in updates} == {3}
         assert all(row["version"] for row in updates if row["arrive_s"] is not None)  # the last one is late
         assert gaps_s == pytest.approx([8 / 30] * 44)
 
+    @pytest.mark.slow
     def test_no_gap_is_shorter_than_a_frame(self):
         assert self.run(1.01, fps=2.0)[1] == pytest.approx([0.5] * 23)
 

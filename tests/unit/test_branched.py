@@ -76,6 +76,7 @@ def test_numbers_are_in_mixed_radix_with_the_first_stage_first():
             space.encode(path)
 
 
+@pytest.mark.slow
 def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
     made, data = family(), factory.problem()
     member = Branches()
@@ -87,6 +88,7 @@ def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
         assert profile[number].accuracy == pytest.approx(grade(alone, data, data.val), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_switch_moves_only_what_differs():
     profile = Branches().profile(family(), factory.SIZE)
     variants = variants_on(hardware.find("phone-lo"), profile)
@@ -100,6 +102,7 @@ def test_a_switch_moves_only_what_differs():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_stage_learns_without_changing_what_was_trained_before():
     made, data = modules(), factory.problem()
     prefix = staged.Prefix(data, made)
@@ -113,6 +116,7 @@ def test_a_stage_learns_without_changing_what_was_trained_before():
     assert all(value.grad is None for _, module in made.parts() for value in module.parameters())
 
 
+@pytest.mark.slow
 def test_operators_learn_and_leave_stages_and_exits_alone():
     made, data = modules(), factory.problem()
     before = digests(made)
@@ -123,6 +127,7 @@ def test_operators_learn_and_leave_stages_and_exits_alone():
     assert same == {"stem", *(f"{stage}.base" for stage in range(1, 5)), *(f"exit.{stage}" for stage in range(1, 5))}
 
 
+@pytest.mark.slow
 def test_an_operator_comes_closer_to_its_stage_epoch_by_epoch():
     made = modules()
     x = staged.run(made.stem, to_input(factory.problem().train.images))
@@ -147,6 +152,7 @@ def test_members_that_only_choose_share_networks():
     assert builder_of(Member("scaling", "nested", given[:0])) == Member("scaling", "nested")
 
 
+@pytest.mark.slow
 def test_one_exit_runs_whatever_the_budget():
     variants = variants_on(hardware.find("phone-lo"), Branches().profile(family(), factory.SIZE))
     for which, name in ((1, "base"), (3, "base.base.base"), (None, "base.base.base.base")):
@@ -163,6 +169,7 @@ def test_what_a_path_has_learned_is_copied():
         Branches().absorb(made, network())
 
 
+@pytest.mark.slow
 def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
     """Stages further back stay to the bit; the earlier exit is scored as it was kept."""
     made, data = modules(), factory.problem()
@@ -180,6 +187,7 @@ def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
     assert changed == {"2.base", "exit.2", "3.base", "exit.3"}
 
 
+@pytest.mark.slow
 def test_conditional_training_leads_to_the_same_exits():
     made, data = modules(), factory.problem()
     with deterministic(0):

@@ -84,6 +84,7 @@ def test_writing_the_page_changes_only_what_was_measured(calibrate, dance, tmp_p
     assert calibrate.written([dance]) in text
 
 
+@pytest.mark.slow
 def test_a_measurement_runs_both_systems_on_every_seed(calibrate, monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate, "STEPS", 0)
     monkeypatch.setattr(calibrate, "DURATION_S", 2.0)

@@ -48,6 +48,7 @@ def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
     assert len(faults_in("fog", {"severty": 1, "course": "hop", "every_s": "x"}, 0, 1)) == 4
 
 
+@pytest.mark.slow
 def test_colour_tells_much_of_the_class():
     """The nearest class colour, learnt on some cities, names most classes of others; of drawn streets it does not."""
     kinds = len(CLASSES)
@@ -125,6 +126,7 @@ def test_a_condition_that_drifts_moves_without_a_jump():
     assert np.array_equal(fog.at([0.0]).images, city(noise=0.0).at([0.0]).images)
 
 
+@pytest.mark.slow
 def test_weather_and_night_look_as_they_should():
     truth = city("driving_la", noise=0.0).at(TIMES_S)
 
@@ -140,6 +142,7 @@ def test_weather_and_night_look_as_they_should():
     assert mean(1, shadows=1.0) < mean(1, shadows=0.0)
 
 
+@pytest.mark.slow
 def test_passers_hide_and_motion_moves():
     def moved(**params):
         labels = city("walking_paris", **params).at(np.arange(0, 20, 0.25)).labels

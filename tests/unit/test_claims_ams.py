@@ -229,6 +229,7 @@ class TestHouse:
         assert cells.slot(tables, "oracle", "streaming").name == "foresight"
         assert cells.slot(tables, "unheard-of", "streaming").name == "local"
 
+    @pytest.mark.slow
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):

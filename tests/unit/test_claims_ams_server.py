@@ -52,6 +52,7 @@ class TestServer:
         assert "9 with, 5 without" in found.note
         assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not testable here")
 
+    @pytest.mark.slow
     def test_devices_that_make_room_are_compared_with_the_paper_s_where_they_never_wait(self):
         tables = self.fleets({"ams": 5, "ams-patient": 11})
         found = measured(ask("SHARE-1", tables))

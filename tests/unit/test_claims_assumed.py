@@ -81,6 +81,7 @@ def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
     assert judge(claim, Measured(1.0)).claim.strength == strength
 
 
+@pytest.mark.slow
 def test_every_claim_assumes_what_a_run_can_be_asked_for():
     tables = taught(100, duration_s=10_000.0)
     for claim in every_claim().values():

@@ -33,6 +33,7 @@ def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
     assert own["before"].tolist() == pytest.approx([0.62, 0.64, 0.66, 0.68])
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns():
     found = domains.forgetting(PHASES)
     own = found[(found["system"] == "elasticdnn") & (found["seed"] == 0)]
@@ -80,6 +81,7 @@ def test_costs_are_ordered_as_a_paper_orders_them_or_not():
     assert isinstance(ask("E-27", PHASES), Untestable)
 
 
+@pytest.mark.slow
 def test_verdicts_follow_the_measures():
     assert word("E-1", PHASES) == word("E-9", PHASES) == word("E-18", PHASES) == "reproduced"
     assert word("E-6", PHASES) == word("E-7", PHASES) == word("E-8", PHASES) == "not reproduced"
@@ -113,18 +115,21 @@ class TestTime:
     def test_claims_hold_where_time_turns_the_order(self, claim):
         assert word(claim, STREAMS) == "reproduced"
 
+    @pytest.mark.slow
     def test_values_of_claims(self):
         assert measured(ask("T-5", STREAMS)).value == pytest.approx(-0.1 + 0.001 * 4, abs=1e-6)
         assert measured(ask("TTA-2", STREAMS)).value == pytest.approx(0.02 * (0.2 + 5 + 2 + 5) / 4, abs=0.03)
 
 
 class TestFigures:
+    @pytest.mark.slow
     def test_every_domain_has_a_point_before_and_after(self):
         shown = show(figure, PHASES)
         course = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
         assert len(shown.legend) == 5 and len(lines(panel_of(shown, course.title))) == 5
         assert texts(shown.grids[0])["elasticdnn"][1:] == ["74.8 %", "5", "0.5", "2", "10", "2"]
 
+    @pytest.mark.slow
     def test_time_is_drawn_where_members_learn_on_the_stream(self):
         shown = show(utility, STREAMS)
         assert [panel.title for panel in shown.panels][-1] == "agreement of orders"

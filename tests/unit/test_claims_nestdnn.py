@@ -130,6 +130,7 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
     assert numbers_in(found.note) == [500, 1500, 670, 1300, 2]
 
 
+@pytest.mark.slow
 def test_without_networks_nothing_can_be_said():
     for name, one in CLAIMS.items():
         assert isinstance(one.ask(Made(SPEC)), Untestable), name

@@ -60,6 +60,7 @@ def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
     assert word(name, shared(along({"base": LOOKS["base"], **looks}))) == "not reproduced"
 
 
+@pytest.mark.slow
 def test_one_objective_says_nothing_of_the_other():
     rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
     for name in FRONTIER:

@@ -124,6 +124,7 @@ app.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_acknowledged_at_once_and_alone_decides_the_exit_code(number):
     done = subprocess.run(
@@ -221,6 +222,7 @@ def test_a_film_is_shown_or_refused(tmp_path: Path):
     assert str(refused).startswith("There is no video file 'nope'. Give the path of a file")
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
     assert isinstance(result.exception, RequestError)

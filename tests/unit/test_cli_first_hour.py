@@ -114,6 +114,7 @@ def until_it_computes(process: int, seconds: float = 0.2) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
 def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
     reading, writing = pty.openpty() if terminal else os.pipe()

@@ -86,6 +86,7 @@ def test_png_loses_nothing():
     assert np.array_equal(decoded(clip(), "png"), clip())
 
 
+@pytest.mark.slow
 def test_a_higher_number_means_more_bytes_and_better_frames():
     for low, high in (("jpeg:30", "jpeg:95"), ("h264:0.3", "h264:3"), ("h264_fit:0.3", "h264_fit:3")):
         worse, better = pack(clip(), low), pack(clip(), high)
@@ -144,6 +145,7 @@ def test_a_second_pass_that_x264_would_refuse_is_not_begun(monkeypatch, frames):
     assert refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["h264", "h264_fit"])
 def test_what_lies_in_memory_does_not_matter(codec):
     """Between two clips memory is filled with something else and freed."""

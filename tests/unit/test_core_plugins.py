@@ -99,6 +99,7 @@ def test_a_class_in_a_package_is_a_member():
     assert member_class("scheduling", "driftlab.platform.scheduling.uniform:Uniform") is Uniform
 
 
+@pytest.mark.slow
 def test_another_process_unpickles_what_the_file_defined(file: Path):
     """Without a request for the member before: a worker meets such a value as an argument or in a checkpoint."""
     cls = member_class("scheduling", f"{file}:First")

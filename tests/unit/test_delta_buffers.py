@@ -80,6 +80,7 @@ class TestBuffers:
             )
         assert bits_of(silent.buffers) == bits_of(buffers())
 
+    @pytest.mark.slow
     @settings(max_examples=60, deadline=None)
     @given(st.sets(st.integers(0, 3)), st.booleans(), st.sampled_from(VALUES), st.integers(1, 9))
     def test_both_ends_hold_the_same_bits(self, places, alone, values, seed):

@@ -38,6 +38,7 @@ def walk(rule, size: int, mask=None, weights=None) -> Descent:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("foreach", [True, False])
 def test_adam_is_torch_adam_bit_for_bit_over_two_phases(foreach):
     """Odd sizes on purpose: no tensor begins or ends where the processor's vectors do."""

@@ -60,6 +60,7 @@ class TestOrders:
         known = order(kind)
         assert asked == [known.domain_at(number) for number in (500, 3, 77)]
 
+    @pytest.mark.slow
     def test_a_chain_stays_as_long_and_comes_as_often_as_it_says(self):
         chain = Order("markov", order("markov", 4, 1).domains, 40, 3, rho=0.8, imbalance=8.0)
         states = np.array([chain.domain_at(frame) for frame in range(6000)])
@@ -77,6 +78,7 @@ class TestOrders:
 
 
 class TestStream:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["domains:set:signs/vg", "domains:signs/town", "domains:streets/driving_la"])
     def test_a_frame_depends_on_seed_and_number_alone(self, name):
         stream, again = opened(name), pickle.loads(pickle.dumps(opened(name)))
@@ -92,17 +94,20 @@ class TestStream:
         assert np.array_equal(first.images, again.images)
         assert (remembered.cache_info().misses, remembered.cache_info().hits) == (2, 2)
 
+    @pytest.mark.slow
     def test_a_longer_stream_begins_like_a_shorter_one(self):
         times_s = np.arange(0, 60, 2.5)
         short, long = (opened(duration_s=length_s).at(times_s) for length_s in (60.0, 600.0))
         assert np.array_equal(short.images, long.images) and np.array_equal(short.classes, long.classes)
 
+    @pytest.mark.slow
     def test_scenes_are_domains_and_changes_are_where_they_change(self):
         stream = opened(severities=[2, 5])
         scenes = stream.at(np.arange(240) / 4).scenes
         edges = np.flatnonzero(np.diff(scenes)) + 1
         assert tuple(edges / 4) == stream.changes_s() and set(scenes) == set(range(5))  # inversion has one severity
 
+    @pytest.mark.slow
     def test_no_picture_is_both_adapted_on_and_judged_by(self):
         stream = opened(adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
         frames = stream.at(np.arange(1200) / 4)
@@ -111,6 +116,7 @@ class TestStream:
         seen = [{image.tobytes() for image in frames.images[rows]} for rows in (adapt, ~adapt)]
         assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once
 
+    @pytest.mark.slow
     def test_frames_to_adapt_on_may_follow_some_that_are_judged(self):
         stream = opened(before_s=1.0, adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
         frames = stream.at(np.arange(1200) / 4)
@@ -119,6 +125,7 @@ class TestStream:
         seen = [{image.tobytes() for image in frames.images[rows]} for rows in (adapt, ~adapt)]
         assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once
 
+    @pytest.mark.slow
     def test_a_subpopulation_is_the_darkest_part_of_each_class(self):
         stream = opened(shifts=["subpopulation"], severities=[5], duration_s=300.0)
         frames, every = (
@@ -131,6 +138,7 @@ class TestStream:
             dark, full = light[0][frames.classes == kind], light[1][every.classes == kind]
             assert dark.max() <= np.quantile(full, 0.21)
 
+    @pytest.mark.slow
     def test_labels_are_correlated_as_the_dirichlet_says(self):
         shown = [
             opened("domains:set:signs/vc", delta=delta, duration_s=300.0).at(np.arange(1000) / 4)

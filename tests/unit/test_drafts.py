@@ -102,6 +102,7 @@ class TestDelivery:
         assert held.vector.shape == before.shape
         assert all(0 < values < 0.5 * len(before) for values, _ in sizes)  # the chosen filters, not the network
 
+    @pytest.mark.slow
     def test_a_lost_update_is_made_good_by_whole_ones(self):
         application, learner = nodes()
         learner._alone = False
@@ -114,6 +115,7 @@ class TestDelivery:
         assert application.apply(last.payload, 20.0).facts.accepted
         assert application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
 
+    @pytest.mark.slow
     def test_a_phase_that_learned_nothing_still_sends_its_network(self):
         application, learner = nodes()
         learner._alone = False
@@ -123,6 +125,7 @@ class TestDelivery:
         assert reply.facts.work.forward
         assert application.apply(reply.payload, 0.0).facts.accepted
 
+    @pytest.mark.slow
     def test_a_draft_for_another_network_of_the_family_is_refused(self):
         application, learner = nodes()
         learner._alone = False

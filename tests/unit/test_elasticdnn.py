@@ -188,6 +188,7 @@ class TestPhases:
             if value.dim() > 1:
                 assert torch.equal(value, before[name])
 
+    @pytest.mark.slow
     def test_a_collapse_is_undone(self):
         model, given = classifier(), frames(20)
         model.head.weight.data[0] = 0.3  # with certainty alone, all frames become of this class
@@ -221,6 +222,7 @@ class TestPhases:
         )
         assert ElasticTaught().unfit(replace(frames(4), labels=np.zeros(4, dtype=np.uint8))) == ""
 
+    @pytest.mark.slow
     def test_what_is_charged_is_what_the_operators_compute(self):
         """Of each backward pass, what the first layer gives to the pictures is charged and never computed."""
         cost, machine, found = count_cost(classifier(), 16, 24), Hardware("counting", 1.0, 1e18, 0.0, 1, 0.0, 0.0), []
@@ -271,6 +273,7 @@ class TestCua:
         assert member.adapt(model, member.prepare(model), frames(4), Phase()).skipped
 
 
+@pytest.mark.slow
 def test_labels_of_a_teacher_are_learned():
     model, member = classifier(), ElasticTaught(iterations=40, learning_rate=0.05, share=1.0, select="all")
     given = replace(frames(24), labels=(np.arange(24) % 4).astype(np.uint8))

@@ -58,6 +58,7 @@ class TestCsv:
             assert len(rows) == run.table(name).num_rows
             assert not rows or list(rows[0]) == TABLES[name].names
 
+    @pytest.mark.slow
     def test_numbers_are_those_of_the_tables_and_what_is_missing_is_empty(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = {row["cell"]: row for row in read(tmp_path / "runs.csv")}
@@ -65,6 +66,7 @@ class TestCsv:
             written = rows[row["cell"]]["score"]
             assert written == "" if row["score"] is None else float(written) == row["score"]
 
+    @pytest.mark.slow
     def test_scores_name_what_they_belong_to(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "scores.csv")
@@ -88,6 +90,7 @@ class TestCsv:
         with Image.open(io.BytesIO((tmp_path / rows[0]["image"]).read_bytes())) as image:
             assert image.size == (96, 48)
 
+    @pytest.mark.slow
     def test_without_a_folder_it_lies_in_the_run(self, folder, monkeypatch):
         assert main("export", str(folder), "--to", "csv", monkeypatch=monkeypatch) == 0
         assert (folder / "export" / "csv" / "scores.csv").is_file()

@@ -144,6 +144,7 @@ class TestADamagedLink:
             assert first == second
 
 
+@pytest.mark.slow
 def test_where_everything_is_torn_the_generic_student_stays():
     loop, _ = run(link=replace(LINK, damaged=1.0))
     assert all(row["refused"] for row in rows(loop, "transfers"))
@@ -193,6 +194,7 @@ class TestLabels:
 
         return run(*members, label=hand)[0]
 
+    @pytest.mark.slow
     def test_labels_that_nobody_knows_train_nothing(self):
         loop = self.relabelled(lambda labels: np.full_like(labels, IGNORE))
         assert {row["reason"] for row in rows(loop, "updates")} == {
@@ -254,6 +256,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch
     assert all_frames_were_watched(loop)
 
 
+@pytest.mark.slow
 def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
     loop, _ = run(Member("streaming", "ams", (("codec", "jpeg"), ("interval_s", 5.0), ("horizon_s", 0.01))))
     assert all("no sample within the horizon" in row["reason"] for row in rows(loop, "updates"))
@@ -261,6 +264,7 @@ def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
     assert all_frames_were_watched(loop)
 
 
+@pytest.mark.slow
 def test_frames_larger_than_the_link_arrive_late_or_never_and_nothing_waits_for_them():
     """A buffer of pictures takes longer than the next one takes to fill."""
     streaming = Member("streaming", "ams", (("codec", "png"), ("interval_s", 5.0), ("control", "fixed")))

@@ -58,6 +58,7 @@ def upload(number):
     return SampleMessage(number, float(number), sampling, pack(images, "h264").payload).encode(4.0)
 
 
+@pytest.mark.slow
 def test_uploads_are_acknowledged_and_results_come(server, ticket):
     line = line_of(server, ticket)
     assert line.open(0)

@@ -122,6 +122,7 @@ def test_a_run_shows_what_its_experiment_varies(name):
             assert {len(entries) for entries in grid.rows.values()} == {len(grid.columns)}
 
 
+@pytest.mark.slow
 def test_a_run_without_cells_shows_nothing():
     assert [figure.name for figure in FIGURES if figure.show(view(Made({}))) is not None] == []
 
@@ -237,6 +238,7 @@ def test_frames_are_compared_with_the_same_frame():
     assert max(share for gain, share in zip(x, y, strict=True) if gain <= 0.2) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_rates_hold_from_upload_to_upload_and_stops_are_shaded():
     tables = made("ams-rates")
     tables.change("transfers", queued_s=lambda row: 40.0 * row["sequence"] * (1 + ("fast" in row["cell"])))

@@ -30,6 +30,7 @@ def test_a_run_that_shares_a_device_has_these_figures():
     assert "accuracy" not in shown  # no frame was computed
 
 
+@pytest.mark.slow
 def test_a_run_without_shares_or_networks_has_none():
     empty = Made({"systems": factory.SYSTEMS}, runs=factory.rows_of(factory.SYSTEMS[0], 0)["runs"])
     assert all(hidden(figure, empty) for figure in OURS)
@@ -46,6 +47,7 @@ def test_every_panel_of_every_figure_names_its_axes():
             assert {len(entries) for entries in grid.rows.values()} == {len(grid.columns)}
 
 
+@pytest.mark.slow
 def test_pandas_frames_are_left_as_they_are():
     tables = factory.made()
     before = {name: tables.frame(name).copy() for name in ("runs", "shares", "variants")}
@@ -107,6 +109,7 @@ def test_without_independent_networks_nothing_is_saved():
     assert len(show(capacity, factory.made(only=("total-0.1",))).grids) == 1
 
 
+@pytest.mark.slow
 def test_networks_that_differ_between_workloads_are_told_apart():
     tables = factory.made()
     tables.change("runs", workload=lambda row: "two" if row["seed"] == 0 else "other")
@@ -177,6 +180,7 @@ def test_one_ranking_has_nothing_to_be_compared_with():
 # --- accuracy against frame rate
 
 
+@pytest.mark.slow
 def test_a_line_follows_alpha_beside_its_optimum_and_the_status_quo():
     shown = show(tradeoff, factory.made(seeds=(0,)))
     assert list(shown.legend) == ["total", "exact"]
@@ -190,6 +194,7 @@ def test_a_line_follows_alpha_beside_its_optimum_and_the_status_quo():
     assert [text.get_text() for text in axis.texts] == ["0.01", "0.1", "1"]
 
 
+@pytest.mark.slow
 def test_a_line_goes_from_alpha_to_alpha_also_where_that_is_back():
     tables = factory.made(seeds=(0,))
     slow = {"total-0.1/": 4.0}
@@ -200,6 +205,7 @@ def test_a_line_goes_from_alpha_to_alpha_also_where_that_is_back():
     assert list(shown.grids[0].rows) == ["total", "exact"]
 
 
+@pytest.mark.slow
 def test_points_that_lie_on_one_another_share_a_label():
     tables = factory.made()
     tables.change("shares", **{name: _like_largest(name) for name in ("accuracy", "latency_ms")})
@@ -220,6 +226,7 @@ def _like_largest(column: str) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_the_table_and_the_claims_read_off_the_same():
     tables = factory.made()
     (grid,) = show(tradeoff, tables).grids
@@ -233,6 +240,7 @@ def test_the_table_and_the_claims_read_off_the_same():
     ]
 
 
+@pytest.mark.slow
 def test_a_level_that_some_traces_do_not_reach_is_counted():
     tables = factory.made()
     tables.change("shares", accuracy=lambda row: row["accuracy"] - (0.2 if _ours_in(row, seed=1) else 0))
@@ -246,6 +254,7 @@ def _ours_in(row: dict[str, Any], seed: int) -> bool:
     return row["cell"].endswith(f"seed-{seed}") and not row["cell"].startswith("status_quo")
 
 
+@pytest.mark.slow
 def test_energy_is_that_of_the_status_quo_over_ours():
     shown = show(tradeoff, factory.made())
     axis = panel_of(shown, "two: energy of a frame")

@@ -35,6 +35,7 @@ def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
     assert {to_hex(bar.get_facecolor()) for bar in axis.patches} == {plots.COLOURS[0]}
 
 
+@pytest.mark.slow
 def test_another_share_is_another_bar_and_another_application_too():
     tables = factory.made()
     first = drawn(show(timeline, tables).panels[0])  # one network all the time
@@ -51,6 +52,7 @@ def test_the_colours_are_named_where_networks_differ():
     }
 
 
+@pytest.mark.slow
 def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.MonkeyPatch):
     def squares() -> list[float]:
         axis = drawn(show(timeline, factory.made()).panels[1])
@@ -111,6 +113,7 @@ def test_what_is_loaded_and_dropped_adds_up():
     assert loaded.get_ylim() == dropped.get_ylim()
 
 
+@pytest.mark.slow
 def test_energy_is_counted_as_far_as_all_traces_switch():
     once = show(paging, factory.made(seeds=(0,)))
     curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
@@ -185,6 +188,7 @@ def test_nested_and_independent_networks_switch_in_the_same_order():
     assert often.round().max() > switching.THIN  # the applications do not switch by turns
 
 
+@pytest.mark.slow
 def test_random_switches_are_the_same_again_and_others_for_each_application():
     first, again = random_switches(factory.made()), random_switches(factory.made())
     alone = factory.made()
@@ -211,6 +215,7 @@ def test_the_heights_that_the_paper_has_are_written_out():
     assert sorted(text.get_text() for text in axis.texts) == sorted(marked)
 
 
+@pytest.mark.slow
 def test_who_trains_anew_under_each_seed_is_averaged():
     tables = factory.made()
     tables.run.spec["student"] = {"per_seed": True}

@@ -53,6 +53,7 @@ def edit(run, **changes):
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_kept_whole(run):
     assert planned(run) == ([], {})
     assert warnings_of(open_run(run)) == []
@@ -173,6 +174,7 @@ def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypat
     assert (cells, f"{family}/{name} was None, now 2" in reason) == (todo, True)
 
 
+@pytest.mark.slow
 def test_reasons_are_logged_and_told(run):
     damage_by("cut", run)
     told = []

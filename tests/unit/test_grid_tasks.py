@@ -140,6 +140,7 @@ def test_a_network_of_the_task_may_teach(tmp_path, task, network):
     assert runs.loc["ams", "updates"] > 0
 
 
+@pytest.mark.slow
 def test_networks_are_built_for_the_classes_of_the_stream(tmp_path):
     given = document("classification", systems=["no_custom"])
     sizes = []

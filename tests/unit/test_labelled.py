@@ -32,6 +32,7 @@ def test_signs_come_as_4000_1000_and_1000_of_32_by_32():
     assert found.train.images.shape[1:] == (32, 32, 3)
 
 
+@pytest.mark.slow
 def test_the_same_request_gives_the_same_bytes_and_another_seed_others():
     first, same, other = (open_set("signs/vc", counts=SMALL, seed=seed) for seed in (3, 3, 4))
     for part in ("train", "val", "test"):
@@ -39,12 +40,14 @@ def test_the_same_request_gives_the_same_bytes_and_another_seed_others():
         assert not np.array_equal(getattr(first, part).images, getattr(other, part).images)
 
 
+@pytest.mark.slow
 def test_no_picture_is_in_two_parts():
     found = open_set("signs/vg", counts=(300, 300, 300))
     pictures = [image.tobytes() for part in (found.train, found.val, found.test) for image in part.images]
     assert len(set(pictures)) == 900
 
 
+@pytest.mark.slow
 def test_more_pictures_begin_with_the_fewer():
     few, many = (open_set("signs/rp", counts=(count, 5, 5)).train for count in (40, 300))
     assert np.array_equal(many.images[:40], few.images)
@@ -61,6 +64,7 @@ def test_every_picture_shows_its_class_in_every_chunk():
     assert (upright == (ground == list(PATTERNS).index("bars")))[late].mean() > 0.95
 
 
+@pytest.mark.slow
 def test_classes_and_difficulty_can_be_chosen():
     found = open_set("signs/vc", counts=SMALL, classes=5, difficulty=0)
     assert len(found.classes) == 5 and found.train.classes.max() == 4

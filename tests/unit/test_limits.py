@@ -120,6 +120,7 @@ def document(tmp_path):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "verb"), IN_A_CELL)
 def test_a_member_that_does_not_return_fails_its_cell_alone(document, tmp_path, family, name, verb):
     outcome = run(document(family, name, verb), out=tmp_path / "run")
@@ -129,6 +130,7 @@ def test_a_member_that_does_not_return_fails_its_cell_alone(document, tmp_path, 
     assert "limits.member_s" in reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "verb"), BEFORE_ALL_CELLS)
 def test_a_family_that_is_never_built_fails_the_run(document, tmp_path, monkeypatch, family, name, verb):
     monkeypatch.setattr("driftlab.platform.nodes.builder.BUILD_CALLS", 1)

@@ -304,6 +304,7 @@ class TestRuns:
         assert pd.isna(runs.loc["still", "frames"])
         assert runs["score"].isna().all()
 
+    @pytest.mark.slow
     def test_applications_that_only_get_shares_run_nothing(self, tmp_path):
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms,memory_mb\nsmall,0.7,10,1\nlarge,0.9,40,4\n")

@@ -102,6 +102,7 @@ class TestEstimator:
         assert {domain.shift for domain in found} == set(estimating.SHIFTS)
         assert [domain.severity for domain in found[:8]] == [1] * 4 + [2] * 4
 
+    @pytest.mark.slow
     def test_a_domain_is_estimated_for_every_size_and_counts_in_the_next_one(self, built):
         member, scaling, family, pack = built
         network = scaling.select(family, Budget(variant=0))

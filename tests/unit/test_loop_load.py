@@ -105,6 +105,7 @@ def test_an_answer_that_a_step_of_load_meets_goes_on_more_slowly():
     assert met == pytest.approx(0.1 + (before - 0.1) / 0.1)
 
 
+@pytest.mark.slow
 def test_learning_on_the_device_takes_longer_by_the_same_law():
     streaming = Member("streaming", "local")
     adaptation = Member("adaptation", "tent")
@@ -241,6 +242,7 @@ def experiment(load: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_tables_without_load_are_as_if_there_were_none(tmp_path: Path):
     runs = {}
     for name, load in (("idle", "idle"), ("free", {"file": str(tmp_path / "zero.csv")}), ("user", "user")):

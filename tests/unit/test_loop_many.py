@@ -69,6 +69,7 @@ def test_trials_may_last_longer_than_the_window_and_the_session(name):
     assert {row["reason"] for row in rows(loop, "updates")} == {"the session ended before it was done"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recl", "afs", "joint"])
 def test_a_hundred_and_one_applications_learn(name):
     _, loop = ran(name, several(101), duration_s=12.0)

@@ -201,6 +201,7 @@ class TestWindows:
         assert session.now_s == 10.0
         assert rows(loop, "runs") == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("streaming", "adaptation"),
         [

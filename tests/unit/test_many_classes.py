@@ -76,6 +76,7 @@ def test_a_class_crosses_the_link_and_one_below_256_takes_a_byte(kind):
     assert (len(packed) == len(CLASSIFICATION.pack(np.int64(7)))) == (0 <= kind < 256)
 
 
+@pytest.mark.slow
 def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path):
     pytest.importorskip("torchvision")
     for part in ("train", "test"):

@@ -24,6 +24,7 @@ from driftlab.platform.training.artifacts import FamilyRecipe, Recipe, _family_o
 from driftlab.platform.training.schooling import Course, grade, train_best
 
 
+@pytest.mark.slow
 def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
     descendants = Witness("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
     for small, large in itertools.pairwise(descendants):
@@ -94,6 +95,7 @@ def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_ro
     assert grade(steps[0].network, problem(), problem().val) == whole
 
 
+@pytest.mark.slow
 def test_one_group_of_channels_is_pruned_and_the_others_stay():
     model, keep = networks()["plain"], (1.0, 0.5, 0.25)
     member = Nested(only=2, keep=keep, accuracy_loss=1.0, prune_epochs=0, grow_epochs=0, initial="footprint")
@@ -123,6 +125,7 @@ class Narrow(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranking", ["trr", "l1"])
 @pytest.mark.parametrize("shares", ["uniform", "sensitivity"])
 def test_a_group_of_one_channel_keeps_it_and_the_others_are_pruned(ranking, shares):

@@ -226,6 +226,7 @@ class TestBusy:
 
 
 class TestScores:
+    @pytest.mark.slow
     def test_they_are_those_of_the_last_ten_seconds_whatever_the_windows(self):
         edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
         seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]

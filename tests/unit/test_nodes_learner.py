@@ -164,6 +164,7 @@ class TestTrain:
         assert (facts.iterations, facts.score) == (0, 1.0)
         assert facts.skipped
 
+    @pytest.mark.slow
     def test_it_learns(self):
         node = learner(fraction=1.0, learning_rate=1e-2)
         seen = frames(0.0)

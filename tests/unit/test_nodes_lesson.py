@@ -67,6 +67,7 @@ class TestTimeLimit:
         thread.join(20)
         assert found == [True]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("where", ["main", "thread"])
     def test_it_never_fires_after_its_block(self, where):
         """Blocks that end about when their time does: either they are interrupted inside, or not at all."""

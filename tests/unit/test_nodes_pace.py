@@ -37,6 +37,7 @@ def simulated(start_s: float, alone_s: float, share_at) -> float:
         now_s, left_s = now_s + STEP_S, left_s - done
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(course=courses(), start=st.integers(0, 280), alone=st.integers(1, 200))
 def test_the_time_that_a_work_takes(course, start, alone):
@@ -83,6 +84,7 @@ def test_the_part_of_a_lesson_that_is_learned(course, start, later):
     assert pace.lesson_part(now_s) == pytest.approx(min(1.0, worked_s / 0.7))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(course=courses(), beside=courses(), start=st.integers(0, 280), before=st.integers(0, 280))
 def test_what_is_forgotten_changes_nothing(course, beside, start, before):

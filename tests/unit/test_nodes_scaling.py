@@ -123,6 +123,7 @@ class Mine(Fixed):
 """
 
 
+@pytest.mark.slow
 def test_an_application_runs_the_network_that_it_is_told_to():
     application, _ = nodes()
     costs = [one.cost for one in built().facts.profile]
@@ -135,6 +136,7 @@ def test_an_application_runs_the_network_that_it_is_told_to():
         application.switch(2)
 
 
+@pytest.mark.slow
 def test_both_ends_switch_and_agree_again():
     application, learner = nodes()
     assert same(application, learner)
@@ -151,6 +153,7 @@ def test_both_ends_switch_and_agree_again():
     assert same(application, learner)
 
 
+@pytest.mark.slow
 def test_what_was_learned_stays_when_another_network_runs_in_between():
     application, learner = nodes()
     application.switch(1)

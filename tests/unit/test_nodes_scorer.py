@@ -18,6 +18,7 @@ def maps(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, CLASSES, (2, n, 6, 5), dtype=np.uint8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     fps=st.sampled_from([0.3, 1.0, 3.0, 7.5]),

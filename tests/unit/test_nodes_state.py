@@ -201,6 +201,7 @@ class TestSwitches:
         assert newest(device) == learned
         assert device.finish().facts.digest != hashlib.sha256(learned[0]).hexdigest()[:16]
 
+    @pytest.mark.slow
     def test_a_switch_without_learning_leaves_the_digest_of_the_weights(self, batch_norm):
         device, _ = self.nodes(batch_norm)
         before = device.finish().facts.digest
@@ -208,6 +209,7 @@ class TestSwitches:
         device.switch(1)
         assert device.finish().facts.digest == before
 
+    @pytest.mark.slow
     def test_buffers_that_were_lost_before_a_switch_come_with_the_next_update(self, batch_norm):
         device, server = self.nodes(batch_norm)
         trained(server, 0.0)  # lost on the way

@@ -240,6 +240,7 @@ class TestRecall:
         node.remember()
         return node, seen
 
+    @pytest.mark.slow
     def test_a_stored_network_of_the_same_samples_is_taken_and_sent_without_a_step(self):
         node, seen = self.trained()
         node.forget(99.0)

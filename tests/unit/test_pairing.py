@@ -104,6 +104,7 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise():
     assert compare(tables, "a", "b", "downlink_kbps", less_is_better=False).answer == "worse"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

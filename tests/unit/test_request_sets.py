@@ -126,6 +126,7 @@ def test_drawing_would_be_seen(monkeypatch):
         cells_of(load("nestdnn-fig9"))
 
 
+@pytest.mark.slow
 def test_names_of_classes_are_those_of_the_drawn_set():
     for name in ("signs/vc", "signs/ri50", "digits"):
         assert labelled.class_names(name) == labelled.open_set(name, counts=1).classes

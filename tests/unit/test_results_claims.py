@@ -73,6 +73,7 @@ def test_claims_of_a_run_whose_answer_is_known(tmp_path):
     assert verdicts["ONCE-2"].measured.n == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("systems", "workloads", "testable"),
     [
@@ -89,6 +90,7 @@ def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, test
     assert all(x.note for x in verdicts if x.word == "not testable here")
 
 
+@pytest.mark.slow
 def test_rendering_and_choice(tmp_path):
     run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0,), pictures=False))
     verdicts = evaluate(run, ["ONCE-2", "ONCE-1"])

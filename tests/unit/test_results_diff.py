@@ -30,10 +30,12 @@ def rewrite(folder, change):
     Recorder(str(folder)).write(CELL, rows)
 
 
+@pytest.mark.slow
 def test_equal_runs_do_not_differ(pair):
     assert differences(*pair) == []
 
 
+@pytest.mark.slow
 def test_what_the_host_did_does_not_count(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(host_seconds=99.0))
     settings = yaml.safe_load((pair[1] / "spec.yaml").read_text()) | {"backend": "ray", "workers": 2, "out": "x"}
@@ -41,6 +43,7 @@ def test_what_the_host_did_does_not_count(pair):
     assert differences(*pair) == []
 
 
+@pytest.mark.slow
 def test_one_bit_is_found_with_its_place(pair):
     def flip(rows):
         values = rows["frames"][1]["score_frame"]
@@ -52,6 +55,7 @@ def test_one_bit_is_found_with_its_place(pair):
     assert line.endswith("(1 of 480 rows differ)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ours", "theirs", "shown"), [(0.0, -0.0, "0.0 vs -0.0"), (None, 0.0, "null vs 0.0")])
 def test_signed_zero_and_null_are_values_of_their_own(pair, ours, theirs, shown):
     rewrite(pair[0], lambda rows: rows["updates"][0].update(phi=ours))
@@ -60,12 +64,14 @@ def test_signed_zero_and_null_are_values_of_their_own(pair, ours, theirs, shown)
     assert f"column 'phi', row 0: {shown}" in line
 
 
+@pytest.mark.slow
 def test_nulls_in_the_same_places_are_equal(pair):
     for folder in pair:
         rewrite(folder, lambda rows: rows["updates"][0].update(phi=None, loss_last=float("nan")))
     assert differences(*pair) == []
 
 
+@pytest.mark.slow
 def test_rows_cells_pictures_and_spec(pair):
     rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
     shutil.rmtree(pair[1] / "tables/runs")
@@ -82,6 +88,7 @@ def test_rows_cells_pictures_and_spec(pair):
     assert len(lines) == 4
 
 
+@pytest.mark.slow
 def test_figures_may_depart_by_a_share(pair):
     assert departures(*pair, 0.0) == []
     score = factory.rows("one_time", "w", 0, 120.0, 2.0, True)["runs"][0]["score"]
@@ -91,11 +98,13 @@ def test_figures_may_depart_by_a_share(pair):
     assert departures(*pair, 0.03) == [f"one_time w 0, score: {score:.6g} vs {score * 0.96:.6g} (4.0%)"]
 
 
+@pytest.mark.slow
 def test_a_figure_that_one_run_lacks_departs(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(score=None))
     assert len(departures(*pair, 1.0)) == 1
 
 
+@pytest.mark.slow
 def test_figures_stand_side_by_side(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(uplink_kbps=rows["runs"][0]["uplink_kbps"] * 1.25))
     found = {one.name: one for one in beside(*map(open_run, pair)) if one.cell == "one_time w 0"}

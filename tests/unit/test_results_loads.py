@@ -110,6 +110,7 @@ def test_networks_and_forecasts_that_there_are_not_are_not_drawn(tables: Made):
     assert len(shown.grids) == 2
 
 
+@pytest.mark.slow
 def test_presets_and_files_are_listed_shown_and_drawn(tmp_path: Path):
     def call(*words: str) -> Any:
         return CliRunner().invoke(build_app(), list(words), catch_exceptions=True)

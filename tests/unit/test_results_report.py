@@ -103,6 +103,7 @@ def test_same_tables_same_bytes(folder, page):
     assert not list(folder.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_numbers_are_means_over_seeds_of_the_tables(folder):
     runs = open_run(folder).frame("runs")
     lines = scores.lines(view_of(open_run(folder)))
@@ -220,6 +221,7 @@ def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     assert len(set(plots.styles(many).values())) == 12
 
 
+@pytest.mark.slow
 def test_no_bound_lies_over_a_method(folder):
     tables = open_run(folder)
     runs = plots.with_settings(tables.frame("runs"))

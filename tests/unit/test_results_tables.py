@@ -111,6 +111,7 @@ def test_a_wrong_chunk_is_named(chunk, message):
 # --- recorder
 
 
+@pytest.mark.slow
 def test_rows_come_back_as_written(run):
     opened = open_run(run)
     frames = opened.table("frames")
@@ -134,6 +135,7 @@ def test_unknown_table_and_missing_run_row_are_refused(tmp_path):
     assert not (tmp_path / "tables").exists()
 
 
+@pytest.mark.slow
 def test_same_rows_same_bytes(tmp_path):
     for name in ("a", "b"):
         factory.make_run(tmp_path / name, systems=("one_time",), seeds=(0,))

@@ -113,6 +113,7 @@ def test_the_old_run_is_reported_and_nothing_imports_a_member(old):
     assert loaded & {*members, "torch", "torchvision", "ray"} == set()
 
 
+@pytest.mark.slow
 def test_cells_of_another_minor_version_run_again(old):
     assert finished(str(old)) == set()
     cell = "no_custom/w/two-phones/seed-0"
@@ -159,6 +160,7 @@ def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
     assert schema._meaning(made) == 'where it was made; "server" in older runs'
 
 
+@pytest.mark.slow
 def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatch):
     shutil.rmtree(run / "tables/updates")
     with pytest.raises(DataError, match="is missing though its cell is complete"):

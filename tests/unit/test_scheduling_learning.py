@@ -52,6 +52,7 @@ class TestEvaluation:
         shares = np.full((1, 2), 0.25)
         assert evaluate(trainings, shares, shares, 200, SCALE) == pytest.approx([0.668])
 
+    @pytest.mark.slow
     def test_it_is_the_limit_of_short_steps(self):
         for seed in range(5):
             rng = np.random.default_rng(seed)

@@ -133,6 +133,7 @@ class TestWhoeverHeedsMemory:
 
 
 class TestWhoeverLowersCosts:
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_who_is_alone_runs_what_costs_least_of_what_fits(self, share):
         for seed, alpha in itertools.product(range(6), ALPHAS):
@@ -143,6 +144,7 @@ class TestWhoeverLowersCosts:
                 assert factory.shares(allocation) == (1.0,)
                 assert costs(given, allocation, alpha) == pytest.approx([least], abs=1e-12), member
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_nobody_would_be_better_off_with_another_network_that_fits(self, share):
         for seed in range(12):
@@ -199,6 +201,7 @@ class TestNestDnn:
             assert again.state == replace(first.state, times=2)
             assert sum(first.state.units) <= 70
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_priced_costs_what_the_optimum_does_where_memory_is_slack_and_never_more_than_lookahead(self, share):
         for seed, equal in itertools.product(range(12), (False, True)):

@@ -149,6 +149,7 @@ class TestExact:
 
 
 class TestGreedy:
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_they_stay_within_compute_and_memory_and_above_the_optimum(self, share):
         for seed in range(20):
@@ -162,6 +163,7 @@ class TestGreedy:
                     assert memory_of(given, after).sum() <= given.limit_bytes
                     assert all(value(given, after, objective) >= best[objective] - 1e-7 for objective in OBJECTIVES)
 
+    @pytest.mark.slow
     def test_helping_who_is_worst_off_is_exact_without_a_limit_on_memory(self):
         for seed in range(200):
             given = choices(demands(seed), ALPHAS[seed % 4])
@@ -181,6 +183,7 @@ class TestGreedy:
             for method in ("steepest", "lookahead"):
                 assert value(given, walked(given, method)) == pytest.approx(best, abs=1e-9)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_between_two_the_exchange_is_exact(self, share):
         for seed in range(20):

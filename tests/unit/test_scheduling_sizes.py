@@ -113,6 +113,7 @@ class TestSizes:
             assert value(given, found, rules) >= 0.99 * value(given, best, rules)
             assert (found > 0).all()
 
+    @pytest.mark.slow
     def test_the_order_of_applications_changes_nothing(self):
         for seed in range(20):
             given, order = drawn(seed), np.random.default_rng(seed).permutation(len(drawn(seed).size))

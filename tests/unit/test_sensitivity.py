@@ -53,6 +53,7 @@ def predicted(ground) -> sensitivity.Losses:
     return measure_losses(ground, "bn_gamma", 2)
 
 
+@pytest.mark.slow
 def test_a_curve_is_what_narrowing_one_group_alone_loses(ground, predicted):
     data, size = ground.data, ground.groups.sizes[SPARE]
     whole = grade(ground.model, data, data.val)
@@ -95,6 +96,7 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
         before = found
 
 
+@pytest.mark.slow
 def test_a_layer_with_channels_to_spare_is_narrowed_first(ground, predicted):
     keep = (0.9, 0.6)
     member = Nested(keep, "sensitivity", "bn_gamma", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)

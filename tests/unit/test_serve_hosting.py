@@ -39,6 +39,7 @@ def session(tmp_path):
     return HostedSession(tmp_path, read_asked(ASKED))
 
 
+@pytest.mark.slow
 def test_a_round_takes_every_upload_that_waits(session):
     assert not session.has_work
     assert [session.upload(upload(number)) for number in (1, 2)] == [1, 2]
@@ -49,6 +50,7 @@ def test_a_round_takes_every_upload_that_waits(session):
     assert session.status()["version"] == 1
 
 
+@pytest.mark.slow
 def test_an_upload_again_is_acknowledged_and_not_used_again(session):
     session.upload(upload(1))
     assert session.upload(upload(1)) == 1
@@ -71,6 +73,7 @@ def test_another_codec_is_refused(session):
         session.upload(upload(1, codec="png"))
 
 
+@pytest.mark.slow
 def test_the_network_of_the_device_is_one_of_its_family(session):
     message = decode_samples(upload(1), FPS)
     assert message.runs is None
@@ -88,6 +91,7 @@ def test_weights_read_back_with_their_shapes():
     assert (read["turned"] == weights["turned"]).all()
 
 
+@pytest.mark.slow
 def test_a_damaged_upload_is_used_up_and_trains_nothing(session):
     session.upload(upload(1)[:-3])
     session.work()
@@ -113,6 +117,7 @@ def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_resync_brings_every_weight(session):
     session.upload(upload(1))
     session.work()

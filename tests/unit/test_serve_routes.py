@@ -113,6 +113,7 @@ def test_results_that_were_never_there_are_gone(server, session):
     assert raw(server, "GET", f"{path}?after=7", TOKEN)[0] == 410
 
 
+@pytest.mark.slow
 def test_an_upload_becomes_an_update_and_answers_name_their_version(server, session):
     client, path = server.client(session["token"]), f"/sessions/{session['id']}"
     assert load_weights(client.ask("GET", f"{path}/weights"))

@@ -68,6 +68,7 @@ def digits_shown(seed: int) -> np.ndarray:
     return open_stream("set:digits", seed=seed, duration_s=90.0, **SIZE).at(np.arange(360) / 4).images
 
 
+@pytest.mark.slow
 def test_few_steps_open_few_pictures():
     data = pretrain.draw_data(Recipe("tiny_classifier", 16, 16, 16, "set:signs/vs", steps=20))
     whole = open_set("signs/vs", size=16)

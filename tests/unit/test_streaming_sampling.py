@@ -33,6 +33,7 @@ def test_by_hand(start_s, stop_s, fps, rate_fps, times_s):
     assert choose_times(start_s, stop_s, fps=fps, rate_fps=rate_fps) == times_s
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     first=st.integers(0, 500),

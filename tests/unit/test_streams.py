@@ -85,6 +85,7 @@ def mean_colours(frames):
     }
 
 
+@pytest.mark.slow
 def test_a_scene_that_returns_looks_as_before_and_another_does_not():
     stream = street("driving_la", duration_s=120)
     times_s = np.arange(0, 120, 0.5)
@@ -99,6 +100,7 @@ def test_a_scene_that_returns_looks_as_before_and_another_does_not():
     assert np.median(same) < 12 and np.median(changed) > 25, (same, changed)  # of 255 steps
 
 
+@pytest.mark.slow
 def test_colour_alone_does_not_give_the_class_away():
     """The nearest class colour, learnt on many scenes, is hardly better than chance on others."""
     seen = [mean_colours(street("drift", seed=seed, duration_s=2).at([0.0, 1.0])) for seed in range(40)]
@@ -158,6 +160,7 @@ def test_parameters_do_what_they_say():
     assert np.abs(calm.images.astype(int) - loud.images.astype(int)).mean() > 3
 
 
+@pytest.mark.slow
 def test_few_scenes_are_kept_and_they_are_small():
     stream = street("running", duration_s=300)
     stream.at(np.arange(0, 300, 5.0))
@@ -170,6 +173,7 @@ def test_the_catalogue_is_light():
     assert loaded_by(code, {"cv2", "torch", "av", "scipy"}) == set()
 
 
+@pytest.mark.slow
 def test_a_contact_sheet_shows_frames_above_their_truth(tmp_path):
     stream = replace_size(street("driving_la"))
     sheet = contact_sheet(stream, [0.0, 30.0, 60.0, 90.0, 110.0])

@@ -306,12 +306,14 @@ def test_networks_of_torchvision_compute_the_same(name: str):
     assert len(found.sizes) == TORCHVISION[name]
 
 
+@pytest.mark.slow
 def test_shuffled_channels_are_named_as_what_must_stay():
     found = groups(torchvision_model("shufflenet_v2_x0_5"), torch.randn(1, 3, 32, 32))
     assert found.fixed["stage2.0.branch1.2"] == "layer 'stage2.0' divides its channels by position (view)"
     assert {"stage2.1.branch2.0", "conv1.0"} <= found.sizes.keys()
 
 
+@pytest.mark.slow
 def test_a_residual_stage_is_one_group():
     found = groups(torchvision_model("resnet18"), torch.randn(1, 3, 32, 32))
     assert found.members["conv1"].layers == ("conv1", "layer1.0.conv2", "layer1.1.conv2")

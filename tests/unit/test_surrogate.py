@@ -54,6 +54,7 @@ def moved(surrogate: torch.nn.Module, seed: int, by: float = 0.01) -> torch.nn.M
 
 
 class TestDrafts:
+    @pytest.mark.slow
     def test_a_surrogate_is_the_gated_master_on_the_least_certain_frame(self):
         found, draft = drafted()
         gated, frames = found.at_ratio(0), to_input(images())
@@ -65,6 +66,7 @@ class TestDrafts:
         assert not torch.allclose(made, expected, atol=1e-3)
         assert [len(kept) for kept in draft.kept.values()] == [4, 8, 8]
 
+    @pytest.mark.slow
     def test_other_samples_keep_other_channels_and_cost_the_same(self):
         one, (first, _), (second, _) = member(), drafted(0), drafted(5)
         networks = [one.select(found, SMALL) for found in (first, second)]
@@ -156,6 +158,7 @@ def copy_with(found: elastic.Master, **changes) -> elastic.Master:
 
 
 class TestFeedback:
+    @pytest.mark.slow
     @pytest.mark.parametrize("knowledge", ["identity", "mix_fixed", "reparam", "penalty"])
     def test_layers_equal_the_mixtures_of_their_knowledge_and_no_change_is_none(self, knowledge):
         found, _ = drafted(knowledge=knowledge)

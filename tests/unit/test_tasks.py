@@ -115,6 +115,7 @@ class TestEveryTask:
         assert equal(gathered[np.array([True, False, True, False])], given_[[0, 2]])
         assert task.blank(3, HEIGHT, WIDTH).dtype == given_.dtype
 
+    @pytest.mark.slow
     def test_a_network_learns_from_it(self, task):
         """Some steps on the same frames halve the loss."""
         name = {"segmentation": "tiny", "classification": "tiny_classifier", "detection": "tiny_detector"}[task.name]

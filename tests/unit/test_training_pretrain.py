@@ -54,6 +54,7 @@ def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
     assert min(seed for _, seed in opened) > 1_000_000  # nobody types such a seed
 
 
+@pytest.mark.slow
 def test_lessons_are_drawn_with_the_parameters_of_the_recipe():
     recipe = Recipe("half", height=24, width=32, workloads="city", steps=10, batch=8)
     usual = pretrain.draw_lessons(recipe, 32)

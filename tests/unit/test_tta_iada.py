@@ -28,6 +28,7 @@ def after(member: Iada, phases: int = 1) -> tuple[dict[str, Any], dict[str, Any]
     return before, state_of(model), state
 
 
+@pytest.mark.slow
 def test_the_head_and_the_generator_stay_through_thirty_domains():
     member = Iada(iterations=1, batch=6, source_steps=2)
     before, weights, state = after(member, phases=30)
@@ -70,6 +71,7 @@ def test_a_step_of_the_discriminator_tells_better():
     assert losses[0] > losses[1] > losses[2]
 
 
+@pytest.mark.slow
 def test_the_generator_comes_nearer_to_where_source_features_lie():
     real = torch.randn(256, 3, generator=torch.Generator().manual_seed(0)).abs() + torch.tensor([0.0, 2.0, 4.0])
     gaps = []

@@ -135,6 +135,7 @@ def dimmed(inputs, *_):
     return 0.7 * inputs - 0.3
 
 
+@pytest.mark.slow
 def test_cotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
     found, _, results = stream("cotta", memory=0.9, restore=0.1, confidence=1.0, count=1)
@@ -142,6 +143,7 @@ def test_cotta(monkeypatch):
     assert results[0].work.forward == (FRAMES,) * 4  # teacher, source, one view, student
 
 
+@pytest.mark.slow
 def test_rotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.rotta.augment", dimmed)
     _, first, results = stream("rotta", capacity=10, every=16, speed=0.2)
@@ -150,6 +152,7 @@ def test_rotta(monkeypatch):
     assert min(done.accepted for done in results) < 1
 
 
+@pytest.mark.slow
 def test_note():
     _, first, results = stream("note", capacity=10, every=16, learning_rate=1e-3)
     agree(first, reference.note(Watched(), INPUTS, SEEDS, size=10, every=16))
@@ -174,11 +177,13 @@ def test_shot():
     agree(after_each("shot", learning_rate=1e-2), reference.shot(Watched(), INPUTS))
 
 
+@pytest.mark.slow
 def test_bufr():
     found = after_each("bufr", faithful=True, learning_rate=1e-5, temperature=1.0)
     agree(found, reference.bufr(Watched().eval(), to_input(SOURCE), INPUTS, features, softness=1.0, rate=1e-5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tent", "eata", "sar", "rotta", "note", "shot", "bufr"])
 def test_the_comparison_would_see_another_rate(name):
     """The network moves by far more than the tolerance."""

@@ -45,6 +45,7 @@ def test_overrides_reach_the_document_and_the_experiment():
     assert document.experiment["systems"][0]["adaptation"]["momentum"] == 0.5
 
 
+@pytest.mark.slow
 def test_another_system_is_searched_as_the_first_one_is():
     first, other = (load("domains", ["size=small", *more]) for more in ([], ["system=shot-small"]))
     assert [system["name"] for system in other.experiment["systems"]] == [other.system] == ["shot-small"]

@@ -60,6 +60,7 @@ def test_words_say_what_the_held_out_seeds_say(folder):
         assert f"{row.metric} is {said}" in told
 
 
+@pytest.mark.slow
 def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):
     with begin_search(factory.document("trials=40"), tmp_path / "run") as session:
         factory.play(session, 2)

@@ -25,6 +25,7 @@ def run_whole(folder, document=None, **how):
     return session
 
 
+@pytest.mark.slow
 def test_every_trial_has_a_row_and_the_best_runs_on_held_out_seeds(tmp_path):
     session = run_whole(tmp_path / "run", factory.document(searcher="evolution", trials=30))
     trials = open_run(session.directory).frame("trials")
@@ -43,6 +44,7 @@ def test_every_trial_has_a_row_and_the_best_runs_on_held_out_seeds(tmp_path):
     assert (budget.trials, budget.failed, budget.streamed_s) == (30, 0, 90.0)
 
 
+@pytest.mark.slow
 def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
     session = run_whole(tmp_path / "run")
     run = open_run(session.directory)
@@ -57,6 +59,7 @@ def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
     assert run.sql("select count(*) as n from trials where stage = 'search'").to_pylist() == [{"n": 10}]
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_path):
     session = run_whole(tmp_path / "run", failing=(0, 3))
     trials = open_run(session.directory).frame("trials")
@@ -88,6 +91,7 @@ def test_a_search_that_is_killed_ten_times_has_the_same_trials(tmp_path, searche
     assert read_trials(tmp_path / "cut").equals(read_trials(whole.directory))
 
 
+@pytest.mark.slow
 def test_rows_without_the_last_file_of_a_trial_do_not_count(tmp_path):
     session = run_whole(tmp_path / "run")
     (session.directory / "tables/trials/search-000004.parquet").unlink()
@@ -129,6 +133,7 @@ def test_two_at_once_are_refused(tmp_path):
         continue_search(tmp_path / "run").__enter__()
 
 
+@pytest.mark.slow
 def test_the_defaults_are_recommended_where_nothing_is_better(tmp_path):
     default = {RATE: {"from": 1e-4, "to": 2e-4}, BATCH: [5]}  # far worse
     session = run_whole(tmp_path / "run", factory.document(space=default))
@@ -154,6 +159,7 @@ def test_no_settings_are_recommended_where_all_fail(tmp_path):
     assert read_trials(session.directory).num_rows == 10
 
 
+@pytest.mark.slow
 def test_best_settings_are_written_with_what_they_were_chosen_on(tmp_path):
     session = run_whole(tmp_path / "run")
     best = yaml.safe_load(write_best(session.directory).read_text())

@@ -74,6 +74,7 @@ def test_the_defaults_as_settings_are_the_defaults(backend):
     assert given.metrics == plain.metrics
 
 
+@pytest.mark.slow
 def test_a_trial_reports_after_every_window_and_ends_as_without(backend):
     document = factory.document(**ON_STREETS)
     settings = document.defaults()
@@ -86,6 +87,7 @@ def test_a_trial_reports_after_every_window_and_ends_as_without(backend):
     assert set(during[-1].metrics) == set(METRICS) - {"memory_bytes"}
 
 
+@pytest.mark.slow
 def test_what_a_trial_has_measured_at_a_window_is_what_a_shorter_run_ends_with(backend):
     document = factory.document(**ON_STREETS)
     two = [{**part, "duration_s": length} for part, length in zip(STREETS["workloads"], (6, 5), strict=True)]

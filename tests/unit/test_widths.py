@@ -101,6 +101,7 @@ def test_independent_networks_share_nothing_and_begin_where_they_are_told(start)
     assert [family.memory_bytes(which) for which in range(2)] == own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "member",
     [

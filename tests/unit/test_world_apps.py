@@ -18,6 +18,7 @@ def drawn(seed: int, churn: Churn | None = None, apps: tuple[App, ...] = SIX) ->
     return draw_trace(apps, churn or Churn(), np.random.default_rng(seed))
 
 
+@pytest.mark.slow
 def test_a_thousand_traces_have_the_shares_of_the_paper():
     counts: Counter[int] = Counter()
     apps: Counter[str] = Counter()

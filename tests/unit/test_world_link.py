@@ -74,6 +74,7 @@ def test_a_message_may_end_just_as_an_outage_begins():
 eighths = st.integers(0, 40)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     edges=st.lists(st.integers(0, 24), min_size=0, max_size=6, unique=True).map(sorted),
