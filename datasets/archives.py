@@ -6,6 +6,7 @@ Nothing is downloaded. Only the requested pictures of an archive are decoded; th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,21 +83,27 @@ def open_archive(request: SetRequest) -> LabelledSet:
 
 def open_digits(request: SetRequest) -> LabelledSet:
     """Open scikit-learn's 1 797 handwritten digits of 8 by 8 pixels."""
-    with needed_import(
-        "The labelled set 'digits' needs scikit-learn", "Install it with: pip install 'driftlab[data]'."
-    ):
-        from sklearn.datasets import load_digits
-    found = load_digits()
-    pictures = np.rint(found.images * (255 / 16)).astype(np.uint8)
+    pictures, kinds = _digits()
     order = np.random.default_rng([request.seed, 31]).permutation(len(pictures))
     counts = request.counts or (1077, 360, 360)
     _check_counts(request, {"all parts": (sum(counts), len(pictures))})
     parts = np.split(order[: sum(counts)], np.cumsum(counts)[:2])
     train, val, test = (
-        Pictures(_sized(pictures[rows], request.size), found.target[rows].astype(np.int64))
+        Pictures(_sized(pictures[rows], request.size), kinds[rows])
         for rows in (part[: request.at_most] for part in parts)
     )
     return LabelledSet(request.name, tuple(str(digit) for digit in range(10)), train, val, test)
+
+
+@lru_cache(maxsize=1)
+def _digits() -> Pictures:
+    """Read all digits once: scikit-learn parses a text file, which takes a second."""
+    with needed_import(
+        "The labelled set 'digits' needs scikit-learn", "Install it with: pip install 'driftlab[data]'."
+    ):
+        from sklearn.datasets import load_digits
+    found = load_digits()
+    return Pictures(np.rint(found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64))
 
 
 def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:

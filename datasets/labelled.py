@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -124,6 +125,19 @@ def open_set(
     """
     source, request = _checked(name, seed, size, counts, classes, difficulty)
     return source.opener(request)
+
+
+def open_test(name: str, *, size: int | tuple[int, int] = 32, at_most: int) -> Pictures:
+    """Open the test part alone; callers must not write to it, since that of a set without a folder is kept."""
+    source = SETS.get(name)  # the name of an archive says its folder too, whose files may change
+    if source is None or source.counts is None:
+        return open_set(name, size=size, counts=at_most).test
+    return _drawn_test(name, size, min(at_most, source.counts[2]))
+
+
+@lru_cache(maxsize=4)
+def _drawn_test(name: str, size: int | tuple[int, int], count: int) -> Pictures:
+    return open_set(name, size=size, counts=(1, 1, count)).test
 
 
 def class_names(name: str, *, size: int | tuple[int, int] = 32) -> tuple[str, ...]:

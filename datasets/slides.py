@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.labelled import SIDES, Pictures, class_names, open_set
+from driftlab.datasets.labelled import SIDES, Pictures, class_names, open_test
 
 Rows = npt.NDArray[np.int64]
 
@@ -63,6 +63,6 @@ class Slides:
     def _pictures(self) -> Pictures:
         """Shuffle as many as the stream has frames."""
         shown = math.ceil(self.duration_s * self.fps)
-        found = open_set(self.labelled, size=self.size, counts=shown).test
+        found = open_test(self.labelled, size=self.size, at_most=shown)
         order = np.random.default_rng([self.seed, 33]).permutation(len(found.images))
         return Pictures(found.images[order], found.classes[order])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from driftlab.datasets.domains.names import SET_PREFIX, SHARES, shift_of
 from driftlab.datasets.domains.orders import Domain, Order
-from driftlab.datasets.labelled import Pictures, class_names, open_set
+from driftlab.datasets.labelled import Pictures, class_names, open_test
 from driftlab.datasets.slides import Rows, Slides
 from driftlab.errors import RequestError
 
@@ -116,13 +116,13 @@ class DomainSlides(Slides):
     @cached_property
     def _sets(self) -> list[Pictures]:
         """Open the test parts of all sets; of other ones, pictures of classes that the base has, by its numbers."""
-        found = [open_set(self.labelled, size=self.size, counts=MAX_PICTURES).test]
+        found = [open_test(self.labelled, size=self.size, at_most=MAX_PICTURES)]
         for name in self._others:
-            other = open_set(name, size=self.size, counts=MAX_PICTURES)
-            numbers = shared_classes(self.classes, other.classes)
-            kept = np.isin(other.test.classes, list(numbers))
-            classes = np.array([numbers[int(kind)] for kind in other.test.classes[kept]], np.int64)
-            found.append(Pictures(other.test.images[kept], classes))
+            other = open_test(name, size=self.size, at_most=MAX_PICTURES)
+            numbers = shared_classes(self.classes, class_names(name, size=self.size))
+            kept = np.isin(other.classes, list(numbers))
+            classes = np.array([numbers[int(kind)] for kind in other.classes[kept]], np.int64)
+            found.append(Pictures(other.images[kept], classes))
         return found
 
     @cached_property

@@ -219,6 +219,7 @@ class Tried:
     work: tuple[Passes, ...]  # of each trial, scoring included
     looks: Passes  # work of scoring the current network
     begins: tuple[float | None, ...] = ()  # score before each phase, where it begins with another network
+    beside: tuple[Passes, ...] = ()  # the part of each `work` that is the same for any number of steps
 
 
 @dataclass(frozen=True)

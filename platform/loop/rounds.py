@@ -312,8 +312,10 @@ class WeightRounds(Rounds):
         if self.looks and tried.before is not None:
             app.observed = SeenAccuracy(tried.before, "teacher", done.now_s)
         begins, known = tried.begins or (None,) * len(which), list(ways)
-        for i, after, begin, need in zip(which, tried.after, begins, needs[1:], strict=True):
-            known[i] = measured(replace(ways[i], accuracy=after), begin, need)
+        parts = zip(tries, tried.beside or (Passes(),) * len(which), strict=True)
+        fixed = [need_of(app.context.cost_of(phase.variant), site.hardware, each) for phase, each in parts]
+        for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
+            known[i] = measured(replace(ways[i], accuracy=after), begin, *trial)
         return tuple(known), tried.before
 
     def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
@@ -351,12 +353,19 @@ class Chosen:
     then: float | None
 
 
-def measured(way: Way, before: float | None, trial: Need) -> Way:
-    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known."""
+def measured(way: Way, before: float | None, trial: Need, fixed: Need) -> Way:
+    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known.
+
+    A part of the trial's need is the same for any number of steps.
+    """
     if way.need.alone_s:
         return replace(way, before=before)
-    seconds = {engine: each / way.tried for engine, each in trial.seconds.items()}
-    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, trial.joules / way.tried))
+
+    def whole(trial: float, fixed: float) -> float:
+        return fixed + (trial - fixed) / way.tried
+
+    seconds = {engine: whole(each, fixed.seconds.get(engine, 0.0)) for engine, each in trial.seconds.items()}
+    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, whole(trial.joules, fixed.joules)))
 
 
 def shortened(phase: Phase, part: float) -> tuple[Phase, float]:

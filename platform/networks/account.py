@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from driftlab.platform.core.records import LayerCost, ModelCost
+from driftlab.platform.networks.parts import copy_model
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
     of others that multiply by themselves; operations between them (adding, resizing) are not counted. A copy runs once
     over a black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
     """
-    ghost = copy.deepcopy(model).eval()
+    ghost = copy_model(model).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
     layers: list[LayerCost] = []
     with torch.no_grad(), _visible_attention(), _Operators(ghost, layers):

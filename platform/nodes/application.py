@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -198,13 +199,18 @@ class Application:
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version in the model
 
+    @cached_property
+    def _as_built(self) -> Any:
+        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        return student.family_of(self._spec.student, self._scaling, self._weights)
+
     def _follow_on(self, budget: Budget) -> None:
         """Prepare the adaptation with the source network, and continue from its state for the previous one."""
         before = self._following
         if before is None:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
-            source = self._scaling.select(student.family_of(self._spec.student, self._scaling, self._weights), budget)
+            source = self._scaling.select(self._as_built, budget)
             memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         self._following.detector = self._detector

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Learner:
         self._family = self._scaling.absorb(self._family, self._model)
         budget = Budget(variant=variant)
         self._run(budget)
-        source = self._scaling.select(student.family_of(self._spec, self._scaling, self._weights), budget)
+        source = self._scaling.select(self._as_built, budget)
         self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone, self._follows = True, False
@@ -137,7 +138,7 @@ class Learner:
         """
         before = state.read(self._model)
         rest = self._held_out(fresh=fresh, tried=bool(phases))
-        after, works, begins = [], [], []
+        after, works, begins, beside = [], [], [], []
         for number, phase in enumerate(phases):
             samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
             model, memory, forward = self._trial(phase, samples)
@@ -151,8 +152,9 @@ class Learner:
             after.append(score)
             work = done.work or Passes()
             works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
+            beside.append(Passes(forward=(*forward, *looks.forward)))
         score, looks = self._look(self._model, rest)
-        return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins)))
+        return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins), tuple(beside)))
 
     def recall(self, last: float | None, fall: float) -> Reply:
         """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
@@ -185,6 +187,11 @@ class Learner:
         samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
         found, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
         return Reply(found)
+
+    @cached_property
+    def _as_built(self) -> Any:
+        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        return student.family_of(self._spec, self._scaling, self._weights)
 
     def _source(self) -> nn.Module:
         """Return the network as built."""

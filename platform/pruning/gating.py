@@ -6,7 +6,6 @@ zero for every layer that reads it: the network cut to one frame's channels comp
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from driftlab.platform.networks.features import features
-from driftlab.platform.networks.parts import batch_norms
+from driftlab.platform.networks.parts import batch_norms, copy_model
 from driftlab.platform.networks.predict import evaluating
 from driftlab.platform.pruning.surgery import Groups, cut
 from driftlab.platform.pruning.surgery.edit import Channels
@@ -199,7 +198,7 @@ def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor)
     """Tell whether dropping channels by a gate equals cutting them, with noise for weights and image."""
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        twin = copy.deepcopy(model).double().eval()
+        twin = copy_model(model).double().eval()
         for norm in batch_norms(twin).values():
             for value in (norm.weight, norm.bias, norm.running_mean):
                 if value is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.features import head_of
-from driftlab.platform.networks.parts import batch_norms, restore_entries
+from driftlab.platform.networks.parts import batch_norms, copy_model, restore_entries
 from driftlab.platform.networks.predict import device_of, state_of, to_input
 from driftlab.platform.pruning import gating
 from driftlab.platform.pruning.gating import GatedNetwork, GateSite
@@ -67,7 +66,7 @@ class Master:
 
     def at_ratio(self, which: int) -> GatedNetwork:
         """Return the gated network at a keep ratio, with the statistics of that ratio."""
-        gated = copy.deepcopy(self.gated).eval()
+        gated = copy_model(self.gated).eval()
         gated.ratio = self.ratios[which]
         restore_entries(gated.network, self.statistics[which])
         return gated
@@ -202,7 +201,7 @@ def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alph
         if old.dtype.kind == "f" and not name.endswith(".gate")
     }
     lifted = lift(change, master.groups, before.kept)
-    gated = copy.deepcopy(master.gated)
+    gated = copy_model(master.gated)
     links = {name: link.learn(lifted[f"{name}.weight"].flatten(1), absorb_alpha) for name, link in master.links.items()}
     finalise(gated.network, links)
     statistics = set(statistics_of(gated.network))
@@ -261,7 +260,7 @@ def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck
     found = groups(model, example)
     sites, _ = gating.find_sites(model, found, example)
     with torch.random.fork_rng(devices=()):
-        gated = GatedNetwork(copy.deepcopy(model), sites, bottleneck, min_keep).to(device_of(model)).eval()
+        gated = GatedNetwork(copy_model(model), sites, bottleneck, min_keep).to(device_of(model)).eval()
     restore_entries(gated, _part(arrays, "master/"))
     links = {
         name: _link(gated.network, name, arrays)

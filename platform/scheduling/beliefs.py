@@ -2,7 +2,9 @@
 
 Without any experience, a phase closes a part of the gap between the accuracy of a network and the one that learning
 reaches. What phases and trials then bring corrects that line, by Bayesian linear regression of gains on accuracies, for
-every network of an application by itself. Estimates that an application offers are corrected by their mean error.
+every network of an application by itself. How much of the longest way's gain a shorter one brings is learned too: each
+of some learning curves has a regression of its own, and counts by the probability of the gains under it. Estimates that
+an application offers are corrected by their mean error.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from driftlab.platform.scheduling.candidates import Candidate, LearningApp, know
 
 ERRORS = 8  # of told estimates, per application, that are remembered
 CLOSED = 0.5  # part of the gap that the longest way closes, as far as is known
+BENDS = (0.1, 0.5, 0.9, 0.99)  # of learning curves: 0 is a straight line, with 1 the first step brings everything
 REACHED, SPEED = 0.6, 1.0  # accuracy that learning reaches, and how much faster than that a phase closes the gap
 UNSURE_REACHED, UNSURE_SPEED = 0.2, 0.5  # their standard deviations
 NOISE = 0.1  # standard deviation of what is seen of a gain, on few samples
@@ -30,18 +33,18 @@ EXPECTED = 0.0, _SPEED * SPEED  # precision times mean
 
 
 @dataclass(frozen=True)
-class Experience:
+class Regression:
     """Sums over the gains seen of one network: of inputs times inputs, and of inputs times gains."""
 
     squares: tuple[float, float, float] = (0.0, 0.0, 0.0)
     products: tuple[float, float] = (0.0, 0.0)
 
-    def see(self, part: float, accuracy: float, gain: float) -> Experience:
+    def see(self, part: float, accuracy: float, gain: float) -> Regression:
         """Add a gain that a way brought which closes a part of the gap."""
         first, second = part / NOISE, -part * accuracy / NOISE
         squares = zip(self.squares, (first * first, first * second, second * second), strict=True)
         products = zip(self.products, (first * gain / NOISE, second * gain / NOISE), strict=True)
-        return Experience(
+        return Regression(
             tuple(FADES * before + now for before, now in squares),  # type: ignore[arg-type]
             tuple(FADES * before + now for before, now in products),  # type: ignore[arg-type]
         )
@@ -57,11 +60,40 @@ class Experience:
 
 
 @dataclass(frozen=True)
+class Experience:
+    """The gains seen of one network, under each learning curve, and the logarithm of their probability under it."""
+
+    curves: tuple[Regression, ...] = (Regression(),) * len(BENDS)
+    evidence: tuple[float, ...] = (0.0,) * len(BENDS)
+
+    def see(self, length: float, accuracy: float, gain: float) -> Experience:
+        """Add a gain that a way brought, whose length is a share of that of the longest way."""
+        parts = [part_closed(length, bend) for bend in BENDS]
+        expected = [curve.expect(part, accuracy) for curve, part in zip(self.curves, parts, strict=True)]
+        found = [log_normal(gain - mean, math.hypot(deviation, NOISE)) for mean, deviation in expected]
+        return Experience(
+            tuple(curve.see(part, accuracy, gain) for curve, part in zip(self.curves, parts, strict=True)),
+            tuple(FADES * before + now for before, now in zip(self.evidence, found, strict=True)),
+        )
+
+    def expect(self, length: float, accuracy: float) -> tuple[float, float]:
+        """Return the expected gain of a way, and its standard deviation, over all learning curves."""
+        most = max(self.evidence)
+        weights = [math.exp(one - most) for one in self.evidence]
+        rows = [
+            curve.expect(part_closed(length, bend), accuracy) for curve, bend in zip(self.curves, BENDS, strict=True)
+        ]
+        mean = sum(w * one for w, (one, _) in zip(weights, rows, strict=True)) / sum(weights)
+        spread = sum(w * (one**2 + dev**2) for w, (one, dev) in zip(weights, rows, strict=True)) / sum(weights)
+        return mean, math.sqrt(max(0.0, spread - mean**2))
+
+
+@dataclass(frozen=True)
 class Promise:
     """What was expected of a phase when it was chosen."""
 
     way: Way
-    part: float  # of the gap
+    length: float  # as a share of that of the longest way
     now: float
     after: float
 
@@ -96,9 +128,9 @@ class Past:
     def of(self, way: Way) -> Experience:
         return self.networks.get(way.variant, Experience())
 
-    def see(self, way: Way, part: float, now: float, after: float) -> Past:
+    def see(self, way: Way, length: float, now: float, after: float) -> Past:
         """Add what a way brought."""
-        return replace(self, networks={**self.networks, way.variant: self.of(way).see(part, now, after - now)})
+        return replace(self, networks={**self.networks, way.variant: self.of(way).see(length, now, after - now)})
 
 
 @dataclass(frozen=True)
@@ -124,7 +156,7 @@ def review(demand: Demand, past: Past, now_s: float) -> Past:
         return replace(past, begun=True, ended_s=ended_s)
     told, past = promise.way.accuracy, replace(past, promise=None, begun=False, ended_s=None)
     if known(told) is None:
-        return past.see(promise.way, promise.part, promise.now, seen)
+        return past.see(promise.way, promise.length, promise.now, seen)
     return replace(past, errors=(*past.errors, seen - promise.after)[-ERRORS:])
 
 
@@ -150,16 +182,16 @@ def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past
         if one.after is None and trial is not None:
             before = known(app.now + trial.before - trial.now)
             one = replace(one, seconds=one.seconds or trial.seconds, before=before or 0.0)
-        part = part_closed(app, one)
+        length = length_of(app, one)
         if one.after is None:
-            gain, deviation = past.of(way).expect(part, app.now)
-            promise = Promise(way, part, app.now, known(app.now + gain) or 0.0)
+            gain, deviation = past.of(way).expect(length, app.now)
+            promise = Promise(way, length, app.now, known(app.now + gain) or 0.0)
             rows.append((replace(one, after=promise.after), deviation, promise))
             continue
         shown = TriedWay(one.seconds, app.now, one.before, one.after)
         if shown != trial:  # not the same offer again
-            past = replace(past.see(way, part, app.now, one.after), tried={**past.tried, way.name: shown})
-        promise = Promise(way, part, app.now, one.after)
+            past = replace(past.see(way, length, app.now, one.after), tried={**past.tried, way.name: shown})
+        promise = Promise(way, length, app.now, one.after)
         rows.append((replace(one, after=known(one.after + past.correction)), 0.0, promise))
     candidates, deviations, promises = zip(*rows, strict=True) if rows else ((), (), ())
     return Outlook(replace(app, candidates=candidates), deviations, promises), past
@@ -175,16 +207,26 @@ def _running(app: LearningApp, past: Past, one: Candidate, waited_s: float) -> t
     if past.begun and past.promise is not None:
         return replace(one, after=past.promise.after), 0.0, None
     newest = next(reversed([*past.networks.values()]), Experience())
-    mean, deviation = newest.expect(CLOSED, app.now)
+    mean, deviation = newest.expect(1.0, app.now)
     deviation = math.hypot(deviation, DRIFT * math.sqrt(waited_s / 60))
     seconds = one.seconds + (past.usual_s or one.seconds)
     return replace(one, seconds=seconds, after=known(app.now + max(LEAST, positive_part(mean, deviation)))), 0.0, None
 
 
-def part_closed(app: LearningApp, one: Candidate) -> float:
-    """Return the part of the gap that a way closes, by its length among those of its size."""
+def length_of(app: LearningApp, one: Candidate) -> float:
+    """Return the length of a way as a share of that of the longest one of its size."""
     longest_s = max(each.seconds for each in app.candidates if each.size == one.size)
-    return 1 - (1 - CLOSED) ** (one.seconds / longest_s) if longest_s and one.seconds else CLOSED
+    return one.seconds / longest_s if longest_s and one.seconds else 1.0
+
+
+def part_closed(length: float, bend: float) -> float:
+    """Return the part of the gap that a way closes on a learning curve."""
+    return CLOSED * (1 - (1 - bend) ** length) / bend
+
+
+def log_normal(error: float, deviation: float) -> float:
+    """Return the logarithm of a normal density, but for a constant."""
+    return -((error / deviation) ** 2) / 2 - math.log(deviation)
 
 
 def worth_of_trial(gain: float, deviation: float, lasts_s: float) -> float:

@@ -26,6 +26,7 @@ from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, k
 
 Floats = npt.NDArray[np.float64]
 EPOCHS, EPOCHS_TRIED = 30.0, 5.0  # of the longest way, and of its trial
+LATE = "its training ends after the window"
 SAME = 1e-12  # scores that differ by less are equal
 
 
@@ -59,7 +60,9 @@ class Ekya(Scheduling):
         if not apps:
             return Allocation((), None)
         plan = self._inherit(window, apps) if window.reason == "end" else None
-        plan = plan or self.plan(apps, self.horizon_s or window.window_s)
+        horizon_s = self.horizon_s or window.window_s
+        plan = plan or self.plan(apps, horizon_s)
+        apps = [_noted(app, plan.chosen[i], float(plan.learn[i]), horizon_s) for i, app in enumerate(apps)]
         own = tuple(zip([app.app for app in apps], plan.learn.tolist(), plan.answer.tolist(), strict=True))
         return settle(window, apps, plan, self.patience_s, own)
 
@@ -85,6 +88,12 @@ class Ekya(Scheduling):
         return SharePlan(learn, np.where(answer > 0, answer + each, 0.0), chosen)
 
 
+def _noted(app: LearningApp, chosen: int | None, share: float, horizon_s: float) -> LearningApp:
+    """Say where a training begins that gains nothing in time, as after long trials."""
+    late = chosen is not None and app.state == "offered" and app.candidates[chosen].seconds > share * horizon_s
+    return replace(app, note="; ".join(filter(None, (app.note, LATE)))) if late else app
+
+
 def profile(app: LearningApp) -> LearningApp:
     """Predict the accuracy after each whole way from that after its trial, on a learning curve."""
     longest_s = max((one.seconds for one in app.candidates), default=0.0)
@@ -105,12 +114,16 @@ def steal(
     """Choose ways at the current shares, then shares for these ways, so many times; the last result counts."""
     learn = answer = np.full(len(apps), 0.5 / max(1, len(apps)))
     found: dict[tuple[int | None, ...], Loot] = {}
+    loot: Loot | None = None
     for _ in range(iterations):
         chosen = choose_ways(apps, learn, answer, window_s, freed)
+        if loot is not None and chosen == loot.chosen:
+            break  # the same ways at the same shares: nothing changes any more
         if chosen not in found:
             found[chosen] = _steal(apps, chosen, window_s, step, freed)
         loot = found[chosen]
         learn, answer = loot.learn, loot.answer
+    assert loot is not None, "there is an iteration"
     return loot
 
 

@@ -161,6 +161,7 @@ class TestThoseThatEstimate:
         given = factory.window(factory.offered("a", 0.5, factory.way(60, 0.9, 0.5)), window_s=1.0)
         (grant,) = Member("scheduling", name).make().allocate(given).grants
         assert grant.way is None or name == "ekya"  # its candidates leave no choice but to learn
+        assert grant.note
 
 
 def test_a_window_of_another_members_state_is_planned_afresh():

@@ -121,9 +121,11 @@ def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float
         for i in np.flatnonzero(ends <= passed_s * (1 + 1e-12)):
             accuracy[i], left[i] = chosen[i].accuracy, np.inf
         state = [
-            replace(one, learning=None, variants=(replace(NETWORK, accuracy=float(accuracy[i])),))
+            replace(one, learning=None, variants=(replace(one.variants[0], accuracy=float(accuracy[i])),))
             if not np.isfinite(left[i])
-            else running(one.app, float(left[i]), float(accuracy[i]), chosen[i].accuracy)
+            else replace(
+                one, learning=running(one.app, float(left[i]), float(accuracy[i]), chosen[i].accuracy).learning
+            )
             for i, one in enumerate(demands)
         ]
         if now_s < window_s - 1e-9:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from driftlab.datasets import labelled
+from driftlab.datasets import archives, labelled
 from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.labelled import SETS, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
@@ -209,6 +209,7 @@ def test_digits_are_real_and_there():
 
 
 def test_digits_without_scikit_learn_name_the_cure(monkeypatch):
+    archives._digits.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(RequestError, match=r"pip install 'driftlab\[data\]'"):
         open_set("digits")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from imports_factory import loaded_by
 
-from driftlab.datasets.labelled import SETS, open_set
+from driftlab.datasets.labelled import SETS, open_set, open_test
 from driftlab.datasets.signs.alphabet import PATTERNS, kinds_of
 from driftlab.errors import RequestError
 
@@ -51,6 +51,12 @@ def test_no_picture_is_in_two_parts():
 def test_more_pictures_begin_with_the_fewer():
     few, many = (open_set("signs/rp", counts=(count, 5, 5)).train for count in (40, 300))
     assert np.array_equal(many.images[:40], few.images)
+
+
+def test_a_test_part_is_that_of_the_whole_set_and_drawn_once():
+    part, whole = open_test("signs/vc", size=16, at_most=40), open_set("signs/vc", size=16, counts=40).test
+    assert np.array_equal(part.images, whole.images) and np.array_equal(part.classes, whole.classes)
+    assert open_test("signs/vc", size=16, at_most=40).images is part.images
 
 
 @pytest.mark.slow

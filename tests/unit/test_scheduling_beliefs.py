@@ -18,6 +18,7 @@ from driftlab.platform.scheduling.beliefs import (
     UNSURE_REACHED,
     UNSURE_SPEED,
     Experience,
+    Regression,
     positive_part,
     worth_of_trial,
 )
@@ -32,12 +33,12 @@ def offer(name: str, now: float | None) -> object:
 
 class TestExperience:
     def test_without_any_a_part_of_the_gap_is_closed(self):
-        gain, deviation = Experience().expect(CLOSED, 0.2)
+        gain, deviation = Experience().expect(1.0, 0.2)
         assert gain == pytest.approx(CLOSED * (REACHED - 0.2))
         assert deviation > 0
 
     def test_it_is_the_posterior_of_a_linear_regression_in_which_older_gains_fade(self):
-        rng, seen = np.random.default_rng(0), Experience()
+        rng, seen = np.random.default_rng(0), Regression()
         now, gains = rng.uniform(0.1, 0.9, 12), rng.normal(0.1, 0.1, 12)
         for accuracy, gain in zip(now, gains, strict=True):
             seen = seen.see(0.4, float(accuracy), float(gain))
@@ -56,8 +57,20 @@ class TestExperience:
     def test_learning_that_only_costs_accuracy_is_expected_to_go_on_so(self):
         seen = Experience()
         for _ in range(3):
-            seen = seen.see(CLOSED, 0.5, -0.1)
-        assert seen.expect(CLOSED, 0.5)[0] < 0
+            seen = seen.see(1.0, 0.5, -0.1)
+        assert seen.expect(1.0, 0.5)[0] < 0
+
+    def test_what_short_ways_bring_of_the_gain_of_long_ones_is_learned(self):
+        """A quarter of the steps brings a quarter of the gain, or nearly three quarters of it."""
+        parts = []
+        for bend in (0.1, 0.99):
+            seen, rng = Experience(), np.random.default_rng(0)
+            for length in (0.25, 1.0) * 15:
+                gain = 0.3 * (1 - (1 - bend) ** length) / bend
+                seen = seen.see(length, 0.4, gain + float(rng.normal(0, 0.03)))
+            parts.append(seen.expect(0.25, 0.4)[0] / seen.expect(1.0, 0.4)[0])
+        before = Experience().expect(0.25, 0.4)[0] / Experience().expect(1.0, 0.4)[0]
+        assert parts[0] < before - 0.1 < before + 0.1 < parts[1]
 
 
 class TestWorth:
@@ -108,7 +121,7 @@ class TestJoint:
             runs = factory.demand("a", Learning("running", left=Need({"accelerator": 10.0}), way="40 s", now=0.5))
             state = member.allocate(factory.window(runs, state=offered.state, start_s=at + 1)).state
         assert ways[0] == 1
-        assert state.own.past["a"].networks[None].expect(CLOSED, 0.5)[0] < 0.02
+        assert state.own.past["a"].networks[None].expect(1.0, 0.5)[0] < 0.02
 
     def test_a_told_estimate_is_corrected_by_the_next_known_accuracy(self):
         """Asked again while it is still offered, and with an accuracy from before its end, nothing is known yet."""

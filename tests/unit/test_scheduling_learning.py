@@ -113,6 +113,9 @@ class TestThief:
         assert loot.score == pytest.approx(0.677143, abs=5e-7)
         first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
         assert first.stop_s[0] == pytest.approx(85.714, abs=5e-4)
+        theirs, scale = np.array([[0.45, 0.15, 0.15, 0.25]]), AnswerScale(np.array([0.25, 0.25]))
+        plan = trainings_of(factory.CAMERAS, (0, 0))
+        assert loot.score > evaluate(plan, theirs[:, :2], theirs[:, 2:], 200, scale)[0]  # of the published simulator
 
     def test_the_published_case_shared_fairly(self):
         """The published score is the mean of 201 whole seconds; the integral is slightly lower."""

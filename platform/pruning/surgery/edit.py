@@ -6,7 +6,6 @@ puts it back among zeros; each is the other's adjoint.
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from driftlab.errors import RequestError
+from driftlab.platform.networks.parts import copy_model
 from driftlab.platform.networks.vector import Layout
 from driftlab.platform.pruning.surgery.trace import group_by_storage
 
@@ -182,12 +182,12 @@ def rebuild(
     if absent := sorted(groups.dims.keys() - shared.keys()):
         raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
     state = {name: tensors[0].detach() for name, tensors in shared.items()}
-    memo: dict[int, object] = {}
+    memo: dict[int, Any] = {}
     for name, new in change(state).items():
         own = new.clone(memory_format=torch.contiguous_format) if new is state[name] else new.contiguous()
         for old in shared[name]:
             memo[id(old)] = nn.Parameter(own, old.requires_grad) if isinstance(old, nn.Parameter) else own
-    rebuilt = copy.deepcopy(model, memo)
+    rebuilt = copy_model(model, memo)
     first = {id(tensor): name for name, tensors in shared.items() for tensor in tensors}
     for before, module in zip(model.modules(), rebuilt.modules(), strict=True):
         if isinstance(before, _ConvNd) and before.groups > 1:

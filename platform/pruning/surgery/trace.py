@@ -11,7 +11,6 @@ well, so that a reshaped scale is still the scale of a channel.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_map
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks.account import tensors_in
+from driftlab.platform.networks.parts import copy_model
 from driftlab.platform.pruning.surgery import contract, rules
 
 Place = tuple[str, int]  # a tensor of the model by name, and one of its dimensions
@@ -267,7 +267,7 @@ def _ghost(model: nn.Module) -> nn.Module:
     for tensors in group_by_storage(model).values():
         if others := [tensor for tensor in tensors if id(tensor) not in memo]:
             memo |= dict.fromkeys(map(id, others), tensors[0].detach().clone())
-    return copy.deepcopy(model, memo)
+    return copy_model(model, memo)
 
 
 @contextmanager
