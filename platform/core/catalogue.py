@@ -78,6 +78,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
         "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
         "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
+        "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
+        "light": "driftlab.platform.scaling.light:Light",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",

@@ -247,6 +247,16 @@ _ROWS = (
         scaling="adadeep",
     ),
     _row(
+        "clairvoyant",
+        "The best path by the true load until the next reading: a bound on what following it can gain.",
+        scaling="clairvoyant",
+    ),
+    _row(
+        "light",
+        "A light network of another structure, trained on the same data, whatever the load of the device.",
+        scaling="light",
+    ),
+    _row(
         "branches",
         "The whole of a network of stages with exits and operators, whatever the load of the device.",
         scaling="branches",

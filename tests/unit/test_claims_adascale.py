@@ -34,6 +34,11 @@ def test_the_best_fixed_exit_misses_no_more_than_ours():
         ("AS-10", 1.0, "reproduced"),
         ("AS-11", (0.02 + 0.05) / 2, "reproduced"),
         ("AS-12", 0.03, "reproduced"),
+        ("AS-4", (0.7 + 0.75 + 0.82) / 3 - 0.79, "not reproduced"),
+        ("AS-7", 28 / (70 / 3), "reproduced"),
+        ("AS-12b", (0.04 + 0.02) / 2, "information"),
+        ("AS-14", 0.82 - 0.79, "reproduced"),
+        ("AS-16", -0.15, "information"),
     ],
 )
 def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
@@ -50,7 +55,7 @@ def test_latency_is_told_of_frames_that_were_answered():
 
 
 def test_without_exits_or_deadlines_nothing_is_said():
-    for claim in ("AS-11", "AS-11b", "AS-12"):
+    for claim in ("AS-4", "AS-11", "AS-11b", "AS-12", "AS-12b", "AS-14", "AS-16"):
         assert isinstance(ask(claim, tables("adascale")), Untestable)
     made = tables()
     made.change("shares", latency_goal_ms=lambda row: None)

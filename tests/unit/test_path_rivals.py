@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
 from driftlab.platform.scaling.adaspring import AdaSpring
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
+from driftlab.platform.scaling.clairvoyant import Clairvoyant
 from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
 
 NAMES = ("dwsep", "svd", "fire", "base")
@@ -48,8 +50,18 @@ def test_every_chooser_answers_any_budget_with_a_path(name: str):
     ):  # fmt: skip
         which, state = member.choose(variants, budget, state)
         assert 0 <= which < len(variants)
-        assert name == "adascale" or exit_of(variants[which]) == 3
+        assert name in ("adascale", "clairvoyant") or exit_of(variants[which]) == 3
     assert member.choose(variants, Budget(variant=5), state)[0] == 5
+
+
+def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
+    variants, member = paths(), Clairvoyant()
+    assert member.foresees
+    for sensed, true in ((0.0, 0.6), (0.9, 0.2)):
+        limit_s = 0.02 * (1 - 0.9 * true)
+        good = [one.accuracy for one in variants if one.latency_s <= limit_s]
+        budget = replace(under(sensed), coming=Reading(0.0, true, 10**9))
+        assert variants[member.choose(variants, budget)[0]].accuracy == max(good)
 
 
 class TestLegoDnn:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
-FIXED, ADAPTIVE = "branches", "adascale"  # scaling members
-CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep")
+FIXED, ADAPTIVE, BOUND, LIGHT = "branches", "adascale", "clairvoyant", "light"  # scaling members
+CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", BOUND)
+BESIDE = ("usnet", LIGHT)  # other networks, beside the paths of one
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
@@ -41,9 +42,22 @@ def choosers(tables: Tables) -> list[str]:
     return list(members(tables, "scaling", *CHOOSING))
 
 
+def others(tables: Tables) -> list[str]:
+    """Name the systems that run other networks."""
+    return list(members(tables, "scaling", *BESIDE))
+
+
 def fixed_exits(tables: Tables) -> dict[str, int | None]:
     """List the systems that always leave at one exit, and which; None: the last one."""
     return {name: one["exit"] for name, one in members(tables, "scaling", FIXED).items()}
+
+
+def forecasters(tables: Tables) -> dict[str, str]:
+    """Name the first system that follows the load by each kind of forecast."""
+    found: dict[str, str] = {}
+    for name, one in members(tables, "scaling", ADAPTIVE).items():
+        found.setdefault(str(one["forecaster"]), name)
+    return found
 
 
 def idle_fleets(tables: Tables) -> set[str]:
@@ -75,3 +89,10 @@ def whole_paths(tables: Tables) -> pd.DataFrame:
     exits = rows["network"].str.count(r"\.") + 1
     key = ["app", "exit", "accuracy", "memory_bytes", "macs"]
     return rows.assign(exit=exits).drop_duplicates(key).sort_values(["seed", "app", "exit"])
+
+
+def light_networks(tables: Tables) -> pd.DataFrame:
+    """List the light networks that run beside, each once, by `network`."""
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    rows = rows[rows["system"].isin(members(tables, "scaling", LIGHT))]
+    return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])

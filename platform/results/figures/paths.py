@@ -30,6 +30,7 @@ def show(view: View) -> Shown | None:
     others = [name for name in paths.choosers(view.tables) if name in view.looks]
     if not exits or not others:
         return None
+    others += [name for name in paths.others(view.tables) if name in view.looks]
     found = paths.deadlines(view.tables).reset_index()
     if found.empty:
         return None
