@@ -222,7 +222,8 @@ class DeviceRun:
         """Let scaling choose a network within the application's goals and its share of the machine."""
         app, share, slowest_s = self.apps[demand.app], accelerator_share(grant.answer), 1 / demand.fps
         goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
-        budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share, now_s=self.machine.clock.now)
+        goals = {"energy_j": demand.energy_goal_j, "accuracy": demand.accuracy_goal}
+        budget = Budget(latency_s=goal_s, share=share, now_s=self.machine.clock.now, **goals)
         if self.sensing.taken:
             free_bytes = int(self.sensing.free_bytes * share)
             coming = self.sensing.foresee(self.machine.clock.now) if self.parts.scaling.foresees else None
@@ -273,6 +274,7 @@ class DeviceRun:
             self.parts.scaling.nested,
             learning,
             *((None, None, None) if run.observed is None else astuple(run.observed)),
+            energy_goal_j=app.energy_goal_j,
         )
 
     def _allocation(self, demand: Demand, now_s: float, took_s: float) -> AppAllocation:

@@ -55,6 +55,7 @@ class Demand:
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
     observed_s: float | None = None  # from when on these predictions are
+    energy_goal_j: float | None = None  # per frame, at most
 
 
 @dataclass(frozen=True)
