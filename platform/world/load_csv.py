@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 from driftlab.errors import DataError, quoted, shortened
 from driftlab.platform.core.documents import check_file
@@ -109,7 +110,7 @@ def _steps(rows: list[dict[str, str | None]], faults: list[str]) -> Iterator[Loa
     now: LoadStep | None = None
     for number, row in enumerate(rows, 2):
         values = {name: _value(name, row[name], number, faults) for name in COLUMNS if name in row}
-        given = {name: value for name, value in values.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         if not (row.get("time_s") or "").strip() or (now is None and not (row.get("cpu") or "").strip()):
             faults.append(f"row {number}: {'time_s' if 'time_s' not in given else 'cpu'} is empty")
         elif now is not None and given.get("time_s", math.inf) <= now.time_s:
