@@ -289,6 +289,19 @@ _ROWS = (
         scheduling="nestdnn",
     ),
     _row(
+        "ams+adascale",
+        "Updates streamed into the paths of one network, of which the device runs the one that fits its load.",
+        streaming="ams",
+        adaptation="distill",
+        scaling="adascale",
+    ),
+    _row(
+        "nestdnn+adascale",
+        "Shares of the machine by NestDNN's plan, and within each share the path that follows the load.",
+        scaling="adascale",
+        scheduling=Member("scheduling", "nestdnn", (("names", False),)),
+    ),
+    _row(
         "best_static",
         "One model trained on the whole stream before it begins: the best choice that never changes.",
         streaming=Member("streaming", "foresight", (("span", "stream"), ("iterations", 300))),
