@@ -50,7 +50,8 @@ class OfPaths(Scaling):
     """Base of members that choose among the paths of a branched network."""
 
     space: Annotated[
-        Literal["tiny", "small", "paper480"], Means("operators of each stage: 120, 340 or 480 paths with four exits")
+        Literal["tiny", "small", "paper480", "lego", "supernet"],
+        Means("operators of each stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
     ] = "tiny"
     exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit, if there are blocks for so many")] = 4
     placement: Annotated[
@@ -107,10 +108,11 @@ class OfPaths(Scaling):
         from driftlab.platform.networks.branched import branch
         from driftlab.platform.networks.chain import chain_of
         from driftlab.platform.networks.paths import SPACES, PathSpace
+        from driftlab.platform.scaling.blocks import make_stage
 
         chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else self.exits)
         operators = SPACES[self.space][: len(chain.stages)]
-        return branch(chain, PathSpace(plan.operators(operators) if plan else operators))
+        return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
 
     def select(self, family: PathFamily, budget: Budget) -> nn.Module:
         """Return the chosen path's network; without a choice that of the most accurate path."""
