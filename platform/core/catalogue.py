@@ -78,6 +78,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
         "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
         "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
+        "nas": "driftlab.platform.scaling.nas:Nas",
         "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
         "light": "driftlab.platform.scaling.light:Light",
     },

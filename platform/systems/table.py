@@ -247,6 +247,11 @@ _ROWS = (
         scaling="adadeep",
     ),
     _row(
+        "nas",
+        "One path whose operators are settings, for a search of settings to find.",
+        scaling="nas",
+    ),
+    _row(
         "clairvoyant",
         "The best path by the true load until the next reading: a bound on what following it can gain.",
         scaling="clairvoyant",

@@ -21,6 +21,7 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
 from driftlab.platform.scaling.clairvoyant import Clairvoyant
 from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
+from driftlab.platform.scaling.nas import Nas
 from driftlab.platform.world import measured
 
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
@@ -155,6 +156,15 @@ class TestAdaptiveNet:
                 chosen.append(front.index(which))
             assert chosen[0] == chosen[3] == chosen[4] == len(front) - 1
             assert chosen[1] == chosen[2] < chosen[0]
+
+
+def test_the_path_of_given_operators_runs_whatever_the_budget():
+    variants = paths()
+    for cpu in (0.0, 1.0):
+        which, _ = Nas(first="svd", second="fire", third="dwsep", fourth="svd").choose(variants, under(cpu))
+        assert variants[which].name == "svd.fire.dwsep"
+    few = tuple(one for one in variants if "fire" not in one.name)
+    assert few[Nas(first="fire").choose(few, Budget())[0]].name == "base.base.base"
 
 
 class TestAdaSpring:

@@ -84,6 +84,7 @@ def test_who_needs_a_teacher():
         "branches",
         "clairvoyant",
         "light",
+        "nas",
         "nestdnn+adascale",
         *RIVALS,
     }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
 FIXED, ADAPTIVE, BOUND, LIGHT = "branches", "adascale", "clairvoyant", "light"  # scaling members
-CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", BOUND)
+CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", BOUND)
 BESIDE = ("usnet", LIGHT)  # other networks, beside the paths of one
 
 
