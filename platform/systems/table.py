@@ -247,6 +247,11 @@ _ROWS = (
         scaling="adadeep",
     ),
     _row(
+        "early_exit",
+        "Each frame leaves a network at the first exit that is sure of it, by thresholds that follow the load.",
+        scaling="early_exit",
+    ),
+    _row(
         "nas",
         "One path whose operators are settings, for a search of settings to find.",
         scaling="nas",

@@ -83,6 +83,7 @@ def test_who_needs_a_teacher():
         "adascale",
         "branches",
         "clairvoyant",
+        "early_exit",
         "light",
         "nas",
         "nestdnn+adascale",
