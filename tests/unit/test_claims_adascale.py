@@ -72,7 +72,11 @@ def test_the_figure_has_a_point_for_every_system_and_a_line_for_exits():
     assert points[shown.legend["exit-3"].colour] == pytest.approx((50.0, 85.1))
     (joined,) = (line for line in axis.get_lines() if line.get_color() == plots.QUIET and len(line.get_xdata()) == 3)
     assert list(joined.get_xdata()) == pytest.approx([0.0, 10.0, 50.0])
-    assert len(shown.panels) == 2
+    assert len(shown.panels) == 3
+    front = lines(panel_of(shown, "networks to choose from, depot"))
+    assert list(front[shown.legend["adascale"].colour][1]) == pytest.approx([70.0, 75.0, 78.0, 82.0])
+    assert list(front[shown.legend["light-shufflenet"].colour][0]) == [28.0]
+    assert shown.legend["clairvoyant"].colour not in front
     assert list(shown.grids[0].rows) == list(SEEN)
     assert hidden(figure, tables("adascale"))
     assert hidden(figure, tables("exit-1", "exit-2"))

@@ -91,6 +91,27 @@ def whole_paths(tables: Tables) -> pd.DataFrame:
     return rows.assign(exit=exits).drop_duplicates(key).sort_values(["seed", "app", "exit"])
 
 
+def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return by workload and system the networks that no other one of its own beats, by `latency_ms` on an idle device.
+
+    Systems that could run the same networks are one: the first of them is named. The lowest seed tells.
+    """
+    cells = done(tables)
+    cells = cells[cells["seed"] == cells["seed"].min()][["cell", "system", "workload"]]
+    rows = tables.frame("variants").merge(cells, on="cell").dropna(subset=["accuracy"])
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    seen = set()
+    for name in [*choosers(tables), *others(tables)]:
+        for workload, here in rows[rows["system"] == name].groupby("workload"):
+            own = here.drop_duplicates(["network", "latency_ms"]).sort_values(["latency_ms", "accuracy"])
+            which = (workload, tuple(own["network"]), tuple(own["accuracy"]))
+            if which not in seen:
+                seen.add(which)
+                best = own["accuracy"].cummax()
+                found.setdefault(str(workload), {})[name] = own[best > best.shift(fill_value=-1.0)]
+    return found
+
+
 def light_networks(tables: Tables) -> pd.DataFrame:
     """List the light networks that run beside, each once, by `network`."""
     rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
