@@ -1,9 +1,10 @@
 """Compare the latency of networks on this machine with what a predictor fitted to other operators says; one JSON line.
 
-Kernels of random shapes are measured one by one, then whole paths of a branched network with some operators. The
-predictor is asked for paths with the other operators, none of which it was fitted to. A time is the least of many
-repeats by one thread, in processor seconds: other programs disturb it less. `within` is the share of predictions
-within ten percent.
+Kernels of random shapes are measured one by one, and whole paths of a branched network with some operators. The
+predictor is asked for paths with the other operators, none of which it was fitted to. All of them are measured in turn,
+once per round in random order: a time is the median over rounds by one thread, in processor seconds, so that what
+other programs disturb is spread evenly. `within` is the share of predictions within ten percent; `kernels` is the
+median error of kernels that the forms were not fitted to, by kind.
 """
 
 from __future__ import annotations
@@ -13,83 +14,84 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from _kernels import KernelModel
+from _kernels import Kernel, KernelModel, kernels_of
 from _options import options_of
 from torch import nn
 
-from driftlab.platform.core.records import LayerCost, ModelCost
-from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.branched import Branched, branch
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.paths import BASE, PathSpace
 from driftlab.platform.networks.zoo import build
 
 FITTED, OTHERS = ("svd", "dwsep", "fire", "shuffle"), ("ghost", "bneck", "asym", "mbconv")
+HELD_OUT = 5  # every fifth kernel is not fitted to
+Call = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
-def least_s(module: nn.Module, x: torch.Tensor, repeats: int) -> float:
-    """Return the least processor time of a call."""
-    spent = []
-    with torch.inference_mode():
-        for _ in range(repeats + 2):
-            start = time.thread_time_ns()
-            module(x)
-            spent.append(time.thread_time_ns() - start)
-    return min(spent[2:]) / 1e9
+class _Function(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        return self.function(*given)
 
 
-def draw_kernel(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, int, int]]:
-    """Draw a layer and the shape of its input: channels, height and width."""
-    kind, side = rng.integers(10), int(rng.choice([1, 4, 8, 16, 32]))
-    inputs, outputs = (int(2 ** rng.uniform(1, 7.2)) for _ in range(2))
-    even = inputs + inputs % 2
-    simple = (nn.BatchNorm2d(even), nn.ReLU(), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.ChannelShuffle(2))
+def picture(channels: int, side: int) -> torch.Tensor:
+    return torch.randn(1, channels, side, side).to(memory_format=torch.channels_last)
+
+
+def draw_convolution(rng: np.random.Generator) -> Call:
+    """Draw a dense, depthwise or grouped convolution and its input."""
+    kind, side = rng.integers(8), int(rng.choice([1, 4, 8, 16, 32]))
+    inputs, outputs = (_channels(rng) for _ in range(2))
     stride = int(rng.choice([1, 1, 2]))
-    if kind <= 2:
-        size = [(3, 3), (1, 1), (1, 3), (3, 1)][rng.integers(4)]
-        conv = nn.Conv2d(inputs, outputs, size, stride, (size[0] // 2, size[1] // 2), bias=False)
-        return conv, (inputs, side, side)
-    if kind == 3:
-        return nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False), (inputs, side, side)
-    if kind == 9:
+    if kind == 0:
+        return nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False), (picture(inputs, side),)
+    if kind == 1:
         groups = math.gcd(4, math.gcd(inputs, outputs))
-        return nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False), (inputs, side, side)
-    return simple[int(kind) - 4], (even, side, side)
+        return nn.Conv2d(inputs, outputs, 1, groups=groups, bias=False), (picture(inputs, side),)
+    size = [(3, 3), (1, 1), (1, 3), (3, 1)][rng.integers(4)]
+    padding = size[0] // 2, size[1] // 2
+    return nn.Conv2d(inputs, outputs, size, stride, padding, bias=False), (picture(inputs, side),)
 
 
-def measure_kernels(count: int, repeats: int) -> list[tuple[LayerCost, float]]:
-    rng, found = np.random.default_rng(0), []
-    for _ in range(count):
-        module, shape = draw_kernel(rng)
-        x = torch.randn(1, *shape).to(memory_format=torch.channels_last)
-        found.append((_cost(module, x), least_s(module.eval(), x, repeats)))
-    return found
+def draw_other(rng: np.random.Generator) -> Call:
+    """Draw a kernel of another kind and its inputs."""
+    channels, side = 2 * math.ceil(_channels(rng) / 2), int(rng.choice([1, 4, 8, 16, 32]))
+    x = picture(channels, side)
+    calls: list[Call] = [
+        (nn.BatchNorm2d(channels), (x,)),
+        (_Function(torch.relu), (x,)),
+        (_Function(torch.add), (x, picture(channels, side))),
+        (_Function(torch.mul), (x, picture(channels, 1))),
+        (_Function(nn.functional.hardsigmoid), (picture(channels, 1),)),
+        (_Function(lambda a, b: torch.cat([a, b], dim=1)), (x, picture(_channels(rng), side))),
+        (nn.AdaptiveAvgPool2d(1), (x,)),
+        (nn.ChannelShuffle(2), (x,)),
+        (nn.Linear(channels, 10), (torch.randn(1, channels),)),
+    ]
+    return calls[rng.integers(len(calls))]
 
 
-def _cost(module: nn.Module, x: torch.Tensor) -> LayerCost:
-    """Count a layer on its own input."""
-    with torch.no_grad():
-        made = module.eval()(x)
-    parameters = sum(each.numel() for each in module.parameters())
-    macs = 0
-    if isinstance(module, nn.Conv2d):
-        macs = made.numel() * module.weight[0].numel()
-    kind = type(module).__name__
-    return LayerCost("kernel", kind, macs, parameters, 4 * x.numel(), 4 * made.numel(), 4 * parameters)
+def _channels(rng: np.random.Generator) -> int:
+    """Draw a number of channels; those of most networks are multiples of eight."""
+    drawn = int(2 ** rng.uniform(1, 7.2))
+    return 8 * math.ceil(drawn / 8) if rng.random() < 0.5 else drawn
 
 
-def networks(branched: Branched, size: int, count: int, repeats: int) -> list[tuple[ModelCost, float]]:
-    """Measure paths at random that have an operator."""
-    rng, space, found = np.random.default_rng(1), branched.space, []
-    x = torch.randn(1, 3, size, size).to(memory_format=torch.channels_last)
+def draw_paths(branched: Branched, size: int, count: int) -> list[Call]:
+    """Draw paths that have an operator in every stage."""
+    rng, space, x = np.random.default_rng(1), branched.space, picture(3, size)
     numbers = [n for n in range(len(space)) if BASE not in space.name(space.decode(n))]
-    for number in rng.choice(numbers, min(count, len(numbers)), replace=False).tolist():
-        network = branched.network(space.decode(number))
-        found.append((count_cost(network, size, size), least_s(network, x, repeats)))
-    return found
+    chosen = rng.choice(numbers, min(count, len(numbers)), replace=False).tolist()
+    return [(branched.network(space.decode(number)), (x,)) for number in chosen]
 
 
 def branched_of(network: str, size: int, operators: tuple[str, ...]) -> Branched:
@@ -97,30 +99,67 @@ def branched_of(network: str, size: int, operators: tuple[str, ...]) -> Branched
     return branch(chain, PathSpace(((*operators, BASE),) * len(chain.stages)))
 
 
+def medians_s(calls: Sequence[Call], rounds: int) -> list[float]:
+    """Return the median processor time of each call over rounds in random order."""
+    rng, spent = np.random.default_rng(2), np.zeros((rounds, len(calls)))
+    for module, _ in calls:
+        module.eval()
+    with torch.inference_mode():
+        for number in range(-1, rounds):  # the first one warms up
+            for which in rng.permutation(len(calls)).tolist():
+                module, given = calls[which]
+                start = time.thread_time_ns()
+                module(*given)
+                spent[number, which] = time.thread_time_ns() - start
+    medians: list[float] = (np.median(spent, axis=0) / 1e9).tolist()
+    return medians
+
+
+def error_of(predicted: Sequence[float], times_s: Sequence[float]) -> dict[str, object]:
+    errors = np.abs(np.divide(predicted, times_s) - 1)
+    return {
+        "median_error": round(float(np.median(errors)), 4),
+        "within": round(float((errors <= 0.1).mean()), 3),
+        "latency_ms": [round(1e3 * pick(times_s), 3) for pick in (min, max)],
+    }
+
+
+def kernel_errors(kernels: Sequence[tuple[Kernel, float]]) -> dict[str, float]:
+    """Return the median error of held-out kernels by kind."""
+    model = KernelModel.fit([pair for number, pair in enumerate(kernels) if number % HELD_OUT])
+    found: dict[str, list[float]] = {}
+    for kernel, time_s in kernels[::HELD_OUT]:
+        found.setdefault(kernel.kind, []).append(abs(model.kernel_s(kernel) / time_s - 1))
+    return {kind: round(float(np.median(errors)), 3) for kind, errors in sorted(found.items())}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="staged")
     parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--kernels", type=int, default=600)
+    parser.add_argument("--kernels", type=int, default=1500)
     parser.add_argument("--paths", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=40)
-    options = options_of(parser, network="tiny_staged", size=16, kernels=60, paths=3, repeats=2)
+    parser.add_argument("--rounds", type=int, default=31)
+    options = options_of(parser, network="tiny_staged", size=16, kernels=60, paths=3, rounds=2)
     torch.set_num_threads(1)
-    model = KernelModel.fit(measure_kernels(options.kernels, options.repeats))
-    fitted, others = (
-        networks(branched_of(options.network, options.size, names), options.size, options.paths, options.repeats)
+    rng = np.random.default_rng(0)
+    single = [(draw_convolution, draw_other)[number % 3 == 0](rng) for number in range(options.kernels)]
+    drawn = [
+        draw_paths(branched_of(options.network, options.size, names), options.size, options.paths)
         for names in (FITTED, OTHERS)
-    )
-    model = model.fitted_to(fitted)
-    line: dict[str, object] = {"benchmark": "latency", "network": options.network, "factor": round(model.factor, 3)}
-    for name, rows in (("fitted", fitted), ("others", others)):
-        errors = np.array([abs(model.predict(cost) / time_s - 1) for cost, time_s in rows])
-        line[name] = {
-            "median_error": round(float(np.median(errors)), 4),
-            "within": round(float((errors <= 0.1).mean()), 3),
-            "latency_ms": [round(1e3 * pick(time_s for _, time_s in rows), 3) for pick in (min, max)],
-        }
-    line["layer_us"] = round(1e6 * model.layer_s, 2)
+    ]
+    calls = [*single, *drawn[0], *drawn[1]]
+    measured = [(kernels_of(module, *given), time_s) for (module, given), time_s in
+                zip(calls, medians_s(calls, options.rounds), strict=True)]  # fmt: skip
+    kernels = [(found[0], time_s) for found, time_s in measured[: len(single)]]
+    paths = measured[len(single) : len(single) + len(drawn[0])], measured[len(single) + len(drawn[0]) :]
+    model = KernelModel.fit(kernels).fitted_to(paths[0])
+    line: dict[str, object] = {"benchmark": "latency", "network": options.network}
+    for name, rows in zip(("fitted", "others"), paths, strict=True):
+        line[name] = error_of([model.predict(found) for found, _ in rows], [time_s for _, time_s in rows])
+    line["factors"] = [round(each, 3) for each in model.factors]
+    line["between_us"] = round(1e6 * model.between_s, 2)
+    line["kernels"] = kernel_errors(kernels)
     sys.stdout.write(json.dumps(line) + "\n")
 
 

@@ -71,6 +71,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "nested": "driftlab.platform.scaling.nested:Nested",
         "independent": "driftlab.platform.scaling.independent:Independent",
         "usnet": "driftlab.platform.scaling.usnet:UsNet",
+        "once_for_all": "driftlab.platform.scaling.once_for_all:OnceForAll",
         "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
         "branches": "driftlab.platform.scaling.branches:Branches",
         "adascale": "driftlab.platform.scaling.adascale:AdaScale",
@@ -78,6 +79,10 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
         "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
         "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
+        "nas": "driftlab.platform.scaling.nas:Nas",
+        "early_exit": "driftlab.platform.scaling.early_exit:EarlyExit",
+        "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
+        "light": "driftlab.platform.scaling.light:Light",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",

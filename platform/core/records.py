@@ -117,6 +117,9 @@ class Variant:
         return self.accuracy if self.test_accuracy is None else self.test_accuracy
 
 
+CpuLaw = Literal["shared", "queued"]  # other programs get at most a fixed share, or the device serves all in turn
+
+
 @dataclass(frozen=True)
 class Reading:
     """The load of a device at a time, as its sensors tell it."""
@@ -127,6 +130,7 @@ class Reading:
     clock: float = 1.0  # speed relative to the nominal one
     temperature_c: float | None = None  # None: not sensed
     battery: float | None = None  # charge, a fraction; None: no battery
+    law: CpuLaw = "shared"  # how the CPU load slows the device
 
 
 @dataclass(frozen=True)

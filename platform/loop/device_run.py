@@ -222,7 +222,8 @@ class DeviceRun:
         """Let scaling choose a network within the application's goals and its share of the machine."""
         app, share, slowest_s = self.apps[demand.app], accelerator_share(grant.answer), 1 / demand.fps
         goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
-        budget = Budget(latency_s=goal_s, accuracy=demand.accuracy_goal, share=share, now_s=self.machine.clock.now)
+        energy_j, accuracy, now_s = demand.energy_goal_j, demand.accuracy_goal, self.machine.clock.now
+        budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
         if self.sensing.taken:
             free_bytes = int(self.sensing.free_bytes * share)
             coming = self.sensing.foresee(self.machine.clock.now) if self.parts.scaling.foresees else None
@@ -272,6 +273,7 @@ class DeviceRun:
             app.priority,
             self.parts.scaling.nested,
             learning,
+            app.energy_goal_j,
             *((None, None, None) if run.observed is None else astuple(run.observed)),
         )
 

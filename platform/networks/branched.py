@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +17,7 @@ from driftlab.platform.networks.paths import BASE, Path, PathSpace
 from driftlab.platform.networks.zoo import Input
 
 DROPOUT = 0.2
+MakeStage = Callable[[Chain, int, str | None], nn.Module]  # of a stage, by its number and an operator; None: as it is
 
 
 class FrameExit(nn.Module):
@@ -101,13 +102,13 @@ class Branched:
         return replace(self, stem=learned.stem, stages=tuple(map(tuple, stages)), heads=tuple(heads))
 
 
-def branch(chain: Chain, space: PathSpace) -> Branched:
+def branch(chain: Chain, space: PathSpace, make: MakeStage = Chain.stage) -> Branched:
     """Give a chain its operators and exits, with random weights where nothing can be inherited."""
     with torch.no_grad():
         x = chain.stem(chain.expects.convert(torch.zeros(1, 3, *chain.size)))
         heads = []
         stages = tuple(
-            tuple(chain.stage(which, None if name == BASE else name) for name in names)
+            tuple(make(chain, which, None if name == BASE else name) for name in names)
             for which, names in enumerate(space.operators)
         )
         for modules in stages:

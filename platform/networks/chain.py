@@ -93,8 +93,11 @@ class Chain:
         )
 
 
-def chain_of(model: nn.Module, example: torch.Tensor, stages: int) -> Chain:
-    """Cut a network into stages of equally many blocks, at most so many; refuse one without a block after the first."""
+def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int]) -> Chain:
+    """Cut a network into stages of equally many blocks, at most so many, or behind the given ones.
+
+    A network without a block after the first is refused.
+    """
     expects = model.expects if isinstance(model, Published) else Input()
     with evaluating(model), torch.no_grad():
         blocks = list(_blocks(model.network if isinstance(model, Published) else model, expects.convert(example)))
@@ -105,7 +108,10 @@ def chain_of(model: nn.Module, example: torch.Tensor, stages: int) -> Chain:
             f"{len(blocks)} convolutional blocks in a chain, needed are 2. Take another network, or scaling 'fixed'."
         )
     rest = blocks[1:]
-    parts = np.array_split(np.arange(len(rest)), min(stages, len(rest)))
+    if isinstance(stages, int):
+        parts = np.array_split(np.arange(len(rest)), min(stages, len(rest)))
+    else:
+        parts = np.split(np.arange(stages[-1] + 1), [end + 1 for end in stages[:-1]])
     groups = tuple(tuple(rest[which] for which in part) for part in parts)
     size = (example.shape[-2], example.shape[-1])
     return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size)

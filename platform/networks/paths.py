@@ -13,12 +13,16 @@ from driftlab.errors import RequestError
 BASE = "base"  # the operator that leaves a stage as it is
 CRITICAL = ("fire", "svd", BASE)  # operators of a stage where accuracy is lost most
 FIVE = ("shuffle", "dwsep", "fire", "svd", BASE)
+SPARSE = {"sparse80": 0.8, "sparse60": 0.6, "sparse40": 0.4}  # share of the inner filters that are cut
+MERGED = "merged"  # a stage as one block
 Path = tuple[int, ...]  # the operator of each stage up to the exit
 Operators = tuple[tuple[str, ...], ...]  # of each stage, `base` last
 
 SPACES: dict[str, Operators] = {
     "tiny": (("dwsep", "svd", BASE),) * 4,
     "small": (("dwsep", "fire", "svd", BASE),) * 4,
+    "lego": ((*SPARSE, BASE),) * 4,
+    "supernet": ((MERGED, "sparse40", BASE),) * 4,
     "paper480": (FIVE, FIVE, CRITICAL, FIVE),
 }
 

@@ -130,7 +130,7 @@ def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec,
     """Describe the applications of a workload."""
     return tuple(
         AppSpec(
-            App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority),
+            App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j),
             stream_of(workload.seen_by(part)),
         )
         for part in experiment.apps_of(workload)

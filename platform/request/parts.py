@@ -59,6 +59,7 @@ class AppPart(StrictPart):
     variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
+    energy_goal_j: Positive | None = None  # per frame, at most
     priority: Positive = 1.0
 
 

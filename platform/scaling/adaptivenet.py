@@ -5,21 +5,25 @@ the measured latency of the running network tells how much slower than in the ta
 down at once where the limit is broken, and up where a dearer network fits with some slack (Wen et al., MobiCom 2023).
 
 Differs from the paper: its networks are the paths of a branched network without exits, whose stages keep their depth;
-the list is found by comparing all of them, not by evolution; the measured slowdown is that of the sensed load.
+the list is found by comparing all of them unless `search` is `evolution`; the measured slowdown is that of the sensed
+load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
+from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, full_depth
+from driftlab.platform.scaling.branches import OfPaths, deep_paths, full_depth
+from driftlab.platform.scaling.evolving import PathSearch
 from driftlab.platform.scaling.index import LatencyIndex
 from driftlab.platform.scaling.selecting import alone_limit_s
 
@@ -32,9 +36,19 @@ class AdaptiveNet(OfPaths):
         default=0.02, metadata={CHOOSING: True}
     )
 
+    search: Annotated[
+        Literal["all", "evolution"],
+        Means("whether the list is found by comparing all networks, or by a search for each of some limits"),
+    ] = field(default="all", metadata={CHOOSING: True})
+    limits: Annotated[int, Ge(1), Means("latency limits that evolution searches for")] = field(
+        default=8, metadata={CHOOSING: True}
+    )
+    population: Annotated[int, Ge(4), Means("networks of a generation")] = field(default=100, metadata={CHOOSING: True})
+    rounds: Annotated[int, Ge(1), Means("generations")] = field(default=10, metadata={CHOOSING: True})
+
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Move along the list; `state` is the place of the running network and the list."""
-        front = latency_front(variants) if state is None else state[1]
+        front = self.front(variants) if state is None else state[1]
         limit_s = alone_limit_s(budget)
         place = -1 if state is None else state[0]
         fits = [
@@ -45,10 +59,20 @@ class AdaptiveNet(OfPaths):
         place = max(fits, default=0)
         return front[place], (place, front)
 
+    def front(self, variants: Sequence[Variant]) -> tuple[int, ...]:
+        """Find the list of networks, from the quickest on."""
+        if self.search == "all":
+            return latency_front(variants)
+        rng, search = rng_for(0, "adaptivenet"), PathSearch(variants, *deep_paths(variants))
+        times_s = [variants[which].latency_s for which in search.paths.values()]
+        sizes = self.population, self.rounds
+        found = {search.best(limit_s, sizes, rng) for limit_s in np.linspace(min(times_s), max(times_s), self.limits)}
+        return latency_front(variants, sorted(found))
 
-def latency_front(variants: Sequence[Variant]) -> tuple[int, ...]:
+
+def latency_front(variants: Sequence[Variant], among: Sequence[int] | None = None) -> tuple[int, ...]:
     """List the networks that run to the end and that no other one of them beats, from the quickest on."""
-    deep = full_depth(variants)
+    deep = full_depth(variants) if among is None else among
     known = [variants[which] for which in deep]
     index = LatencyIndex.of([one.latency_s for one in known], [one.accuracy or 0.0 for one in known])
     return tuple(deep[place] for place in index.front())

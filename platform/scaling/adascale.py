@@ -5,7 +5,8 @@ at each reading of the load, the latency of all paths is predicted; a trigger de
 returns the cheapest of the most accurate paths within the limits.
 
 Differs from the paper: its objective holds no accuracy, so that its literal form (`mode: paper`) always runs the
-cheapest path that is accurate enough; by default the load is taken to stay as it was last sensed (`forecaster`).
+cheapest path that is accurate enough, and its distance of demands from capabilities (`mode: distance`) has no units
+here; by default the load is taken to stay as it was last sensed (`forecaster`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class AdaScale(OfPaths):
     """Choose the path that fits the load: at once where a limit is broken, with patience where a better one fits."""
 
     mode: Annotated[
-        Literal["lexicographic", "paper"], Means("whether accuracy counts before cost, or not at all (Eq. 7)")
+        Literal["lexicographic", "paper", "distance"],
+        Means("what counts within the limits: accuracy and then cost, cost alone (Eq. 7), or the distance of Eq. 1"),
     ] = "lexicographic"
     latency_weight: Annotated[float, Ge(0), Le(1), Means("weight of latency in the cost of a path")] = 0.5
     energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the cost of a path")] = 0.5

@@ -72,6 +72,7 @@ class Scaling(ABC):
     needs_data: ClassVar[bool]  # True: building learns from labelled data, and takes a while
     nested: ClassVar[bool]  # True: a larger network holds the smaller ones, a switch moves only the difference
     built_as: ClassVar[str] = ""  # the member that builds the same networks, to which this one adds a choice
+    leaves_early: ClassVar[bool] = False  # True: frames leave at several exits, and costs are means over frames
     drafts: ClassVar[bool] = (
         False  # True: its networks depend on samples, and each phase of learning begins with a new one
     )

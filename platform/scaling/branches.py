@@ -5,7 +5,7 @@ compute what their stage computes. The member itself never switches: it runs the
 Other members build the same networks and choose among them.
 
 Differs from the paper: its operators replace a network's own blocks, which are trained already; each stage keeps its
-best epoch; blocks are shared out evenly over the stages instead of probed.
+best epoch; blocks are shared out evenly over the stages unless `placement` is `probed`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
+    from driftlab.platform.scaling.probing import StagePlan
     from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class PathFamily:
     branched: Branched
     val_accuracies: tuple[float, ...]
     test_accuracies: tuple[float, ...]
+    plan: StagePlan | None = None  # of its stages; None: they have equally many blocks
 
     def __len__(self) -> int:
         return len(self.branched.space)
@@ -48,9 +50,17 @@ class OfPaths(Scaling):
     """Base of members that choose among the paths of a branched network."""
 
     space: Annotated[
-        Literal["tiny", "small", "paper480"], Means("operators of each stage: 120, 340 or 480 paths with four exits")
+        Literal["tiny", "small", "paper480", "lego", "supernet"],
+        Means("operators of each stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
     ] = "tiny"
     exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit, if there are blocks for so many")] = 4
+    placement: Annotated[
+        Literal["even", "probed"],
+        Means("whether stages have equally many blocks, or exits go where accuracy is gained"),
+    ] = field(default="even", metadata={BEFORE: "even"})
+    probe_epochs: Annotated[int, Ge(0), Means("passes over the data for each probe", "epochs")] = field(
+        default=5, metadata={BEFORE: 5}
+    )
     training: Annotated[
         Literal["freeze", "conditional"], Means("whether a stage stays, or goes on learning while its exit gains")
     ] = field(default="freeze", metadata={BEFORE: "freeze"})
@@ -71,7 +81,8 @@ class OfPaths(Scaling):
 
         assert data is not None
         with deterministic(data.seed):
-            branched = self._branch(model, data.size)
+            plan = self._plan(model, data) if self.placement == "probed" else None
+            branched = self._branch(model, data.size, plan)
             stage = Course(self.stage_epochs, self.learning_rate, self.batch)
             course = staged.StagedCourse(stage, self.operator_epochs, self.path_epochs)
             (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
@@ -79,18 +90,29 @@ class OfPaths(Scaling):
             staged.train_paths(branched, data, course)
             val, test = (staged.grade_paths(branched, data, part) for part in (data.val, data.test))
         logger.info("Measured %d paths: %.3f to %.3f", len(val), min(val), max(val))
-        return PathFamily(branched, val, test)
+        return PathFamily(branched, val, test, plan)
 
-    def _branch(self, model: nn.Module, size: Size) -> Branched:
+    def _plan(self, model: nn.Module, data: Data) -> StagePlan:
+        """Probe every block of a network."""
+        from driftlab.platform.networks.chain import chain_of
+        from driftlab.platform.scaling.probing import plan_stages
+        from driftlab.platform.training.schooling import Course
+
+        chain = chain_of(model, data.example(model), self.exits)
+        return plan_stages(chain, data, self.exits, Course(self.probe_epochs, self.learning_rate, self.batch))
+
+    def _branch(self, model: nn.Module, size: Size, plan: StagePlan | None = None) -> Branched:
         """Cut a network into stages, and give them operators and exits."""
         import torch
 
         from driftlab.platform.networks.branched import branch
         from driftlab.platform.networks.chain import chain_of
         from driftlab.platform.networks.paths import SPACES, PathSpace
+        from driftlab.platform.scaling.blocks import make_stage
 
-        chain = chain_of(model, torch.zeros(1, 3, *size), self.exits)
-        return branch(chain, PathSpace(SPACES[self.space][: len(chain.stages)]))
+        chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else self.exits)
+        operators = SPACES[self.space][: len(chain.stages)]
+        return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
 
     def select(self, family: PathFamily, budget: Budget) -> nn.Module:
         """Return the chosen path's network; without a choice that of the most accurate path."""
@@ -129,6 +151,7 @@ class OfPaths(Scaling):
         return {
             "accuracies": np.array(family.val_accuracies),
             "judged": np.array(family.test_accuracies),
+            **({"plan": np.array([family.plan.ends, family.plan.critical])} if family.plan else {}),
             **{
                 f"{part}/{name}": array
                 for part, module in family.branched.parts()
@@ -138,13 +161,19 @@ class OfPaths(Scaling):
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> PathFamily:
         from driftlab.platform.networks.predict import load
+        from driftlab.platform.scaling.probing import StagePlan
         from driftlab.platform.training.schooling import deterministic
 
+        plan = None
+        if "plan" in arrays:
+            ends, critical = arrays["plan"].tolist()
+            plan = StagePlan(tuple(ends), tuple(map(bool, critical)))
         with deterministic(0):  # the weights drawn are replaced
-            branched = self._branch(model, size)
+            branched = self._branch(model, size, plan)
         for part, module in branched.parts():
             load(module, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{part}/")})
-        return PathFamily(branched, tuple(arrays["accuracies"].tolist()), tuple(arrays["judged"].tolist()))
+        val, test = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
+        return PathFamily(branched, val, test, plan)
 
 
 def exit_of(variant: Variant) -> int:

@@ -21,6 +21,7 @@ from driftlab.platform.world.load import slowdown
 
 Floats = npt.NDArray[np.float64]
 Flag = Literal["ok", "relaxed", "infeasible"]
+Mode = Literal["lexicographic", "paper", "distance"]
 SLACK = 1e-12  # of comparisons of accuracies
 MILLI = 1e3  # seconds and joules in the units of the literal objective
 
@@ -58,7 +59,7 @@ class PathObjective:
     latency_weight: float = 0.5
     energy_weight: float = 0.5
     tolerance: float = 0.01  # networks this much less accurate count as equal
-    mode: Literal["lexicographic", "paper"] = "lexicographic"
+    mode: Mode = "lexicographic"
 
 
 def pick(
@@ -79,7 +80,10 @@ def pick(
         if not quick.any():
             return int(np.where(held, latency_s, np.inf).argmin()), "infeasible"
         good, flag = quick, "relaxed"
-    cost = _cost(table, latency_s, limits, objective)
+    if objective.mode == "distance":
+        cost = demand_distance(_demands(table, latency_s, limits), np.array([1 / slower if slower > 0 else 1.0]))
+    else:
+        cost = _cost(table, latency_s, limits, objective)
     if objective.mode == "lexicographic":
         good = good & (table.accuracy >= table.accuracy[good].max() - objective.tolerance - SLACK)
     return int(np.where(good, cost, np.inf).argmin()), flag  # type: ignore[return-value]
@@ -96,6 +100,28 @@ def _cost(table: PathTable, latency_s: Floats, limits: PathLimits, objective: Pa
         )
     weights = objective.latency_weight / latency_unit, objective.energy_weight / energy_unit
     return weights[0] * latency_s + weights[1] * table.energy_j
+
+
+def demand_distance(demands: Floats, capabilities: Floats) -> Floats:
+    """Return the distance of each network's demands (a row) from all capabilities (Eq. 1 of the paper).
+
+    It draws every demand towards the mean capability; only without units do the terms compare.
+    """
+    apart = demands[:, :, None] - capabilities
+    distance: Floats = np.sqrt((apart**2).sum(axis=(1, 2)))
+    return distance
+
+
+def _demands(table: PathTable, latency_s: Floats, limits: PathLimits) -> Floats:
+    """Return energy, latency, error and memory of each network as shares of their limits, or of the most there is."""
+    pairs = (
+        (table.energy_j, limits.energy_j), (latency_s, limits.latency_s), (1 - table.accuracy, 1.0),
+        (table.memory_bytes, limits.memory_bytes),
+    )  # fmt: skip
+    return np.stack(
+        [values / (limit if np.isfinite(limit) and limit > 0 else values.max() or 1.0) for values, limit in pairs],
+        axis=1,
+    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
+from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.scaling.slimming import distillation_loss
 from driftlab.platform.training.schooling import Course, Data, Lessons, epochs
@@ -40,7 +41,7 @@ class Prefix:
     """What reaches a stage: the frozen part before it computes the features of every frame once."""
 
     data: Data
-    branched: Branched
+    network: Branched | Chain
     train: Tensor = field(init=False)
     val: Tensor = field(init=False)
 
@@ -53,7 +54,7 @@ class Prefix:
         self.train, self.val = run(module, self.train), run(module, self.val)
 
     def _pictures(self, lessons: Lessons) -> Tensor:
-        return self.branched.expects.convert(to_input(lessons.images))
+        return self.network.expects.convert(to_input(lessons.images))
 
 
 def run(module: nn.Module, x: Tensor) -> Tensor:

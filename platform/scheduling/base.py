@@ -52,6 +52,7 @@ class Demand:
     priority: float = 1.0  # weight of its cost
     nested: bool = False  # a larger variant contains the smaller ones: a switch moves only the difference
     learning: Learning | None = None  # training beside inference; None: none
+    energy_goal_j: float | None = None  # per frame, at most
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
     observed_s: float | None = None  # from when on these predictions are

@@ -9,7 +9,7 @@ priorities weight costs; decisions are made when windows start.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -49,6 +49,7 @@ class NestDnn(Scheduling):
     cached: Annotated[bool, Means("whether the next window takes an unfinished plan up")] = True
     kept: Annotated[float, Ge(0), Le(1), Means("share of the units that an unfinished plan has handed out")] = 0.7
     renew: Annotated[int, Ge(1), Means("windows that a plan serves before one is made from scratch")] = 10
+    names: Annotated[bool, Means("whether networks are chosen here; else scaling chooses within the shares")] = True
 
     wants = EACH_WINDOW
 
@@ -64,7 +65,8 @@ class NestDnn(Scheduling):
         else:
             plan, state = self._walked(window, demands, choices)
         shares = (plan.units / self.units).tolist()
-        return allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes, state)
+        found = allocation(window, list(zip(admitted, plan.networks.tolist(), shares, strict=True)), notes, state)
+        return found if self.names else replace(found, grants=tuple(replace(one, variant=None) for one in found.grants))
 
     def _walked(self, window: Window, demands: Sequence[Demand], choices: Choices) -> tuple[UnitPlan, Any]:
         """Resume the cached plan or start a new one, and cache it unfinished."""

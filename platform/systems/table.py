@@ -247,6 +247,31 @@ _ROWS = (
         scaling="adadeep",
     ),
     _row(
+        "early_exit",
+        "Each frame leaves a network at the first exit that is sure of it, by thresholds that follow the load.",
+        scaling="early_exit",
+    ),
+    _row(
+        "once_for_all",
+        "Networks of uneven widths trained jointly, the best of each size chosen by the load of the device.",
+        scaling="once_for_all",
+    ),
+    _row(
+        "nas",
+        "One path whose operators are settings, for a search of settings to find.",
+        scaling="nas",
+    ),
+    _row(
+        "clairvoyant",
+        "The best path by the true load until the next reading: a bound on what following it can gain.",
+        scaling="clairvoyant",
+    ),
+    _row(
+        "light",
+        "A light network of another structure, trained on the same data, whatever the load of the device.",
+        scaling="light",
+    ),
+    _row(
         "branches",
         "The whole of a network of stages with exits and operators, whatever the load of the device.",
         scaling="branches",
@@ -277,6 +302,19 @@ _ROWS = (
         adaptation="distill",
         scaling="nested",
         scheduling="nestdnn",
+    ),
+    _row(
+        "ams+adascale",
+        "Updates streamed into the paths of one network, of which the device runs the one that fits its load.",
+        streaming="ams",
+        adaptation="distill",
+        scaling="adascale",
+    ),
+    _row(
+        "nestdnn+adascale",
+        "Shares of the machine by NestDNN's plan, and within each share the path that follows the load.",
+        scaling="adascale",
+        scheduling=Member("scheduling", "nestdnn", (("names", False),)),
     ),
     _row(
         "best_static",

@@ -38,6 +38,7 @@ class App:
     accuracy_goal: Chance | None = None
     latency_goal_s: Annotated[float, Ge(0), Lt(math.inf)] | None = None
     priority: Positive = 1.0
+    energy_goal_j: Positive | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The load of a device by everything that is not driftlab: its CPU, memory, clock, temperature and battery over time.
 
-A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load; this one law holds for
-the machine and for every prediction. Loads are drawn before a session, from a profile and a seed, or read from a file.
+A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load, or on a device whose
+law is `queued` t / (clock * (1 - min(cpu, 0.95))); the law of a device holds for its machine and for every prediction.
+Loads are drawn before a session, from a profile and a seed, or read from a file.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.records import Reading
+from driftlab.platform.core.records import CpuLaw, Reading
 from driftlab.platform.world.profile import STRICT, parse
 
 CPU_COST = 0.9  # share of the speed that programs take which use the whole CPU
+QUEUED_MOST = 0.95  # CPU load above which a queue grows no longer
 MAX_STEPS = 1_000_000
 EDGE_S = 1e-9  # tolerance of instants: k / hz is rounded
 COOLING_C = 5.0  # a throttled device goes on at full speed when it is so far below the limit
@@ -88,6 +90,7 @@ class LoadProfile:
     memory_of_noise: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise from step to step
     step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # the load is constant within a step
     sense_hz: Annotated[float, Gt(0), Le(1000)] = 2.0  # readings per second
+    law: CpuLaw = "shared"  # how the CPU load slows the device
     heat: Heat | None = None
     battery: Battery | None = None
     file: Annotated[str, MinLen(1)] | None = None  # a CSV; activities are then ignored
@@ -104,14 +107,14 @@ class LoadProfile:
         return bool(self.activities or self.heat or self.battery or self.file)
 
 
-def speed_of(cpu: float, clock: float = 1.0) -> float:
+def speed_of(cpu: float, clock: float = 1.0, law: CpuLaw = "shared") -> float:
     """Return the speed of a device under load, relative to the idle device."""
-    return clock * (1 - CPU_COST * cpu)
+    return clock * (1 - (CPU_COST * cpu if law == "shared" else min(cpu, QUEUED_MOST)))
 
 
 def slowdown(load: Sequence[Reading]) -> float:
     """Return the speed at the newest reading; 1 where nothing is sensed."""
-    return speed_of(load[-1].cpu, load[-1].clock) if load else 1.0
+    return speed_of(load[-1].cpu, load[-1].clock, load[-1].law) if load else 1.0
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,11 @@ class LoadStep:
     clock: float = 1.0
     temperature_c: float | None = None
     battery: float | None = None  # charge, a fraction
+    law: CpuLaw = "shared"
 
     @property
     def speed(self) -> float:
-        return speed_of(self.cpu, self.clock)
+        return speed_of(self.cpu, self.clock, self.law)
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class Load:
         if battery is not None and self.capacity_j is not None:
             battery = max(0.0, battery - spent_j / self.capacity_j)
         free_bytes = int(memory_bytes * (1 - now.memory))
-        return Reading(time_s, cpu, free_bytes, now.clock, now.temperature_c, battery)
+        return Reading(time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.law)
 
     def instants(self, stop_s: float) -> Iterator[float]:
         """Yield the times before a stop at which the speed may change or a reading is due, each once."""
@@ -255,7 +259,7 @@ def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> L
     steps = []
     for time_s, extra in zip(times_s.tolist(), noise, strict=True):
         _, cpu, memory = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
-        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory))
+        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, law=profile.law))
     capacity_j = profile.battery.capacity_j if profile.battery else None
     return Load(profile.name, tuple(_drained(_heated(steps, profile), profile)), profile.sense_hz, capacity_j)
 

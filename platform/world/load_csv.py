@@ -11,14 +11,14 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 from driftlab.errors import DataError, quoted, shortened
 from driftlab.platform.core.documents import check_file
 from driftlab.platform.world.load import Load, LoadProfile, LoadStep
 
-COLUMNS = tuple(field.name for field in fields(LoadStep))
 LIMITS: Mapping[str, tuple[float, float]] = {
     "time_s": (0, 1e9),
     "cpu": (0, 1),
@@ -27,6 +27,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "temperature_c": (-100, 1000),
     "battery": (0, 1),
 }
+COLUMNS = tuple(LIMITS)
 SHARES = ("cpu", "memory", "battery")
 MAX_BYTES, MAX_ROWS = 2**26, 200_000
 FAULTS_SHOWN = 5
@@ -35,7 +36,7 @@ FAULTS_SHOWN = 5
 def read(profile: LoadProfile, duration_s: float) -> Load:
     """Read the file of a profile for a session of this length."""
     assert profile.file is not None
-    steps = read_steps(Path(profile.file))
+    steps = [replace(step, law=profile.law) for step in read_steps(Path(profile.file))]
     pause_s = steps[-1].time_s - steps[-2].time_s if len(steps) > 1 else duration_s
     length_s = steps[-1].time_s + pause_s  # the last row counts as long as the one before
     if profile.repeat and length_s < duration_s:
@@ -101,7 +102,7 @@ def write_steps(path: Path, steps: Iterable[LoadStep]) -> None:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for step in steps:
-            writer.writerow(["" if value is None else round(value, 4) for value in astuple(step)])
+            writer.writerow(["" if value is None else round(value, 4) for value in astuple(step)[: len(COLUMNS)]])
             file.flush()
 
 
@@ -109,7 +110,7 @@ def _steps(rows: list[dict[str, str | None]], faults: list[str]) -> Iterator[Loa
     now: LoadStep | None = None
     for number, row in enumerate(rows, 2):
         values = {name: _value(name, row[name], number, faults) for name in COLUMNS if name in row}
-        given = {name: value for name, value in values.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         if not (row.get("time_s") or "").strip() or (now is None and not (row.get("cpu") or "").strip()):
             faults.append(f"row {number}: {'time_s' if 'time_s' not in given else 'cpu'} is empty")
         elif now is not None and given.get("time_s", math.inf) <= now.time_s:

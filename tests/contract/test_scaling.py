@@ -41,7 +41,12 @@ DATA = Data(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2
 
 
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)
-QUICK = {"branches": (("exits", 2), ("stage_epochs", 1), ("operator_epochs", 1), ("path_epochs", 1))}
+QUICK = {
+    "branches": (("exits", 2), ("stage_epochs", 1), ("operator_epochs", 1), ("path_epochs", 1)),
+    "once_for_all": (("epochs", 1), ("candidates", 2)),
+    "early_exit": (("exits", 2), ("stage_epochs", 1)),
+    "light": (("network", "squeezenet"), ("epochs", 1)),
+}
 
 
 def member_of(name: str) -> Any:
@@ -93,7 +98,8 @@ class TestEveryScaling:
         profile = member.profile(family, SIZE)
         for which, known in enumerate(profile):
             variant = member.select(family, Budget(variant=which))
-            assert known.cost == count_cost(variant, *SIZE)
+            whole = count_cost(variant, *SIZE)
+            assert known.cost.macs <= whole.macs if member.leaves_early else known.cost == whole
             assert known.memory_bytes >= known.cost.weight_bytes
             for told, lessons in ((known.accuracy, DATA.val), (known.test_accuracy, DATA.test)):
                 assert told is None or told == pytest.approx(grade(variant, DATA, lessons), abs=1e-6)
@@ -159,7 +165,7 @@ def place_of(which: int, count: int) -> str:
     return "stem" if which == 0 else "head" if which == count - 1 else f"stages.{which - 1}."
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"fixed"}))
+@pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"fixed", "light"}))
 def test_a_network_of_which_nothing_can_be_cut_is_refused(name):
     """Its only channels are those that it answers with."""
     with pytest.raises(RequestError, match=r"Nothing of Sequential can be .*scaling 'fixed'"):

@@ -14,7 +14,7 @@ from driftlab.platform.tuning.defaults import space_of
 from driftlab.tune_spaces import catalogue
 
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
-CURATED = ("ams", "domains", "just_in_time", "nestdnn", "one_time", "shot", "tent")
+CURATED = ("ams", "domains", "just_in_time", "nas", "nestdnn", "one_time", "shot", "tent")
 
 
 def searchable(member):

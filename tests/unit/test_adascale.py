@@ -13,7 +13,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.records import Reading, Variant
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.selecting import PathLimits, PathObjective, PathTable, pick
+from driftlab.platform.scaling.selecting import PathLimits, PathObjective, PathTable, demand_distance, pick
 
 PATHS, BUDGETS = 480, 10_000
 
@@ -110,6 +110,19 @@ def test_the_literal_objective_takes_the_cheapest_path_whatever_its_accuracy():
         assert pick(PathTable.of(LADDER), 1.0, PathLimits(latency_s=1.0), PathObjective(mode=mode)) == (chosen, "ok")
     floor = PathLimits(latency_s=1.0, accuracy=0.65)
     assert pick(PathTable.of(LADDER), 1.0, floor, PathObjective(mode="paper")) == (2, "ok")
+
+
+def test_the_distance_draws_every_demand_towards_the_mean_capability():
+    """Over four demands and three capabilities it is the distance from their mean, and a constant."""
+    rng = np.random.default_rng(4)
+    demands, capabilities = rng.uniform(0, 1, (20, 4)), rng.uniform(0, 1, 3)
+    apart = 3 * ((demands - capabilities.mean()) ** 2).sum(axis=1) + 4 * 3 * capabilities.var()
+    assert demand_distance(demands, capabilities) ** 2 == pytest.approx(apart, rel=1e-12)
+    limits = PathLimits(latency_s=0.1, energy_j=1.0, memory_bytes=100)
+    which, flag = pick(PathTable.of(LADDER), 2.0, limits, PathObjective(mode="distance"))
+    rows = [(one.energy_j, 2 * one.latency_s / 0.1, 1 - one.accuracy, one.memory_bytes / 100) for one in LADDER]
+    assert which == min(range(5), key=lambda one: sum((value - 0.5) ** 2 for value in rows[one]))
+    assert flag == "ok"
 
 
 LADDER = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 10 * (i + 1), 0.01 * (i + 1), 0.1 * (i + 1)) for i in range(5))

@@ -34,6 +34,11 @@ def test_the_best_fixed_exit_misses_no_more_than_ours():
         ("AS-10", 1.0, "reproduced"),
         ("AS-11", (0.02 + 0.05) / 2, "reproduced"),
         ("AS-12", 0.03, "reproduced"),
+        ("AS-4", (0.7 + 0.75 + 0.82) / 3 - 0.79, "not reproduced"),
+        ("AS-7", 28 / (70 / 3), "reproduced"),
+        ("AS-12b", (0.04 + 0.02) / 2, "information"),
+        ("AS-14", 0.82 - 0.79, "reproduced"),
+        ("AS-16", -0.15, "information"),
     ],
 )
 def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
@@ -50,7 +55,7 @@ def test_latency_is_told_of_frames_that_were_answered():
 
 
 def test_without_exits_or_deadlines_nothing_is_said():
-    for claim in ("AS-11", "AS-11b", "AS-12"):
+    for claim in ("AS-4", "AS-11", "AS-11b", "AS-12", "AS-12b", "AS-14", "AS-16"):
         assert isinstance(ask(claim, tables("adascale")), Untestable)
     made = tables()
     made.change("shares", latency_goal_ms=lambda row: None)
@@ -67,7 +72,11 @@ def test_the_figure_has_a_point_for_every_system_and_a_line_for_exits():
     assert points[shown.legend["exit-3"].colour] == pytest.approx((50.0, 85.1))
     (joined,) = (line for line in axis.get_lines() if line.get_color() == plots.QUIET and len(line.get_xdata()) == 3)
     assert list(joined.get_xdata()) == pytest.approx([0.0, 10.0, 50.0])
-    assert len(shown.panels) == 2
+    assert len(shown.panels) == 3
+    front = lines(panel_of(shown, "networks to choose from, depot"))
+    assert list(front[shown.legend["adascale"].colour][1]) == pytest.approx([70.0, 75.0, 78.0, 82.0])
+    assert list(front[shown.legend["light-shufflenet"].colour][0]) == [28.0]
+    assert shown.legend["clairvoyant"].colour not in front
     assert list(shown.grids[0].rows) == list(SEEN)
     assert hidden(figure, tables("adascale"))
     assert hidden(figure, tables("exit-1", "exit-2"))

@@ -19,6 +19,7 @@ from driftlab.platform.loop.loop import Loop
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
 from driftlab.platform.world.machine import done_s
 
@@ -135,10 +136,10 @@ class Watchful:
 
 
 def many(
-    load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False
+    load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
 ) -> tuple[Loop, Watchful]:
     """Run four measured networks under a load; nothing is computed."""
-    _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling)
+    _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling, **setting)
     loop.parts.scaling = scaling = Watchful(foresees=foresees)
     if load is not None:
         loaded(loop, load)
@@ -163,6 +164,12 @@ def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
     assert [row["cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
     assert [row["sensed_cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
     assert [row["forecast_cpu"] for row in told] == pytest.approx([k / 2e3 for k in range(60)])
+
+
+def test_the_goals_of_an_application_reach_scaling():
+    app = App("segmentation", 10.0, accuracy_goal=0.5, latency_goal_s=0.05, energy_goal_j=0.2)
+    _, scaling = many(STEP, events=(Event(0.0, "start", app),))
+    assert {(budget.accuracy, budget.latency_s, budget.energy_j) for budget in scaling.asked} == {(0.5, 0.05, 0.2)}
 
 
 def test_a_bound_is_given_the_load_until_the_next_reading():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of
@@ -15,7 +19,12 @@ from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
 from driftlab.platform.scaling.adaspring import AdaSpring
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
+from driftlab.platform.scaling.clairvoyant import Clairvoyant
 from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
+from driftlab.platform.scaling.nas import Nas
+from driftlab.platform.world import measured
+
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
 
 NAMES = ("dwsep", "svd", "fire", "base")
 CHOOSERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == "branches")
@@ -48,8 +57,18 @@ def test_every_chooser_answers_any_budget_with_a_path(name: str):
     ):  # fmt: skip
         which, state = member.choose(variants, budget, state)
         assert 0 <= which < len(variants)
-        assert name == "adascale" or exit_of(variants[which]) == 3
+        assert name in ("adascale", "clairvoyant") or exit_of(variants[which]) == 3
     assert member.choose(variants, Budget(variant=5), state)[0] == 5
+
+
+def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
+    variants, member = paths(), Clairvoyant()
+    assert member.foresees
+    for sensed, true in ((0.0, 0.6), (0.9, 0.2)):
+        limit_s = 0.02 * (1 - 0.9 * true)
+        good = [one.accuracy for one in variants if one.latency_s <= limit_s]
+        budget = replace(under(sensed), coming=Reading(0.0, true, 10**9))
+        assert variants[member.choose(variants, budget)[0]].accuracy == max(good)
 
 
 class TestLegoDnn:
@@ -108,6 +127,44 @@ class TestAdaptiveNet:
         _, low = member.choose(two, under(0.1))
         assert member.choose(two, under(0.0), low)[0] == 0
         assert member.choose(two, under(0.0, limit_s=0.021), low)[0] == 1
+
+    def test_its_search_comes_close_to_the_list_of_all_paths(self):
+        variants = paths(stages=4)
+        member = AdaptiveNet(search="evolution", limits=6)
+        times_s = [variants[which].latency_s for which in full_depth(variants)]
+        found, every = member.front(variants), latency_front(variants)
+        assert found == tuple(sorted(found, key=lambda one: variants[one].latency_s))
+        for limit_s in np.linspace(min(times_s), max(times_s), 6):
+            best, ours = (
+                max(variants[one].accuracy for one in front if variants[one].latency_s <= limit_s)
+                for front in (every, found)
+            )
+            assert best - 0.01 <= ours <= best
+
+    @pytest.mark.skipif(not MEASURED, reason="DRIFTLAB_MEASURED names no folder of measured profiles")
+    @pytest.mark.parametrize("device", ["jetson", "xiaomi", "nvidia_3090"])
+    def test_published_lists_are_followed_down_and_up_again(self, device: str):
+        names = {"model": "app", "acc_top1": "accuracy_percent"}
+        for variants in measured.read(
+            Path(str(MEASURED), "adaptivenet_searched.csv"), names, {"device": device}
+        ).values():
+            front, member, state = latency_front(variants), AdaptiveNet(), None
+            assert 9 <= len(front) <= 11
+            limit_s, chosen = 1.1 * max(one.latency_s for one in variants), []
+            for cpu in (0.0, 0.2, 0.2, 0.0, 0.0):
+                which, state = member.choose(variants, under(cpu, limit_s), state)
+                chosen.append(front.index(which))
+            assert chosen[0] == chosen[3] == chosen[4] == len(front) - 1
+            assert chosen[1] == chosen[2] < chosen[0]
+
+
+def test_the_path_of_given_operators_runs_whatever_the_budget():
+    variants = paths()
+    for cpu in (0.0, 1.0):
+        which, _ = Nas(first="svd", second="fire", third="dwsep", fourth="svd").choose(variants, under(cpu))
+        assert variants[which].name == "svd.fire.dwsep"
+    few = tuple(one for one in variants if "fire" not in one.name)
+    assert few[Nas(first="fire").choose(few, Budget())[0]].name == "base.base.base"
 
 
 class TestAdaSpring:

@@ -201,6 +201,12 @@ class TestNestDnn:
             assert again.state == replace(first.state, times=2)
             assert sum(first.state.units) <= 70
 
+    def test_a_plan_may_give_shares_alone(self):
+        given = factory.window(factory.demands(0), 1.0)
+        named, left = NestDnn().allocate(given), NestDnn(names=False).allocate(given)
+        assert factory.shares(left) == factory.shares(named)
+        assert {grant.variant for grant in left.grants} == {None}
+
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_priced_costs_what_the_optimum_does_where_memory_is_slack_and_never_more_than_lookahead(self, share):

@@ -75,7 +75,21 @@ def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
     label_free = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "none"}
     elastic = {"elasticdnn+tent", "elasticdnn+cua"}
-    scaled = {"nestdnn", "status_quo", "usnet", "mcdnn", "adascale", "branches", *RIVALS}
+    scaled = {
+        "nestdnn",
+        "status_quo",
+        "usnet",
+        "mcdnn",
+        "adascale",
+        "branches",
+        "clairvoyant",
+        "early_exit",
+        "once_for_all",
+        "light",
+        "nas",
+        "nestdnn+adascale",
+        *RIVALS,
+    }
     assert alone == elastic | (label_free & SYSTEMS.keys()) | scaled | {"no_custom"}
 
 

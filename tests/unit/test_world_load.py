@@ -15,7 +15,17 @@ from driftlab.platform.core.records import Reading
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.world import load as loads
 from driftlab.platform.world import load_csv
-from driftlab.platform.world.load import LOADS, Load, LoadProfile, LoadStep, draw, from_mapping, slowdown, speed_of
+from driftlab.platform.world.load import (
+    LOADS,
+    Activity,
+    Load,
+    LoadProfile,
+    LoadStep,
+    draw,
+    from_mapping,
+    slowdown,
+    speed_of,
+)
 
 RAMP = Load("ramp", tuple(LoadStep(float(k), k / 10, k / 20, 1 - k / 20, 20.0 + k, 1 - k / 10) for k in range(11)))
 GIB = 2**30
@@ -108,6 +118,15 @@ class TestSensors:
     def test_without_readings_nothing_is_slower(self):
         assert slowdown(()) == 1.0
         assert slowdown((Reading(0.0, 1.0, 1), Reading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
+
+    def test_a_device_that_serves_all_in_turn_is_slower_by_another_law(self):
+        load = draw(
+            LoadProfile("queue", (Activity("busy", (1.0, 1.0)),), noise=0.0, law="queued"), 4.0, rng_for(0, "load")
+        )
+        assert load is not None
+        assert load.mean_speed(0.0, 4.0) == pytest.approx(0.05)
+        assert slowdown((load.sense(2.0, 1),)) == pytest.approx(0.05)
+        assert slowdown((replace(load.sense(2.0, 1), cpu=0.5, clock=0.8),)) == pytest.approx(0.8 * 0.5)
 
 
 class TestFiles:

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.cells import CELL, done, members
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot, every_system
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
-FIXED, ADAPTIVE = "branches", "adascale"  # scaling members
-CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep")
+FIXED, ADAPTIVE, BOUND, LIGHT = "branches", "adascale", "clairvoyant", "light"  # scaling members
+CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", BOUND)
+BESIDE = ("usnet", "once_for_all", "early_exit", LIGHT)  # other networks, beside the paths of one
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
@@ -32,18 +34,40 @@ def deadlines(tables: Tables) -> pd.DataFrame:
 
 
 def first(tables: Tables, kind: str = ADAPTIVE) -> str:
-    """Name the first system whose scaling is of a kind, or nothing."""
-    return next(iter(members(tables, "scaling", kind)), "")
+    """Name the first system of the experiment whose scaling is of a kind, or nothing."""
+    return next(iter(_of_kind(tables, kind)), "")
+
+
+def _of_kind(tables: Tables, *kinds: str) -> dict[str, Slot]:
+    """Read the scaling of the systems of some kinds, in the order of the experiment."""
+    found = members(tables, "scaling", *kinds)
+    order = [str(part["name"]) for part in every_system(tables.run.spec)]
+    return {
+        name: found[name] for name in sorted(found, key=lambda one: order.index(one) if one in order else len(order))
+    }
 
 
 def choosers(tables: Tables) -> list[str]:
     """Name the systems that choose among the paths of such networks."""
-    return list(members(tables, "scaling", *CHOOSING))
+    return list(_of_kind(tables, *CHOOSING))
+
+
+def others(tables: Tables) -> list[str]:
+    """Name the systems that run other networks."""
+    return list(_of_kind(tables, *BESIDE))
 
 
 def fixed_exits(tables: Tables) -> dict[str, int | None]:
     """List the systems that always leave at one exit, and which; None: the last one."""
-    return {name: one["exit"] for name, one in members(tables, "scaling", FIXED).items()}
+    return {name: one["exit"] for name, one in _of_kind(tables, FIXED).items()}
+
+
+def forecasters(tables: Tables) -> dict[str, str]:
+    """Name the first system that follows the load by each kind of forecast."""
+    found: dict[str, str] = {}
+    for name, one in _of_kind(tables, ADAPTIVE).items():
+        found.setdefault(str(one["forecaster"]), name)
+    return found
 
 
 def idle_fleets(tables: Tables) -> set[str]:
@@ -75,3 +99,33 @@ def whole_paths(tables: Tables) -> pd.DataFrame:
     exits = rows["network"].str.count(r"\.") + 1
     key = ["app", "exit", "accuracy", "memory_bytes", "macs"]
     return rows.assign(exit=exits).drop_duplicates(key).sort_values(["seed", "app", "exit"])
+
+
+def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return by workload and system the networks that no other one of its own beats, by `latency_ms` on an idle device.
+
+    Systems that could run the same networks are one: the first of them is named. The lowest seed tells.
+    """
+    cells = done(tables)
+    cells = cells[cells["seed"] == cells["seed"].min()][["cell", "system", "workload"]]
+    rows = tables.frame("variants").merge(cells, on="cell").dropna(subset=["accuracy"])
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    seen = set()
+    for name in [*choosers(tables), *others(tables)]:
+        for workload, here in rows[rows["system"] == name].groupby("workload"):
+            own = here.drop_duplicates(["network", "latency_ms"]).sort_values(["latency_ms", "accuracy"])
+            which = (workload, tuple(own["network"]), tuple(own["accuracy"]))
+            if which not in seen:
+                seen.add(which)
+                best = own["accuracy"].cummax()
+                found.setdefault(str(workload), {})[name] = own[best > best.shift(fill_value=-1.0)]
+    return found
+
+
+def light_networks(tables: Tables) -> pd.DataFrame:
+    """List the light networks that run beside, each once; `network` is their structure."""
+    kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
+    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    rows = rows[rows["system"].isin(kinds)]
+    rows = rows.assign(network=rows["system"].map(kinds))
+    return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 NOTE = (
     "Each point is a system: how accurate its frames were, and how many came late or not at all; further up and "
     "further left is better. A missed frame keeps the last answer. The dashed line joins the exits of one network, "
-    "each of which always runs. Means over seeds; bars are their 95 % intervals. Latency and energy are of a frame."
+    "each of which always runs. The networks to choose from are those that no other one of the same family beats, by "
+    "the lowest seed; of systems that choose among the same ones the first has the line. Means over seeds; bars are "
+    "their 95 % intervals. Latency and energy are of a frame."
 )
 COLUMNS = {"accuracy": ("accuracy", 100, "%"), "missed": ("missed", 100, "%"), "latency_ms": ("latency", 1, "ms"),
            "energy_j": ("energy", 1e6, "µJ")}  # fmt: skip
@@ -30,6 +32,7 @@ def show(view: View) -> Shown | None:
     others = [name for name in paths.choosers(view.tables) if name in view.looks]
     if not exits or not others:
         return None
+    others += [name for name in paths.others(view.tables) if name in view.looks]
     found = paths.deadlines(view.tables).reset_index()
     if found.empty:
         return None
@@ -37,6 +40,10 @@ def show(view: View) -> Shown | None:
     looks = {name: view.looks[name] for name in (*others, *exits)}
     settings = [(str(setting), here) for setting, here in rows.groupby("setting")]
     panels = [Panel(setting, partial(_draw, rows=here, exits=exits, looks=looks)) for setting, here in settings]
+    panels += [
+        Panel(f"networks to choose from, {workload}", partial(_draw_fronts, fronts=known, looks=looks))
+        for workload, known in paths.fronts(view.tables).items()
+    ]
     return Shown(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], looks)
 
 
@@ -53,6 +60,18 @@ def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.Looks) 
         plots.trend(axis, found.loc[[name]], "missed", looks[name])
     axis.set_xlabel("deadlines missed, % of the frames")
     axis.set_ylabel("accuracy, %")
+    axis.margins(x=0.08, y=0.12)
+    plots.tidy(axis)
+
+
+def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.Looks) -> None:
+    """Draw the best networks of each family by their time on the idle device; a single network is a point."""
+    for name, front in fronts.items():
+        look, percent = looks[name], 100 * front["accuracy"]
+        axis.plot(front["latency_ms"], percent, "o", color=look.colour, linestyle=look.dash, drawstyle="steps-post",
+                  linewidth=1.2, markersize=3.5)  # fmt: skip
+    axis.set_xlabel("latency of a frame on the idle device, ms")
+    axis.set_ylabel("accuracy on held-out data, %")
     axis.margins(x=0.08, y=0.12)
     plots.tidy(axis)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis import paths
@@ -12,6 +13,7 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
+TRANSFORMER = "transformer"
 LAST = 1000  # exit of a member that names none
 NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
 
@@ -87,12 +89,62 @@ def paths_to_choose_from(tables: Tables) -> Measured | Untestable:
     return Measured(float(rows[rows["system"] == ours].groupby(["cell", "device", "app"]).size().max()))
 
 
+def exits_over_light(tables: Tables, column: str) -> Measured | Untestable:
+    """Compare the mean of all exits with that of the light networks without the transformer, as the paper does.
+
+    Accuracies are subtracted; costs are told as how many times the light networks' is that of the exits.
+    """
+    exits, light = paths.whole_paths(tables), paths.light_networks(tables)
+    light = light[light["network"] != TRANSFORMER]
+    if exits.empty or light.empty:
+        return Untestable("needs exits of a network (branches) beside light networks (light)")
+    ours, theirs = (rows.groupby("seed")[column].mean() for rows in (exits, light))
+    found = (ours - theirs if column == "accuracy" else theirs / ours).dropna()
+    if len(found) > 1:
+        return over_seeds(found)
+    best = light.sort_values("accuracy").iloc[-1]
+    note = f"of {len(light)} light networks, the best is {best['network']} with {100 * best['accuracy']:.1f} %"
+    return Measured(float(found.iloc[0]), note=note)
+
+
+def best_exit_over(tables: Tables, networks: Sequence[str]) -> Measured | Untestable:
+    """Subtract the best accuracy of some light networks from that of the best exit."""
+    exits, light = paths.whole_paths(tables), paths.light_networks(tables)
+    light = light[light["network"].isin(networks)]
+    if exits.empty or light.empty:
+        return Untestable(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
+    found = exits.groupby("seed")["accuracy"].max() - light.groupby("seed")["accuracy"].max()
+    return over_seeds(found) if len(found) > 1 else Measured(float(found.iloc[0]), note="of one network")
+
+
+def forecast_saves_deadlines(tables: Tables) -> Measured | Untestable:
+    """Subtract the share of missed deadlines with the forecast from that with the last reading."""
+    known = paths.forecasters(tables)
+    if not {"persistence", "ar"} <= set(known):
+        return Untestable("needs adascale with the forecaster ar beside the one with persistence")
+    found = _loaded(paths.deadlines(tables), tables)
+    return over_seeds(found.loc[known["persistence"]]["missed"] - found.loc[known["ar"]]["missed"])
+
+
+def accuracy_below_clairvoyant(tables: Tables) -> Measured | Untestable:
+    """Subtract the accuracy of frames from that under a choice by the true load."""
+    ours, bound = paths.first(tables), paths.first(tables, paths.BOUND)
+    if not ours or not bound:
+        return Untestable("needs a network that follows the load (adascale) beside clairvoyant")
+    found = _loaded(paths.deadlines(tables), tables)
+    return over_seeds(found.loc[bound]["accuracy"] - found.loc[ours]["accuracy"])
+
+
+def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Drop devices on which nothing else runs."""
+    return found[~found.index.get_level_values("fleet").isin(paths.idle_fleets(tables))]
+
+
 def _compared(tables: Tables) -> tuple[pd.DataFrame, str, list[str]] | Untestable:
     ours, exits = paths.first(tables), list(paths.fixed_exits(tables))
     if not ours or not exits:
         return Untestable(NOT_RUN)
-    found = paths.deadlines(tables)
-    found = found[~found.index.get_level_values("fleet").isin(paths.idle_fleets(tables))]
+    found = _loaded(paths.deadlines(tables), tables)
     return (found, ours, exits) if len(found) else Untestable("needs applications with deadlines, and a load")
 
 

@@ -1,0 +1,122 @@
+"""Compare the memory of training stage by stage with that of light networks, and the bytes of exits; one JSON line.
+
+Memory is what one step keeps for the backward pass (each storage once), with gradients and momentum of what is trained;
+what lies before a stage is frozen and keeps nothing. `stages_mb` should fall, `saved` is how much less the last stage
+needs than the hungriest light network. `exits` is how many more bytes a network with 2, 3 and 4 exits holds than the
+same network with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+from _options import options_of
+from torch import nn
+
+from driftlab.platform.networks.account import stored_bytes
+from driftlab.platform.networks.branched import Branched, branch
+from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.light import TRUNKS, build_like
+from driftlab.platform.networks.paths import BASE, PathSpace
+from driftlab.platform.networks.zoo import build
+
+
+class StageStep(nn.Module):
+    """A stage with its exit, on the features before it."""
+
+    def __init__(self, stage: nn.Module, head: nn.Module, images: torch.Tensor) -> None:
+        super().__init__()
+        self.stage, self.head, self.images = stage, head, images
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.stage(x), self.images)
+        return logits
+
+
+def training_bytes(module: nn.Module, x: torch.Tensor) -> int:
+    """Count what a step keeps: activations once each, and gradients and momentum of all weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        module.train()(x)
+    return sum(kept.values()) + 2 * sum(each.numel() * each.itemsize for each in module.parameters())
+
+
+def step_ms(module: nn.Module, x: torch.Tensor, repeats: int) -> float:
+    """Return the median time of a forward and a backward pass, in processor milliseconds."""
+    spent = []
+    for _ in range(repeats):
+        start_s = time.thread_time()
+        torch.autograd.backward(module.train()(x).square().mean())
+        spent.append(time.thread_time() - start_s)
+    return 1e3 * float(np.median(spent))
+
+
+def stages_of(branched: Branched, images: torch.Tensor) -> list[tuple[nn.Module, torch.Tensor]]:
+    """List the module that each stage trains with its input; the first one trains the stem as well."""
+    with torch.no_grad():
+        x, found = images, []
+        for which, (modules, head) in enumerate(zip(branched.stages, branched.heads, strict=True)):
+            stage = nn.Sequential(branched.stem, modules[-1]) if which == 0 else modules[-1]
+            found.append((StageStep(stage, head, images), x))
+            x = stage.eval()(x)
+    return found
+
+
+def exit_overheads(model: nn.Module, example: torch.Tensor) -> list[float]:
+    """Return how many more bytes networks with 2, 3 and 4 exits hold than with their last exit alone."""
+    found = []
+    for exits in (2, 3, 4):
+        chain = chain_of(model, example, exits)
+        branched = branch(chain, PathSpace(((BASE,),) * len(chain.stages)))
+        held = [stored_bytes(head) for head in branched.heads]
+        single = sum(stored_bytes(module) for _, module in branched.parts()) - sum(held[:-1])
+        found.append(round(sum(held[:-1]) / single, 4))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="staged")
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=9)
+    options = options_of(parser, network="tiny_staged", size=16, batch=8, repeats=1)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = build(options.network, 10, seed=0).eval()
+    images = torch.randn(options.batch, 3, options.size, options.size)
+    chain = chain_of(model, images[:1], 4)
+    stages = stages_of(branch(chain, PathSpace(((BASE,),) * len(chain.stages))), images)
+    light = {name: build_like(name, model, images[:1]) for name in TRUNKS}
+    needs = [training_bytes(module, x) for module, x in stages]
+    theirs = {name: training_bytes(network, images) for name, network in light.items()}
+    line = {
+        "benchmark": "training_memory",
+        "network": options.network,
+        "batch": options.batch,
+        "stages_mb": [round(need / 1e6, 2) for need in needs],
+        "whole_mb": round(training_bytes(model, images) / 1e6, 2),
+        "light_mb": {name: round(need / 1e6, 2) for name, need in theirs.items()},
+        "saved": round(1 - needs[-1] / max(theirs.values()), 3),
+        "stages_ms": [round(step_ms(module, x, options.repeats), 2) for module, x in stages],
+        "whole_ms": round(step_ms(model, images, options.repeats), 2),
+        "exits": exit_overheads(model, images[:1]),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

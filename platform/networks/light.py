@@ -1,0 +1,169 @@
+"""Light networks for small pictures: the structures of published ones, at a width that a small device can run.
+
+Each is a trunk of feature maps at an eighth of the resolution with a head for its task: an average and a linear layer
+for frames, a 1x1 convolution for places. Depths and widths are ours; the structures are those of the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from driftlab.platform.networks.published.residual import BasicBlock, SqueezeExcite, conv_norm
+
+WIDTH = 16  # channels of a stem
+Trunk = tuple[nn.Module, int]  # with the number of its channels
+
+
+class Inverted(nn.Module):
+    """An inverted residual: expand, depthwise convolution, gate where there is one, project (MobileNetV3)."""
+
+    def __init__(self, inputs: int, middle: int, outputs: int, stride: int, *, gate: bool, hard: bool) -> None:
+        super().__init__()
+        act: Callable[[], nn.Module] = nn.Hardswish if hard else nn.ReLU
+        deep = [conv_norm(middle, middle, 3, stride, middle), act(), *([SqueezeExcite(middle)] if gate else [])]
+        self.inner = nn.Sequential(conv_norm(inputs, middle, 1), act(), *deep, conv_norm(middle, outputs, 1))
+        self.adds = stride == 1 and inputs == outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x)
+        return x + made if self.adds else made
+
+
+class Shuffled(nn.Module):
+    """Half of the channels pass, the others are convolved; where the resolution falls, all are (ShuffleNetV2)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        half, self.splits = outputs // 2, stride == 1 and inputs == outputs
+        given = half if self.splits else inputs
+        self.deep = nn.Sequential(
+            conv_norm(given, half, 1), nn.ReLU(), conv_norm(half, half, 3, stride, half), conv_norm(half, half, 1),
+            nn.ReLU(),
+        )  # fmt: skip
+        passing = [conv_norm(inputs, inputs, 3, stride, inputs), conv_norm(inputs, half, 1), nn.ReLU()]
+        self.passing = nn.Identity() if self.splits else nn.Sequential(*passing)
+        self.mix = nn.ChannelShuffle(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, dim=1) if self.splits else (x, x)
+        mixed: torch.Tensor = self.mix(torch.cat([self.passing(first), self.deep(second)], dim=1))
+        return mixed
+
+
+class Fire(nn.Module):
+    """A narrow 1x1 convolution, then 1x1 and 3x3 beside each other (SqueezeNet)."""
+
+    def __init__(self, inputs: int, narrow: int, outputs: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Sequential(conv_norm(inputs, narrow, 1), nn.ReLU())
+        self.small, self.large = conv_norm(narrow, outputs // 2, 1), conv_norm(narrow, outputs // 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        narrow = self.squeeze(x)
+        return F.relu(torch.cat([self.small(narrow), self.large(narrow)], dim=1))
+
+
+class Patches(nn.Module):
+    """Encoder layers on patches of the picture, whose places are encoded by a depthwise convolution."""
+
+    def __init__(self, side: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.cut = nn.Conv2d(3, width, side, side)
+        self.places = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = self.cut(x)
+        patches = patches + self.places(patches)
+        made: torch.Tensor = self.layers(patches.flatten(2).transpose(1, 2))
+        return made.transpose(1, 2).reshape(patches.shape)
+
+
+def _stem(width: int = WIDTH, stride: int = 2) -> list[nn.Module]:
+    return [conv_norm(3, width, 3, stride), nn.ReLU()]
+
+
+def _mobile(rows: tuple[tuple[int, int, int, bool, bool], ...]) -> Trunk:
+    """Stack inverted residuals: expansion, channels, stride, gate, hard swish."""
+    parts, inputs = _stem(), WIDTH
+    for expansion, outputs, stride, gate, hard in rows:
+        parts.append(Inverted(inputs, expansion * inputs, outputs, stride, gate=gate, hard=hard))
+        inputs = outputs
+    return nn.Sequential(*parts), inputs
+
+
+def _mobile_small() -> Trunk:
+    return _mobile(((1, 16, 1, True, False), (3, 24, 2, False, False), (3, 24, 1, False, False),
+                    (3, 40, 2, True, True), (4, 40, 1, True, True)))  # fmt: skip
+
+
+def _mobile_large() -> Trunk:
+    return _mobile(((1, 16, 1, False, False), (4, 24, 2, False, False), (3, 24, 1, False, False),
+                    (3, 40, 1, True, False), (3, 40, 1, True, False), (6, 56, 2, False, True),
+                    (3, 56, 1, False, True), (6, 64, 1, True, True)))  # fmt: skip
+
+
+def _shuffle() -> Trunk:
+    rows = ((WIDTH, 48, 2), (48, 48, 1), (48, 96, 2), (96, 96, 1), (96, 96, 1))
+    return nn.Sequential(*_stem(), *(Shuffled(*row) for row in rows), conv_norm(96, 128, 1), nn.ReLU()), 128
+
+
+def _squeeze() -> Trunk:
+    pool = nn.MaxPool2d(3, 2, padding=1)
+    fires = Fire(WIDTH, 8, 32), Fire(32, 8, 32), Fire(32, 16, 64), Fire(64, 16, 64), Fire(64, 24, 96)
+    return nn.Sequential(*_stem(), *fires[:1], pool, *fires[1:4], pool, *fires[4:]), 96
+
+
+def _residual() -> Trunk:
+    """Eight residual blocks in four stages, as in ResNet-18, at an eighth of its width."""
+    widths = ((WIDTH, 8, 1), (8, 16, 2), (16, 24, 1), (24, 48, 2))
+    stages = (BasicBlock(*shape) for inputs, outputs, stride in widths
+              for shape in ((inputs, outputs, stride), (outputs, outputs, 1)))  # fmt: skip
+    return nn.Sequential(*_stem(), *stages), 48
+
+
+def _transformer() -> Trunk:
+    return Patches(4, 32, 4, 2), 32
+
+
+TRUNKS: Mapping[str, Callable[[], Trunk]] = {
+    "mobilenet_v3_small": _mobile_small,
+    "mobilenet_v3_large": _mobile_large,
+    "shufflenet": _shuffle,
+    "squeezenet": _squeeze,
+    "resnet18": _residual,
+    "transformer": _transformer,
+}
+
+
+class LightNetwork(nn.Module):
+    """A trunk and the head of its task; a map of places comes back at the resolution that the task wants."""
+
+    def __init__(self, trunk: Trunk, outputs: int, shrinks: float | None) -> None:
+        super().__init__()
+        self.trunk, channels = trunk
+        self.shrinks = shrinks  # of the output map, None: one answer for the frame
+        self.head = nn.Linear(channels, outputs) if shrinks is None else nn.Conv2d(channels, outputs, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.trunk(images)
+        if self.shrinks is None:
+            logits: torch.Tensor = self.head(features.mean(dim=(2, 3)))
+            return logits
+        size = [round(side / self.shrinks) for side in images.shape[-2:]]
+        return F.interpolate(self.head(features), size=size, mode="bilinear", align_corners=False)
+
+
+def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork:
+    """Build a light network that answers in the shape in which a model answers for these pictures."""
+    with torch.no_grad():
+        output = model(images)
+    outputs, *places = output.shape[1:]
+    return LightNetwork(TRUNKS[name](), outputs, images.shape[-2] / places[0] if places else None).eval()
