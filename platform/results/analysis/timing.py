@@ -152,8 +152,9 @@ def budgets(tables: Tables) -> pd.DataFrame:
 def utilities(tables: Tables) -> pd.DataFrame:
     """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
 
-    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job counts nothing), `relative` (relative adaptation
-    speed), and `continuous` (an answer is worth less the longer it is waited for).
+    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job
+    counts nothing), `relative` (relative adaptation speed), and `continuous` (an answer is worth less the longer it is
+    waited for).
     """
     import pandas as pd
 

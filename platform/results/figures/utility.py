@@ -115,7 +115,7 @@ def _stopped(rows: pd.DataFrame) -> Grid:
     wide = rows.pivot_table("utility", "member", "steps", sort=True)
     titles = [f"{steps:g} steps" if math.isfinite(steps) else "no end" for steps in wide.columns]
     best = wide.max(axis=1)
-    cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in zip(wide.index, wide.to_numpy())}
+    cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in wide.T.items()}
     return Grid("amortised", titles, cells)
 
 
