@@ -180,7 +180,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
     """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
     import pandas as pd
 
-    found, rows = utilities(tables), list[tuple[int, float, float]]()
+    found, rows = tables.once(utilities), list[tuple[int, float, float]]()
     means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
     for seed in sorted(set(found["seed"])):
         offline = means.loc[seed, "offline", 0.0]
