@@ -26,6 +26,7 @@ from driftlab.platform.networks.vector import Layout
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
 Rows = npt.NDArray[np.int64]
 CONFIDENT = 1e-12  # a sum of scores below this: the loss asks for nothing
+BLOCK = 16  # rows that libraries compute at once: a part of a block takes as long as all of it
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,11 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
 
 
 def splits(module: nn.Module, rows: Rows) -> bool:
-    """Tell whether the weight gradient of these rows is computed alone; otherwise that of all rows is."""
-    if isinstance(module, nn.Conv2d):
-        return module.groups == 1 and not isinstance(module.padding, str) and len(rows) < module.out_channels
-    return isinstance(module, nn.Linear) and len(rows) < module.out_features
+    """Tell whether the weight gradient of these rows is computed alone; all rows are where that saves no block."""
+    dense = isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str)
+    if not dense and not isinstance(module, nn.Linear):
+        return False
+    return math.ceil(len(rows) / BLOCK) < math.ceil(len(module.get_parameter("weight")) / BLOCK)
 
 
 def computed_share(module: nn.Module, rows: Rows) -> float:
@@ -222,7 +224,7 @@ class _RowConvolution(torch.autograd.Function):
         of_input = back(slope, weight, [True, False, False])[0] if ctx.needs_input_grad[0] else None
         of_weight = of_bias = None
         if ctx.needs_input_grad[1]:
-            part = back(slope.index_select(1, rows), weight[rows], [False, True, False])[1]
+            part = back(slope[:, rows], weight[rows], [False, True, False])[1]
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if module.bias is not None and ctx.needs_input_grad[2]:
             of_bias = slope.sum(dim=(0, 2, 3))
@@ -244,7 +246,7 @@ class _RowLinear(torch.autograd.Function):
         of_weight = of_bias = None
         flat = slope.flatten(0, -2)
         if ctx.needs_input_grad[1]:
-            part = flat.index_select(1, rows).T @ x.flatten(0, -2)
+            part = flat[:, rows].T @ x.flatten(0, -2)
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if ctx.needs_input_grad[2]:
             of_bias = flat.sum(dim=0)

@@ -114,7 +114,7 @@ class TestRows:
         assert "forward" not in vars(model.get_submodule(layer))
 
     def test_linear_layers_too(self):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 18), nn.ReLU(), nn.Linear(18, 3)).double()
         x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
         parameters = [x, model[1].weight, model[1].bias]
         whole = torch.autograd.grad(model(x).square().sum(), parameters)
@@ -123,6 +123,14 @@ class TestRows:
         assert torch.allclose(part[0], whole[0]) and torch.allclose(part[2], whole[2])
         assert torch.allclose(part[1][[2, 5]], whole[1][[2, 5]])
         assert part[1].abs().sum(dim=1).count_nonzero() == 2
+
+    def test_rows_are_computed_alone_where_that_saves_a_block_of_sixteen(self):
+        layers = {"conv": nn.Conv2d(3, 40, 3), "linear": nn.Linear(4, 40), "groups": nn.Conv2d(4, 40, 3, groups=2)}
+        shares = {
+            name: [filters.computed_share(layer, np.arange(rows)) for rows in (8, 32, 33, 40)]
+            for name, layer in layers.items()
+        }
+        assert shares["conv"] == shares["linear"] == [0.2, 0.8, 1.0, 1.0] and shares["groups"] == [1.0] * 4
 
     def test_the_saving_steps_are_the_masked_ones(self, monkeypatch):
         """Computing part of the gradients is the same as computing all and masking them."""

@@ -1,4 +1,4 @@
-"""Utilities against closed forms: which jobs are served, what waiting costs, and when a budget ends."""
+"""Utilities against closed forms: which jobs are served, and what waiting costs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import pytest
 
 from driftlab.platform.results.analysis.utility import (
     Jobs,
-    adapted_jobs,
-    amortised,
     continuous,
     discrete,
     needed,
+    overhead,
     rank_correlation,
     relative,
     relative_period,
@@ -48,7 +47,7 @@ def test_a_job_that_comes_as_the_machine_gets_free_is_newer_than_one_that_waits(
 
 def test_where_nothing_is_missed_time_does_not_matter():
     jobs = Jobs(LATE.accuracy, steady(10.0, 3), steady(0.0, 3), 10.0)
-    for found in (discrete(jobs, 10.0), continuous(jobs, 20.0), relative(jobs), amortised(jobs, steady(0, 3), 0.0)):
+    for found in (discrete(jobs, 10.0), continuous(jobs, 20.0), relative(jobs)):
         assert found.value == pytest.approx(LATE.accuracy.mean())
 
 
@@ -69,11 +68,8 @@ def test_waiting_halves_the_worth_of_an_answer_at_the_patience_given():
     assert continuous(late, 50.0).value == pytest.approx((1 + 2 * 0.1487) / 3, abs=1e-4)
 
 
-def test_a_budget_is_never_exceeded():
-    jobs = Jobs(steady(0.9, 5), steady(1.0, 5), steady(3.0, 5), 1.0)
-    assert [adapted_jobs(jobs, budget) for budget in (0, 2.9, 3, 7, 15)] == [0, 0, 1, 2, 5]
-    found = amortised(jobs, steady(0.4, 5), 7.0)
-    assert (found.value, found.adapted) == (pytest.approx(0.6), 0.4)
+def test_overhead_is_the_time_above_plain_inference():
+    assert overhead(Jobs(steady(0.9, 4), np.array([1.0, 1, 0.5, 2]), np.array([3.0, 0, 0, 0]), 1.0)) == 1.0
 
 
 def test_relative_speed_counts_the_jobs_that_pass_meanwhile():

@@ -6,13 +6,14 @@ every pace; the scores of slower fleets are what the same machine really comes t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.analysis.cells import done
+from driftlab.platform.results.analysis.cells import done, members
 from driftlab.platform.results.analysis.utility import (
     Floats,
     Jobs,
@@ -20,6 +21,7 @@ from driftlab.platform.results.analysis.utility import (
     Utility,
     continuous,
     discrete,
+    overhead,
     rank_correlation,
     relative,
 )
@@ -120,17 +122,45 @@ def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[floa
     return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
 
 
-def utilities(tables: Tables) -> pd.DataFrame:
-    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
+    """Name the systems that stop learning, each with its member and the steps that it makes."""
+    found = members(tables, "adaptation", "sparing")
+    return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
-    Kinds are `offline` (nothing is missed), `discrete` (a missed job counts nothing), `relative` (relative adaptation
-    speed), and `continuous` (an answer is worth less the longer it is waited for).
+
+def budgets(tables: Tables) -> pd.DataFrame:
+    """List what members are worth that stop after some steps: a row for a cell, with what learning took (amortised).
+
+    `overhead` is that time over the time of plain inference. Each member has a row without any steps, which is the
+    system that learns nothing, and one where steps have no end.
     """
     import pandas as pd
 
-    rows = []
-    for (system, workload, seed), jobs in jobs_of(tables).items():
-        for kind, pressure, found in _valued(jobs):
+    stops, slots = stopping(tables), members(tables, "adaptation")
+    rows = list[tuple[str, float, str, int, float, float]]()
+    for member in dict.fromkeys(name for name, _ in stops.values()):
+        endless = next((name for name, one in slots.items() if one.name == member), None)
+        plain = next((name for name, one in slots.items() if one.name == "frozen"), None)
+        steps = {name: float(count) for name, (own, count) in stops.items() if own == member}
+        steps |= {str(plain): 0.0, str(endless): math.inf}
+        for (system, workload, seed), jobs in tables.once(jobs_of).items():
+            if system in steps:
+                rows.append((member, steps[system], workload, seed, overhead(jobs), float(jobs.accuracy.mean())))
+    return pd.DataFrame(rows, columns=["member", "steps", "workload", "seed", "overhead", "utility"])
+
+
+def utilities(tables: Tables) -> pd.DataFrame:
+    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+
+    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job
+    counts nothing), `relative` (relative adaptation speed), and `continuous` (an answer is worth less the longer it is
+    waited for).
+    """
+    import pandas as pd
+
+    rows, stops = [], stopping(tables)
+    for (system, workload, seed), jobs in tables.once(jobs_of).items():
+        for kind, pressure, found in _valued(jobs) if system not in stops else ():
             part = found.value, found.availability, found.served, found.timeliness, found.alignment, found.adapted
             rows.append((system, workload, seed, kind, pressure, *part))
     parts = ["utility", "availability", "served", "timeliness", "alignment", "adapted"]
@@ -150,7 +180,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
     """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
     import pandas as pd
 
-    found, rows = utilities(tables), list[tuple[int, float, float]]()
+    found, rows = tables.once(utilities), list[tuple[int, float, float]]()
     means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
     for seed in sorted(set(found["seed"])):
         offline = means.loc[seed, "offline", 0.0]

@@ -92,17 +92,9 @@ def continuous(jobs: Jobs, half_s: float) -> Utility:
     return Utility(value, 1.0, accuracy, timeliness, value - accuracy * timeliness)
 
 
-def adapted_jobs(jobs: Jobs, budget_s: float) -> int:
-    """Count the jobs that are learned from until the next one would exceed a budget above plain inference."""
-    spent_s = np.cumsum(np.maximum(0.0, jobs.work_s - jobs.plain_s))
-    return int((spent_s <= budget_s * (1 + CLOSE)).sum())
-
-
-def amortised(jobs: Jobs, frozen: Floats, budget_s: float) -> Utility:
-    """Learn until a budget is used; from then on answers are those of the network as it then was."""
-    count = adapted_jobs(jobs, budget_s)
-    accuracies = np.concatenate([jobs.accuracy[:count], frozen[count:]])
-    return Utility(float(accuracies.mean()), adapted=count / len(jobs.accuracy))
+def overhead(jobs: Jobs) -> float:
+    """Return the time that jobs take above plain inference, over that of plain inference."""
+    return float(np.maximum(0.0, jobs.work_s - jobs.plain_s).sum() / (jobs.plain_s * len(jobs.accuracy)))
 
 
 def relative_period(work_s: float, plain_s: float, speed: float = 1.0) -> int:

@@ -20,8 +20,8 @@ NOTE = (
     "Each domain is judged before the frames to adapt on and after them; dotted lines are before. Of many systems the "
     "first panel has the one that does nothing, the best and the worst, and the best of each kind of scaling; the "
     "others name these, and each that nothing cheaper beats. Time and energy are those of one phase alone on the "
-    "device. What is forgotten is how much a domain that comes back falls below its best score so far. Means over "
-    "seeds, and in the table half of their 95 % intervals."
+    "device. What is forgotten is how much a domain that comes back falls below its best score so far; lines are those "
+    "that forget most and least. Means over seeds, and in the table half of their 95 % intervals."
 )
 MOST = 5  # systems in a panel of lines
 PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
@@ -38,27 +38,30 @@ def show(view: View) -> Shown | None:
     rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
-    panels, grids, looks = list[Panel](), list[Grid](), dict[str, plots.Style]()
-    for workload, own in judged.groupby("workload"):
-        paid = costs(view.tables)
-        paid = paid[paid["workload"] == workload]
-        chosen = telling(own, {name: one.name for name, one in view.members("scaling").items()})
-        drawn = {name: view.looks[name] for name in view.looks if name in chosen}
-        looks |= drawn
+    scalings = {name: one.name for name, one in view.members("scaling").items()}
+    chosen = {str(workload): telling(own, scalings) for workload, own in judged.groupby("workload")}
+    forgetful = {str(workload): ends(own) for workload, own in again.groupby("workload")}
+    looks = plots.some_of(view.looks, [name for names in (*chosen.values(), *forgetful.values()) for name in names])
+    panels, grids, paid = list[Panel](), list[Grid](), costs(view.tables)
+    for workload, names in chosen.items():
+        own, spent = judged[judged["workload"] == workload], paid[paid["workload"] == workload]
+        drawn = {name: look for name, look in looks.items() if name in names}
         panels.append(Panel(f"{workload}: domain by domain", partial(_draw_course, rows=own, looks=drawn), 300))
         panels += [
             Panel(
                 f"{workload}: accuracy against {PAID[column][0]}",
-                partial(_draw_cost, points=points, column=column, named=chosen),
+                partial(_draw_cost, points=points, column=column, named=names),
                 320,
             )
             for column in ("phase_s", "phase_j")
-            if len(points := _beside(own, paid, column))
+            if len(points := _beside(own, spent, column))
         ]
-        grids.append(_grid(str(workload), own, paid, list(view.looks)))
-    for workload, own in again.groupby("workload"):
-        looks |= {name: view.looks[name] for name in view.looks if name in set(own["system"])}
-        panels.append(Panel(f"{workload}: forgotten", partial(_draw_forgotten, rows=own, looks=view.looks), 300))
+        grids.append(_grid(workload, own, spent, list(view.looks)))
+    for workload, names in forgetful.items():
+        own = again[again["workload"] == workload]
+        drawn = {name: look for name, look in looks.items() if name in names}
+        panels.append(Panel(f"{workload}: forgotten", partial(_draw_forgotten, rows=own, looks=drawn), 300))
+        grids.append(_forgotten(workload, own, list(view.looks)))
     return Shown(NOTE, panels, grids, looks) if panels else None
 
 
@@ -70,6 +73,13 @@ def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
     kinds = {scalings[name]: name for name in reversed(order.index)}  # of each kind the best, which comes last
     usual = [name for name in ("no_custom", "elasticdnn") if name in order]
     return list(dict.fromkeys([*usual, *kinds.values(), order.index[-1]]))[:MOST]
+
+
+def ends(rows: pd.DataFrame) -> list[str]:
+    """Choose the systems that forget most and least, where there are many."""
+    last = rows[rows["round"] == rows["round"].max()]
+    order = list(last.groupby("system")["lost"].mean().sort_values().index)
+    return order if len(order) <= MOST else [*order[: MOST // 2], *order[MOST // 2 - MOST :]]
 
 
 def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
@@ -113,6 +123,13 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
     axis.set_xlabel("round")
     axis.set_ylabel("below its best so far, points")
     plots.tidy(axis)
+
+
+def _forgotten(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
+    """Write how many points each system falls below its best so far, round by round."""
+    wide = 100 * rows.pivot_table("lost", "system", "round")
+    cells = {name: [GridCell(f"{value:.1f}") for value in wide.loc[name]] for name in order if name in wide.index}
+    return Grid(f"{workload}: forgotten, points", [f"round {number + 1}" for number in wide.columns], cells)
 
 
 def _grid(workload: str, rows: pd.DataFrame, paid: pd.DataFrame, order: list[str]) -> Grid:

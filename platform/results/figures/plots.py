@@ -63,6 +63,15 @@ def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
     return looks
 
 
+def some_of(looks: Looks, names: Iterable[str]) -> dict[str, Style]:
+    """Take the looks of some systems; where two have one colour, all but bounds get the first colours."""
+    wanted = set(names)
+    found = {name: look for name, look in looks.items() if name in wanted}
+    if len({look.colour for look in found.values()}) == len(found):
+        return found
+    return found | series(name for name, look in found.items() if look.colour in COLOURS)
+
+
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     """Name the panel each run belongs to: its workload, and its fleet where there are several."""
     several = runs["fleet"].nunique() > 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.measured import means
-from driftlab.platform.results.analysis.timing import paces, rank_agreement, utilities
+from driftlab.platform.results.analysis.timing import budgets, paces, rank_agreement, utilities
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
@@ -20,8 +21,10 @@ NOTE = (
     "right time is scarcer: at 0 there is enough of it; at 1 plain inference takes all of it. A batch that comes while "
     "the device learns is lost, but for the newest (discrete); relative adaptation speed answers it for free; with "
     "patience an answer is worth half when it is waited for so many times as long as plain inference. Agreement is "
-    "Spearman's correlation of the order of systems with their order where nothing is missed. The last columns are the "
-    "scores of slower fleets, where the last answer stands. Means over workloads and seeds."
+    "Spearman's correlation of the order of systems with their order where nothing is missed. Lines are those of the "
+    "system that learns nothing and of those that are best somewhere. Amortised: members that stop learning after some "
+    "steps, by what these took. The last columns are the scores of slower fleets, where the last answer stands. Means "
+    "over workloads and seeds."
 )
 AXES: Mapping[str, str] = {
     "discrete": "time of plain inference over time between batches",
@@ -36,11 +39,24 @@ def show(view: View) -> Shown | None:
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
-    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, looks=looks), 300) for kind in AXES]
+    drawn = _telling(view, found)
+    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, looks=drawn), 300) for kind in AXES]
     agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
     panels += [Panel("agreement of orders", partial(_draw_agreement, found=agreement))]
-    paid = [_paid(view, looks, pace.fleet) for pace in paces(view.tables)]
-    return Shown(NOTE, panels, [_grid(view, found, looks), *paid], looks)
+    grids = [_grid(view, found, looks)]
+    if len(stopped := budgets(view.tables)):
+        panels.append(Panel("amortised utility", partial(_draw_budgets, rows=stopped), 300))
+        grids.append(_stopped(stopped))
+    grids += [_paid(view, looks, pace.fleet) for pace in paces(view.tables)]
+    return Shown(NOTE, panels, grids, drawn)
+
+
+def _telling(view: View, found: pd.DataFrame) -> plots.Looks:
+    """Choose the systems that are best somewhere, and those that learn nothing."""
+    mean = found.groupby(["kind", "pressure", "system"])["utility"].mean()
+    best = {place[-1] for place in mean.groupby(["kind", "pressure"]).idxmax()}
+    plain = {name for name, one in view.members("adaptation").items() if one.name == "frozen"}
+    return plots.some_of(view.looks, best | (plain & set(found["system"])))
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.Looks) -> None:
@@ -80,6 +96,27 @@ def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
     axis.set_ylabel("Spearman's correlation")
     axis.margins(x=0.1, y=0.15)
     plots.tidy(axis)
+
+
+def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
+    lines = rows.groupby(["member", "steps"])[["overhead", "utility"]].mean()
+    for member, look in plots.series(dict.fromkeys(rows["member"])).items():
+        line = lines.loc[member]
+        axis.plot(line["overhead"], line["utility"], "o", color=look.colour, linestyle=look.dash, markersize=4)
+        plots.beside(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=True)
+    axis.set_xlabel("time of learning over that of plain inference")
+    axis.set_ylabel("utility")
+    axis.margins(x=0.1, y=0.15)
+    plots.tidy(axis)
+
+
+def _stopped(rows: pd.DataFrame) -> Grid:
+    """Write what members are worth by the steps after which they stop."""
+    wide = rows.pivot_table("utility", "member", "steps", sort=True)
+    titles = [f"{steps:g} steps" if math.isfinite(steps) else "no end" for steps in wide.columns]
+    best = wide.max(axis=1)
+    cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in wide.T.items()}
+    return Grid("amortised", titles, cells)
 
 
 def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:

@@ -11,6 +11,7 @@ from driftlab.platform.results.analysis.timing import (
     lost_by_the_best,
     paces,
     rank_agreement,
+    stopping,
     utilities,
 )
 from driftlab.platform.results.analysis.utility import rank_correlation
@@ -42,6 +43,7 @@ def ranks_agree_on_the_machine(tables: Tables) -> Measured | Untestable:
     if len(every) < 2 or every[0].missed:
         return Untestable(MISSING)
     runs = done(tables)
+    runs = runs[~runs["system"].isin(list(stopping(tables)))]
     wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
     ends = wide[[every[0].fleet, every[-1].fleet]]
     return over_seeds(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
@@ -82,19 +84,17 @@ def loses_to_time(tables: Tables, kind: str, pressure: float) -> Measured | Unte
 
 
 def gain_of_a_budget(tables: Tables, member: str) -> Measured | Untestable:
-    """Subtract the score without any learning from that of a member that stops when a few steps are used up."""
-    stops = {"adaptation": "sparing", "adaptation.member": member}
-    systems = members(tables, "adaptation")
-    ours = [
-        name for name, one in systems.items() if one.name == "sparing" and one["budget"] and one["member"] == member
-    ]
-    plain = [name for name, one in systems.items() if one.name == "frozen"]
+    """Subtract the score without any learning from that of a member that stops after its smallest budget."""
+    ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
+    plain = list(members(tables, "adaptation", "frozen"))
     every = paces(tables)
     if not ours or not plain or not every:
-        return Untestable(f"needs {stops['adaptation.member']} with a budget, and a system that does nothing")
+        return Untestable(f"needs {member} with a budget, and a system that does nothing")
     runs = done(tables)
     wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
-    return over_seeds(wide[ours[0]] - wide[plain[0]])
+    gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
+    note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())
+    return over_seeds(gains[ours[0][1]], note)
 
 
 def forgotten_in_the_end(tables: Tables) -> Measured | Untestable:

@@ -61,9 +61,10 @@ class SharingLine:
 
 
 def show(view: View) -> Part | None:
-    """Sum up the shares of applications, where a device has several or one that waits."""
+    """Sum up the shares of applications, where a device has several, or one that waits while nothing is learned."""
     shares = view.tables.frame("shares")
-    if not (shares.groupby("cell")["app"].nunique() > 1).any() and not (shares["share"] == 0).any():
+    waits = (shares["share"] == 0) & ~(shares["learn_share"] > 0)
+    if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
         return None
     found = lines(view)
     words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
