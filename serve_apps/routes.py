@@ -243,12 +243,21 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
+BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/answer": ("image/png", "image/jpeg")}
+
+
+def _described(path: str) -> dict[str, Any] | None:
+    """Describe a body that is read as it is."""
+    kinds = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in BODIES.get(path, ())}
+    return {"requestBody": {"required": True, "content": kinds}} if kinds else None
+
+
 def build_app(hub: Callable[[], Hub]) -> FastAPI:
     """Build the application over a hub, which need not be there yet."""
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.hub, app.state.answering, app.state.demo = hub, ImageBatches(), DemoDevice()
     for method, path, function in ROUTES:
-        app.add_api_route(path, function, methods=[method], response_model=None)
+        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_described(path))
     for kind, code, headers in (
         (Full, 503, RETRY_AFTER),
         (Busy, 429, RETRY_AFTER),

@@ -3,7 +3,8 @@
 `python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. It
 must go on answering, end on the server's line of versions, and nothing that was acknowledged may be lost.
 `python -m benchmarks.field fuzz` draws requests from the server's own description and mutates binary bodies: no reply
-of 500 or more but 503, none that does not come, no growing memory. Exit code 1 if a promise broke.
+of 500 or more but 503, none that does not come, no growing memory; `schema` lets schemathesis draw them instead.
+Exit code 1 if a promise broke.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def faults(seed: int, count: int, seconds: float, per_session: int) -> tuple[dic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="faults or requests")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
@@ -56,7 +57,7 @@ def main() -> int:
     if options.campaign == "faults":
         told, broken = faults(options.seed, options.count or 50, options.seconds, options.per_session)
     else:
-        told, broken = fuzzed(options.seed, options.count or 5000)
+        told, broken = fuzzed(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:
         print(fault)
     print(json.dumps({**told, "broken": len(broken)}))
