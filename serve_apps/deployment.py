@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ray.serve.schema import LoggingConfig
 from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
-from driftlab.serve_apps.door import Door, ServerAddress
+from driftlab.serve_apps.door import Door, ServerAddress, listener_of
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
 
@@ -147,7 +146,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
 def _check_free(where: ServerAddress) -> None:
     """Refuse a port that another program listens on, before Ray takes seconds to start."""
     try:
-        socket.create_server((where.host, where.port)).close()
+        listener_of(where).close()
     except OSError as error:
         raise RequestError(f"Port {where.port} cannot be opened: {error.strerror}; choose another one.") from error
 

@@ -42,7 +42,7 @@ class Door:
 
     def __init__(self, app: ASGIApp, where: ServerAddress) -> None:
         tls: dict[str, Any] = {"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {}
-        listener = _listener(where)
+        listener = listener_of(where)
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             app,
@@ -97,7 +97,7 @@ class HurriedProtocol(HttpToolsProtocol):
         self._head = None
 
 
-def _listener(where: ServerAddress) -> socket.socket:
+def listener_of(where: ServerAddress) -> socket.socket:
     """Take the port, which a killed process may hold for a moment."""
     until_s = time.monotonic() + TAKE_S
     while True:
