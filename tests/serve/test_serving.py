@@ -34,6 +34,7 @@ OPENED = {
     "workload": {"name": "streets/running", "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
+pytestmark = pytest.mark.timeout(900)  # the first test pays for the start of Ray
 LEARNER, REPLICA = "ray::SessionRack", "ray::ServeReplica"  # titles of processes
 
 
