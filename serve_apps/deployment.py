@@ -1,4 +1,7 @@
-"""The server on Ray Serve: one replica with all sessions, which answers images of many devices in batches."""
+"""The server on Ray Serve: one replica with all sessions, and actors with their learners.
+
+On this machine alone, the replica listens itself. On a cluster, Ray Serve's proxies do.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,36 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
 from ray.serve._private import replica
+from ray.serve.schema import LoggingConfig
 
-from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect
-from driftlab.serve_apps.hosting import HostedSession
+from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
+from driftlab.actors.sessions import start_workers
+from driftlab.errors import RequestError
+from driftlab.serve_apps.door import Door, ServerAddress, listener_of
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
+LEAN = {  # fewer threads between a request and its route, none of which blocks
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+}
 MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
 REQUEST_S = 900  # opening a session may train its network
 DRAIN_S = 5.0  # for rounds to end before the server does
 LEAVE_S, LEAVE_CLUSTER_S = 3.0, 60.0  # for Serve to shut down; a Ray that was started for it ends in any case
-BATCH, BATCH_WAIT_S = 32, 0.005
-
-Image = np.ndarray[Any, Any]
 
 
 class ServerArgs(BaseModel):
@@ -48,29 +52,10 @@ class ServerArgs(BaseModel):
     )
     sessions: int = Field(64, ge=1)
     rate: float = Field(200.0, gt=0)  # requests per second of one token
+    workers: int = Field(0, ge=0)  # processes with the learners of the sessions; 0: one for each processor
     cert: str = ""  # file that the server's own demo device trusts
-
-
-@serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=BATCH_WAIT_S)
-async def answer_batch(asked: list[tuple[HostedSession, Image]]) -> list[tuple[int, Any]]:
-    """Answer images, one pass of the network for each session; every answer names its version."""
-    groups: dict[int, list[int]] = defaultdict(list)
-    for place, (session, _) in enumerate(asked):
-        groups[id(session)].append(place)
-    answers: list[tuple[int, Any]] = [(0, None)] * len(asked)
-    for places in groups.values():
-        session = asked[places[0]][0]
-        images = np.stack([asked[place][1] for place in places])
-        version, found = await asyncio.to_thread(session.answer, images)
-        for place, answer in zip(places, found, strict=True):
-            answers[place] = (version, answer)
-    return answers
-
-
-async def answer_in_batch(session: HostedSession, image: Image) -> tuple[int, Any]:
-    """Answer one image together with others that come at the same time."""
-    found: tuple[int, Any] = await answer_batch((session, image))
-    return found
+    key: str = ""  # its private key, where the replica listens itself
+    port: int = Field(0, ge=0)  # of this machine on which the replica listens itself; 0: behind Ray Serve's proxies
 
 
 def _replica() -> Any:
@@ -79,7 +64,7 @@ def _replica() -> Any:
 
 def build_ingress() -> FastAPI:
     """Build the routes in the replica, over its own hub."""
-    return build_app(lambda: _replica().hub, answer_in_batch)
+    return build_app(lambda: _replica().hub)
 
 
 @serve.deployment(
@@ -96,18 +81,24 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
-        self.hub = Hub(Path(args.folder), args.token, Limits(sessions=args.sessions, rate=args.rate), args.cert)
+        limits = Limits(sessions=args.sessions, rate=args.rate)
+        workers = start_workers(args.workers or processors())
+        self.hub = Hub(Path(args.folder), args.token, limits, args.cert, workers)
+        where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
+        self.door = Door(build_app(lambda: self.hub), where) if args.port else None
 
     async def drain(self, most_s: float) -> None:
         """Take nothing more, and finish what was acknowledged."""
         await asyncio.to_thread(self.hub.drain, most_s)
 
     def check_health(self) -> None:
-        """Fail where the rounds no longer run: Serve then starts another replica from the folder."""
-        if not self.hub.is_working:
-            raise RuntimeError("the thread of the training rounds has ended")
+        """Fail where a thread has ended: Serve then starts another replica from the folder."""
+        if not self.hub.is_working or (self.door is not None and not self.door.thread.is_alive()):
+            raise RuntimeError("the thread of the training rounds or of the port has ended")
 
     def __del__(self) -> None:
+        if self.door is not None:
+            self.door.close()
         self.hub.close()
 
 
@@ -133,23 +124,13 @@ def application(args: ServerArgs | dict[str, Any]) -> Application:
     return ModelStreaming.bind(ServerArgs.model_validate(args))  # type: ignore[attr-defined,no-any-return]
 
 
-@dataclass(frozen=True)
-class ServerAddress:
-    """Where a server listens."""
-
-    host: str
-    port: int
-    cert: str = ""  # files for TLS
-    key: str = ""
-
-    @property
-    def url(self) -> str:
-        return f"{'https' if self.cert else 'http'}://{self.host}:{self.port}"
-
-
 @contextlib.contextmanager
 def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) -> Iterator[None]:
     """Serve on Ray until the block ends; a Ray that was started for it ends too."""
+    os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        _check_free(where)
+        args = args.model_copy(update={"port": where.port, "cert": where.cert, "key": where.key})
     cluster = connect(ClusterConfig(address=address, run=NAME, go_on="Start `driftlab serve` again: sessions go on."))
     try:
         cluster.run(lambda: _start(args, where))
@@ -160,6 +141,14 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
         with contextlib.suppress(Exception):
             cluster.run(serve.shutdown, LEAVE_S if cluster.local else LEAVE_CLUSTER_S)
         cluster.close()
+
+
+def _check_free(where: ServerAddress) -> None:
+    """Refuse a port that another program listens on, before Ray takes seconds to start."""
+    try:
+        listener_of(where).close()
+    except OSError as error:
+        raise RequestError(f"Port {where.port} cannot be opened: {error.strerror}; choose another one.") from error
 
 
 def http_options(where: ServerAddress) -> dict[str, Any]:
@@ -175,7 +164,8 @@ def _drain() -> None:
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells of its own start
-    serve.start(http_options=http_options(where))
+    ways: dict[str, Any] = {"proxy_location": "Disabled"} if args.port else {"http_options": http_options(where)}
+    serve.start(**ways, logging_config=LoggingConfig(enable_access_log=False))
     serve.run(application(args), name=NAME, route_prefix="/")
 
 

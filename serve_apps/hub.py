@@ -9,6 +9,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from driftlab.errors import RunError
 from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.platform.field.session_rounds import RoundsWorker, Worker
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
 from driftlab.serve_apps.meters import Meters
 from driftlab.serve_apps.tokens import TokenRates
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.05  # between two looks for work
+LOOK_S = 0.05  # between two looks whether all work is done
 
 
 class Full(RunError):
@@ -45,10 +47,61 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class Hub:
-    """The sessions; one thread works on them in turn, so that each waits for one round of every other at most."""
+class Desk:
+    """A worker's thread: its sessions have their rounds in turn, so that each waits for one round of every other."""
 
-    def __init__(self, folder: Path, token: str, limits: Limits | None = None, cert: str = "") -> None:
+    def __init__(self, worker: Worker, meters: Meters) -> None:
+        self.worker, self._meters = worker, meters
+        self.sessions: dict[str, HostedSession] = {}
+        self._wake, self._stop = threading.Event(), False
+        self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self.thread.start()
+
+    def add(self, name: str, session: HostedSession) -> None:
+        """Take a session over."""
+        session.on_work = self._wake.set
+        self.sessions[name] = session
+        self._wake.set()
+
+    def drop(self, name: str) -> None:
+        """Forget a session; a round of it is finished first."""
+        session = self.sessions.pop(name)
+        with session.idle():
+            self.worker.drop(session.folder)
+            shutil.rmtree(session.folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        """End after the running round."""
+        self._stop = True
+        self._wake.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.clear()
+            ready = [session for session in list(self.sessions.values()) if session.has_work]
+            for session in ready:
+                if self._stop:
+                    return
+                if session.has_work:  # still
+                    with self._meters.round_s.time():
+                        session.work()
+                    self._meters.wait_s.observe(session.since_upload_s)
+            if not ready:
+                self._wake.wait()
+
+
+class Hub:
+    """The sessions, shared out among the workers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        token: str,
+        limits: Limits | None = None,
+        cert: str = "",
+        workers: Sequence[Worker] = (),
+    ) -> None:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
@@ -57,16 +110,16 @@ class Hub:
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
         self.meters, self.rates = Meters(self), TokenRates(self.limits.rate)
-        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
+        self._own = () if workers else (RoundsWorker(),)
+        self._desks = [Desk(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it
         self._reopen()
-        self._worker = threading.Thread(target=self._work, name="rounds", daemon=True)
-        self._worker.start()
 
     @property
     def is_working(self) -> bool:
-        return self._worker.is_alive()
+        return all(desk.thread.is_alive() for desk in self._desks)
 
     def is_owner(self, token: str) -> bool:
         """Tell whether a token is the server's, in constant time."""
@@ -96,54 +149,52 @@ class Hub:
 
     def drop(self, name: str) -> None:
         """End a session and remove its files."""
-        session = self.sessions.pop(name)
-        session.ended = True
+        self.sessions.pop(name).end()
         self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
-        with session.idle():
-            shutil.rmtree(session.folder, ignore_errors=True)
+        next(desk for desk in self._desks if name in desk.sessions).drop(name)
 
     def drain(self, most_s: float) -> None:
         """Take no more uploads and sessions, and wait until every upload was used."""
         self.draining, until_s = True, time.monotonic() + most_s
-        while time.monotonic() < until_s and any(one.has_work for one in list(self.sessions.values())):
+        for session in list(self.sessions.values()):
+            session.news.tell()  # requests that wait for results go back
+        while time.monotonic() < until_s and any(one.is_busy for one in list(self.sessions.values())):
             time.sleep(LOOK_S)
 
     def close(self) -> None:
         """Stop the work; what was acknowledged is on disk."""
-        self._stop.set()
-        self._worker.join()
+        for desk in self._desks:
+            desk.stop()
+        for worker in self._own:
+            worker.close()
         self._builder.shutdown(cancel_futures=True)
 
     def _open(self, name: str, token: str, asked: SessionAsked) -> None:
         folder = self.folder / name
+        desk = self._free_desk()
         try:
-            session = HostedSession(folder, asked)
+            desk.worker.build(asked)
+            session = HostedSession(folder, asked, desk.worker)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._add(name, about, session)
+        self._add(name, about, session, desk)
 
-    def _add(self, name: str, about: Any, session: HostedSession) -> None:
+    def _free_desk(self) -> Desk:
+        return min(self._desks, key=lambda desk: len(desk.sessions))
+
+    def _add(self, name: str, about: Any, session: HostedSession, desk: Desk) -> None:
         self.sessions[name] = session
         self.tokens[about["token"]] = name
+        desk.add(name, session)
 
     def _reopen(self) -> None:
         """Open the sessions of the process before this one."""
         for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
             try:
-                about = read_session(folder)
-                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"])))
+                about, desk = read_session(folder), self._free_desk()
+                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"]), desk.worker), desk)
             except Exception:  # of a folder that is damaged or of another version; the others go on
                 log.warning("session in %s cannot be opened again", folder, exc_info=True)
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            ready = [session for session in list(self.sessions.values()) if session.has_work]
-            for session in ready:
-                with self.meters.round_s.time():
-                    session.work()
-                self.meters.wait_s.observe(session.since_upload_s)
-            if not ready:
-                self._stop.wait(LOOK_S)

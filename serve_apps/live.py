@@ -14,7 +14,7 @@ from driftlab.platform.field.line import ACK, GONE, REFUSED, RESULTS
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.hub import Hub
 
-LOOK_S = 0.05  # between two looks for a result
+LOOK_S = 20.0  # between two looks whether the session has ended
 SEND_S = 30.0  # after which a device that does not read is left
 
 
@@ -54,11 +54,11 @@ async def _receive(socket: WebSocket, session: HostedSession, hub: Hub, allowed:
 async def _send(socket: WebSocket, session: HostedSession, hub: Hub, after: int) -> None:
     """Send results as they come."""
     while not (session.ended or hub.draining):
-        newest, found = session.progress.number, session.results(after)
+        seen, newest, found = session.news.count, session.progress.number, session.results(after)
         if found is None:
             await asyncio.wait_for(socket.send_bytes(GONE), SEND_S)
             return
         if found:
             after = max(after, newest)
             await asyncio.wait_for(socket.send_bytes(RESULTS + found), SEND_S)
-        await asyncio.sleep(LOOK_S)
+        await session.news.wait(seen, LOOK_S)

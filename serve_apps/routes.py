@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -18,21 +17,19 @@ from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.request import SessionAsked
+from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, Guard, deny
 from driftlab.serve_apps.hosting import Busy, HostedSession
 from driftlab.serve_apps.hub import Full, Hub
 from driftlab.serve_apps.live import exchange
-from driftlab.serve_apps.pictures import answer_document, decode_image, picture_of
+from driftlab.serve_apps.pictures import picture_of
 from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
 
 PAGE = Path(__file__).parent / "page.html"
 NO_SESSION = "there is no such session"
 MOST_HOLD_S = 30.0
-LOOK_S = 0.05  # between two looks for a result
 BINARY = "application/octet-stream"
-
-Answerer = Callable[[HostedSession, np.ndarray[Any, Any]], Awaitable[tuple[int, Any]]]
 
 
 def hub_of(asked: HTTPConnection) -> Hub:
@@ -40,7 +37,12 @@ def hub_of(asked: HTTPConnection) -> Hub:
     return hub
 
 
-def owner(request: Request) -> Hub:
+async def any_hub(request: Request) -> Hub:
+    """Let every token pass; not a plain function, which would wait for a thread of its own."""
+    return hub_of(request)
+
+
+async def owner(request: Request) -> Hub:
     """Let the server's own token pass."""
     hub = hub_of(request)
     if not hub.is_owner(token_of(request)):
@@ -50,10 +52,10 @@ def owner(request: Request) -> Hub:
     return hub
 
 
-def session_of(request: Request, name: str) -> HostedSession:
+async def session_of(request: Request, name: str) -> HostedSession:
     """Let the session's token or the server's pass; for any other session's token this one does not exist."""
     if hub_of(request).session_of(token_of(request)) is None:
-        owner(request)
+        await owner(request)
     session = _found(request, name)
     if session is None:
         raise HTTPException(404, NO_SESSION)
@@ -66,7 +68,7 @@ def _found(asked: HTTPConnection, name: str) -> HostedSession | None:
     return hub.sessions.get(name) if own in (None, name) else None
 
 
-AnyHub = Annotated[Hub, Depends(hub_of)]
+AnyHub = Annotated[Hub, Depends(any_hub)]
 Owner = Annotated[Hub, Depends(owner)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
@@ -80,12 +82,6 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
             raise HTTPException(413, f"the body may have {most_bytes} bytes")
         parts.append(part)
     return b"".join(parts)
-
-
-async def answer_here(session: HostedSession, image: np.ndarray[Any, Any]) -> tuple[int, Any]:
-    """Answer one image by itself."""
-    version, answers = await run_in_threadpool(session.answer, image[None])
-    return version, answers[0]
 
 
 # Routes ---------------------------------------------------------------------------------------------------------------
@@ -170,8 +166,12 @@ async def updates(
     """Return the results after a number; hold the request until there is one."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + hold_s
-    while (found := session.results(after)) == b"" and loop.time() < until_s and not (session.ended or hub.draining):
-        await asyncio.sleep(LOOK_S)
+    while True:
+        seen, left_s = session.news.count, until_s - loop.time()
+        found = session.results(after)
+        if found != b"" or left_s <= 0 or session.ended or hub.draining:
+            break
+        await session.news.wait(seen, left_s)
     if found is None:
         raise HTTPException(410, "these results were dropped; ask for every weight")
     return Response(found, media_type=BINARY)
@@ -179,18 +179,16 @@ async def updates(
 
 async def resync(session: Session) -> Response:
     """Send every weight with the next result; return the number of the newest result until then."""
-    session.asked_all = True
-    return Response(str(session.progress.number), media_type="text/plain")
+    return Response(str(session.ask_all()), media_type="text/plain")
 
 
-async def answers(request: Request, session: Session) -> JSONResponse:
+async def answers(request: Request, session: Session) -> Response:
     """Answer a PNG or JPEG image with one whole version of the network, which the reply names."""
     body = await read_body(request, hub_of(request).limits.image_bytes)
-    answerer: Answerer = request.app.state.answer
-    image = await run_in_threadpool(decode_image, body, session.app.size)
+    answering: ImageBatches = request.app.state.answering
     with hub_of(request).meters.answer_s.time():
-        version, answer = await answerer(session, image)
-    return JSONResponse({"version": version, **answer_document(session.app.context.task.name, answer)})
+        document = await answering.answer(session, body)
+    return Response(document, media_type="application/json")
 
 
 async def picture(session: Session, kind: str) -> Response:
@@ -245,12 +243,21 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
-def build_app(hub: Callable[[], Hub], answer: Answerer = answer_here) -> FastAPI:
+BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/answer": ("image/png", "image/jpeg")}
+
+
+def _described(path: str) -> dict[str, Any] | None:
+    """Describe a body that is read as it is."""
+    kinds = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in BODIES.get(path, ())}
+    return {"requestBody": {"required": True, "content": kinds}} if kinds else None
+
+
+def build_app(hub: Callable[[], Hub]) -> FastAPI:
     """Build the application over a hub, which need not be there yet."""
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.hub, app.state.answer, app.state.demo = hub, answer, DemoDevice()
+    app.state.hub, app.state.answering, app.state.demo = hub, ImageBatches(), DemoDevice()
     for method, path, function in ROUTES:
-        app.add_api_route(path, function, methods=[method], response_model=None)
+        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_described(path))
     for kind, code, headers in (
         (Full, 503, RETRY_AFTER),
         (Busy, 429, RETRY_AFTER),

@@ -3,7 +3,9 @@
 `python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. It
 must go on answering, end on the server's line of versions, and nothing that was acknowledged may be lost.
 `python -m benchmarks.field fuzz` draws requests from the server's own description and mutates binary bodies: no reply
-of 500 or more but 503, none that does not come, no growing memory. Exit code 1 if a promise broke.
+of 500 or more but 503, none that does not come, no growing memory; `schema` lets schemathesis draw them instead.
+`python -m benchmarks.field beside` plays settings in the field and in the lab: their figures must agree.
+Exit code 1 if a promise broke.
 """
 
 from __future__ import annotations
@@ -17,46 +19,56 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.field.beside import compared
 from benchmarks.field.faults import Disturbed
 from benchmarks.field.fuzz import fuzzed
-from benchmarks.field.processes import ServerProcess
+from benchmarks.field.processes import RayServerProcess, ServerProcess
 
 
-def faults(seed: int, count: int, seconds: float, per_session: int) -> tuple[dict[str, object], list[str]]:
+def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], list[str]]:
     """Disturb sessions one after another until so many faults fell."""
     fallen: Counter[str] = Counter()
     broken: list[str] = []
     sessions = 0
     with tempfile.TemporaryDirectory(prefix="driftlab-field-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        server = ServerProcess(Path(place))
+        server = (RayServerProcess if options.ray else ServerProcess)(Path(place))
         try:
             while fallen.total() < count:
                 folder = Path(place) / f"session-{sessions}"
                 folder.mkdir()
-                one = Disturbed(folder, server, random.Random(f"{seed}/{sessions}"), seconds)
-                found = one.run(min(per_session, count - fallen.total()))
+                one = Disturbed(folder, server, random.Random(f"{options.seed}/{sessions}"), options.seconds)
+                found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
                 print(f"session {sessions}: {', '.join(one.done)}: {'; '.join(found) or 'holds'}", flush=True)
                 sessions += 1
         finally:
-            server.kill()
-    return {"benchmark": "field-faults", "seed": seed, "sessions": sessions, "faults": dict(fallen)}, broken
+            server.stop()
+    return {
+        "benchmark": "field-faults",
+        "seed": options.seed,
+        "ray": options.ray,
+        "sessions": sessions,
+        "faults": dict(fallen),
+    }, broken
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "beside"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="faults or requests")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
     parser.add_argument("--per-session", type=int, default=6, help="faults of one stream at most")
+    parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
     options = parser.parse_args()
     if options.campaign == "faults":
-        told, broken = faults(options.seed, options.count or 50, options.seconds, options.per_session)
+        told, broken = faults(options, options.count or 50)
+    elif options.campaign == "beside":
+        told, broken = compared(options.seed, options.seconds)
     else:
-        told, broken = fuzzed(options.seed, options.count or 5000)
+        told, broken = fuzzed(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:
         print(fault)
     print(json.dumps({**told, "broken": len(broken)}))

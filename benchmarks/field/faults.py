@@ -47,7 +47,7 @@ class Disturbed:
                 if time.monotonic() > until_s:
                     break
                 time.sleep(self.dice.uniform(*PAUSE_S))
-                device = self._disturb(self.dice.choice(KINDS), device, proxy)
+                device = self._disturb(self.dice.choice([*KINDS, *self.server.parts]), device, proxy)
             code = device.wait(self.seconds + START_S)
         finally:
             proxy.close()
@@ -59,6 +59,8 @@ class Disturbed:
             self.server.kill()
             time.sleep(self.dice.uniform(0.0, 4.0))
             self.server.start()
+        elif kind in self.server.parts:
+            self.server.kill_part(kind)
         elif kind == "device" and (self.folder / "run/field.json").exists() and device.poll() is None:
             device.send_signal(signal.SIGKILL)
             device.wait()

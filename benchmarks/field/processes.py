@@ -1,14 +1,19 @@
-"""The processes of the campaigns: a server without Ray, and devices; each ends with this one."""
+"""The processes of the campaigns: a server with or without Ray, and devices; each ends with this one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
+
+import psutil
 
 from driftlab.platform.field.client import Client, ServerAway
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
@@ -28,7 +33,9 @@ def spawned(*words: str, log: Path) -> subprocess.Popen[str]:
 
 
 class ServerProcess:
-    """A server that can be killed and started again on its port and folder."""
+    """A server without Ray that can be killed and started again on its port and folder."""
+
+    parts: ClassVar[Mapping[str, str]] = {}  # titles of processes below it, by what they are
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -38,7 +45,7 @@ class ServerProcess:
 
     def start(self) -> None:
         log = self.folder / "server.log"
-        self.process = spawned("-m", "benchmarks.field.server", str(self.port), str(self.folder / "kept"), log=log)
+        self.process = spawned(*self.command(), log=log)
         until_s = time.monotonic() + START_S
         while True:
             try:
@@ -49,6 +56,9 @@ class ServerProcess:
                     raise RuntimeError(log.read_text(encoding="utf-8")[-2000:]) from error
                 time.sleep(0.1)
 
+    def command(self) -> list[str]:
+        return ["-m", "benchmarks.field.server", str(self.port), str(self.folder / "kept")]
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
@@ -57,5 +67,35 @@ class ServerProcess:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def stop(self) -> None:
+        """End the server."""
+        self.kill()
+
+    def kill_part(self, part: str) -> None:
+        """Kill a process below the server, which has none."""
+        raise ValueError(f"a server without Ray has no {part}")
+
     def client(self, token: str = TOKEN) -> Client:
         return Client(self.url, token)
+
+
+class RayServerProcess(ServerProcess):
+    """`driftlab serve`, whose replica and whose sessions' learners are processes of their own."""
+
+    parts: ClassVar[Mapping[str, str]] = {"replica": "ray::ServeReplica", "learner": "ray::SessionRack"}
+
+    def command(self) -> list[str]:
+        folder = str(self.folder / "kept")
+        return ["-m", "driftlab", "serve", "--port", str(self.port), "--folder", folder, "--rate", "5000"]
+
+    def kill_part(self, part: str) -> None:
+        """Kill the processes of one kind below the server."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if (process.cmdline() or [""])[0].startswith(self.parts[part]):
+                    process.kill()
+
+    def stop(self) -> None:
+        """End the server and its Ray."""
+        self.process.terminate()
+        self.process.wait(START_S)

@@ -76,7 +76,8 @@ def serve(
 
     Every route but /healthz needs the token. It is made at the start and printed once, or given.
     """
-    from driftlab.serve_apps.deployment import MIN_TOKEN, ServerAddress, ServerArgs, serving
+    from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
+    from driftlab.serve_apps.door import ServerAddress
 
     if token is not None and len(token) < MIN_TOKEN:
         raise RequestError(f"The token has {len(token)} characters; give at least {MIN_TOKEN}, or none to make one.")
@@ -136,7 +137,7 @@ def device(
 
     if resume is not None:
         ticket = read_ticket(resume)
-        _finish(Agent(ticket), resume, as_json)
+        _finish(Agent(ticket, resume), resume, as_json)
         return
     url, secret = _server(server, token)
     asked, source = _asked(

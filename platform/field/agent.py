@@ -19,9 +19,11 @@ from driftlab.errors import DataError, RequestError, WireError, first_line
 from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.core.records import Receipt
+from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
+from driftlab.platform.field.energy import EnergyMeter, sensors_here
+from driftlab.platform.field.keeping import KeptNetwork
 from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
@@ -104,6 +106,7 @@ class Agent:
     """Runs one session's device until its stream ends."""
 
     ticket: Ticket
+    folder: Path | None = None  # of a device that goes on
     cell: FieldCell = field(init=False)
     traffic: Traffic = field(init=False)
     version: int = 0
@@ -112,18 +115,27 @@ class Agent:
     outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
 
     def __post_init__(self) -> None:
-        """Fetch the network, and place the lab's device and application in this process."""
+        """Read or fetch the network, and place the lab's device and application in this process."""
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
-        asked = read_asked(self.ticket.asked)
-        weights = load_weights(self._fetch(client, f"{path}/weights"))
-        fetched = Fetched(asked.student.network, weights, lambda: load_weights(client.ask("GET", f"{path}/pack")))
-        uploads = client.ask_json("GET", path)["uploads"]
+        asked, self.kept = read_asked(self.ticket.asked), KeptNetwork(self.folder)
+
+        def part(name: str) -> Weights:
+            return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
+
+        fetched = Fetched(asked.student.network, part("weights"), lambda: part("pack"))
         self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
         begins_s = None if self.ticket.began else 0.0
         self.traffic = Traffic(
-            self.cell, client, path, self.now, self._open_camera(), begins_s=begins_s, number=uploads
+            self.cell,
+            client,
+            path,
+            self.now,
+            self._open_camera(),
+            begins_s=begins_s,
+            number=None if self.ticket.began else 0,
         )
+        self.meter = EnergyMeter(sensors_here())
         self.cell.device.follow = self._follow  # the agent itself follows the stream
         self._place()
         self.opening = self.stream_end = (0, 0)  # bytes up and down before the stream, and until its end
@@ -168,6 +180,22 @@ class Agent:
             self.ticket = self.ticket.model_copy(update={"began": time.time()})
         self._zero = time.monotonic() - max(0.0, time.time() - self.ticket.began)  # the clock may have been set back
         keep_ticket(self.ticket, folder)
+        self.kept.begin(folder)
+        self._replay()
+
+    def _replay(self) -> None:
+        """Bring the network to where the device stopped; what the server has since comes later."""
+        app, parts = self.cell.app, self.cell.loop.parts
+        for result, applied in self.kept.results(app.facts.fps):
+            if result.kind == "update":
+                taking = parts.session.call(app.node("application"), "apply", result.payload, self.now())
+                receipt: Receipt = parts.session.result(taking).facts
+                if not receipt.accepted:
+                    return
+                self.outcomes[result.number] = (applied - self.ticket.began, receipt)
+                self.version = receipt.version
+            app.device_state = load_state(parts.streaming.start(app.facts), result.plan)
+            self.traffic.after = result.number
 
     def now(self) -> float:
         """Return the seconds since the stream began."""
@@ -202,6 +230,7 @@ class Agent:
         """Let the scheduler allocate the machine for every window that has begun; the lab's clock follows."""
         window_s, clock = self.cell.loop.parts.context.window_s, self.cell.loop.clock
         while self.cell.device.until_s <= now_s < self.cell.app.facts.duration_s:
+            self.meter.charge(self.cell.app.account)
             begin_s = now_s // window_s * window_s
             if begin_s > clock.now:
                 clock.run(until=begin_s)
@@ -227,8 +256,9 @@ class Agent:
             self._wait_for(chosen / fps)
             self._allocate(chosen / fps)
             self.apply_results()
-            self._watch(shown, chosen / fps, course)
+            self._see(shown, chosen / fps, course)
             latency_s = self.now() - chosen / fps
+            self._tell_rows()
             self._remember(chosen / fps, latency_s)
             course = ((chosen / fps, self._share(latency_s)),)
             shown = chosen + 1
@@ -238,10 +268,11 @@ class Agent:
                 tell(self.report())
         self._wait_for(duration_s)
         self.apply_results()
-        self._watch(shown, duration_s, course)  # the rest is shown while the last answer is not ready
+        self._see(shown, duration_s, course)  # the rest is shown while the last answer is not ready
+        self._tell_rows()
 
-    def _watch(self, shown: int, until_s: float, course: tuple[tuple[float, float], ...]) -> None:
-        """Answer the frame of a time, and write the rows of those before it.
+    def _see(self, shown: int, until_s: float, course: tuple[tuple[float, float], ...]) -> None:
+        """Answer the frame of a time; those before it keep the previous answer.
 
         The application derives the times of answers from the machine's shares, as in the lab: the share since the
         previous answer is the one that makes that answer take as long as it took here.
@@ -250,8 +281,13 @@ class Agent:
         fps = app.facts.fps
         with self.traffic.turn:
             capturing = session.call(app.node("device"), "capture", shown / fps, until_s + 0.5 / fps)
-            watching = session.call(app.node("application"), "watch", capturing, None, until_s, course)
-        reply = session.result(watching)
+            session.call(app.node("application"), "see", capturing, until_s, course)
+
+    def _tell_rows(self) -> None:
+        """Score the frames whose answers are ready, and write their rows."""
+        app, session = self.cell.app, self.cell.loop.parts.session
+        with self.traffic.turn:
+            reply = session.result(session.call(app.node("application"), "tell"))
         self.cell.loop.ledger.take(reply.rows)
         app.account.watched(reply.facts)
 
@@ -302,6 +338,7 @@ class Agent:
         if receipt.accepted:
             self.version = receipt.version
             app.device_state = load_state(parts.streaming.start(app.facts), result.plan)
+            self.kept.add(result, app.facts.fps)
         elif result.kind == "update":
             self.traffic.resync.set()
 
@@ -331,6 +368,7 @@ class Agent:
         if not self.cell.app.local:
             write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
+        self.meter.charge(self.cell.app.account)
         loop.watching.write_shares(device)
         loop.close()
 

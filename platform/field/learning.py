@@ -17,6 +17,9 @@ from driftlab.platform.streaming.base import Sampling
 class LocalLearner(Sender):
     """Samples as planned by the streaming member, and trains on this device."""
 
+    def _find_number(self) -> None:
+        """Ask nobody: nothing is uploaded."""
+
     def _send(self, sampling: Sampling) -> None:
         """Train on new samples; the answering thread applies what comes out between two frames."""
         session, app, parts = self.parts.session, self.app, self.parts

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from driftlab.errors import DriftlabError
 from driftlab.platform.backend.base import NodeId
 from driftlab.platform.backend.inline import InlineSession
+from driftlab.platform.core.documents import read_json
 from driftlab.platform.core.records import Noticed, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
@@ -44,7 +45,7 @@ class Traffic:
     resync: threading.Event = field(default_factory=threading.Event)
     begins_s: float | None = 0.0  # time of the first plan; None: now, after a break
     line: Line = field(init=False)
-    number: int = 0  # of the newest upload
+    number: int | None = 0  # of the newest upload; None: the server knows it
     after: int = 0  # number of the newest result
     away: str = ""  # why the server does not answer
     failed: str = ""  # why the session cannot go on
@@ -94,8 +95,9 @@ class Sender:
 
     def run(self) -> None:
         """Send until the stream ends."""
-        due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
         try:
+            self._find_number()
+            due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
             while not self.traffic.stop.is_set() and (sampling := self._plan(due_s)) is not None:
                 self.traffic.wait_until(sampling.send_s)
                 if sampling.times_s and not self.traffic.stop.is_set():
@@ -106,6 +108,13 @@ class Sender:
             self.traffic.fail(error)
         finally:
             self.client.close()
+
+    def _find_number(self) -> None:
+        """Ask the server for the newest upload, after a break; wait until it answers."""
+        traffic = self.traffic
+        if traffic.number is None:
+            done = traffic.persist(lambda: self.client.ask("GET", traffic.path))
+            traffic.number = 0 if done is None else int(read_json(done[0].decode())["uploads"])
 
     def _plan(self, due_s: float) -> Sampling | None:
         """Plan from where the last plan ended, or from now if that is long ago."""
@@ -129,6 +138,7 @@ class Sender:
         packing = session.call(CAMERA, "upload", sampling)
         sent: Uploaded = session.result(packing).facts
         payload: bytes = packing.reply.payload  # type: ignore[attr-defined]
+        assert traffic.number is not None
         traffic.number += 1
         queued_s = traffic.now()
         message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.runs)

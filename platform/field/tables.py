@@ -41,13 +41,20 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Rece
         traffic.cell.loop.ledger.row("updates", **row)
 
 
+def energy_of(agent: Agent) -> str:
+    """Say where the joules of the tables come from."""
+    if agent.meter.sensors:
+        return f"measured by {agent.meter.name}: what the machine draws while the device runs"
+    return f"estimated: computed from the profile '{agent.cell.device.spec.hardware.name}'"
+
+
 def write_run(agent: Agent, directory: Path) -> None:
     """Write the tables, and say in run.json what was measured and what a profile says."""
     up, down = agent.traffic.client.counted.both
     facts: dict[str, Any] = {
         **provenance(),
         "times": LESSONS if agent.cell.loop.parts.learns_on_stream else MEASURED,
-        "energy": f"computed from the profile '{agent.cell.device.spec.hardware.name}'",
+        "energy": energy_of(agent),
         "field": {"server": agent.ticket.server, "session": agent.ticket.id},
         "socket_bytes": {"up": up, "down": down},
         "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # of them, before the stream

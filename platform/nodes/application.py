@@ -111,6 +111,24 @@ class Application:
         `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
         its answer is ready.
         """
+        sights = self._see(frames, labels, until_s, answer, beside)
+        told = self._sights.tell()
+        if not self._spec.tells_confidence:
+            return told
+        return replace(told, facts=replace(told.facts, confidence=self._confidence(sights)))
+
+    def see(self, frames: Frames, until_s: float, answer: Course) -> Reply:
+        """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
+        self._see(frames, None, until_s, answer, ())
+        return Reply()
+
+    def tell(self) -> Reply:
+        """Return the rows of the frames whose answers are ready."""
+        return self._sights.tell()
+
+    def _see(
+        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course
+    ) -> Sequence[Sight]:
         truth = self._task.truth(frames) if labels is None else labels
         self._pace.extend(until_s, answer, beside)
         self._settle(until_s)
@@ -123,10 +141,7 @@ class Application:
             self._answer(sights)
         self._settle(until_s)
         self._pace.forget(min(until_s, self._since_s()))
-        told = self._sights.tell()
-        if not self._spec.tells_confidence:
-            return told
-        return replace(told, facts=replace(told.facts, confidence=self._confidence(sights)))
+        return sights
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames from their arrival on warp them."""

@@ -14,8 +14,9 @@ from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
+from driftlab.platform.field.keeping import KeptNetwork
 from driftlab.platform.field.request import experiment_of, read_asked
-from driftlab.platform.field.sending import Receiver
+from driftlab.platform.field.sending import Receiver, Sender
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.grid.run import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
@@ -138,7 +139,7 @@ def test_a_camera_teaches_over_a_server_that_never_sees_its_address(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_device_replays_its_updates(tmp_path):
+def test_a_device_that_goes_on_answers_with_its_newest_network_before_its_server_is_back(tmp_path):
     with served(tmp_path / "served") as server:
         first = Agent(join(server.url, TOKEN, read_asked(ASKED)))
         first.begin(tmp_path)
@@ -146,13 +147,22 @@ def test_a_stopped_device_replays_its_updates(tmp_path):
         thread.start()
         while first.version < 1 and thread.is_alive():
             time.sleep(0.1)
-        second = Agent(read_ticket(tmp_path))
+        server.stop()
+        second = Agent(read_ticket(tmp_path), tmp_path)
         second.begin(tmp_path)
         assert second.now() == pytest.approx(first.now(), abs=0.2)
+        assert second.version >= first.version >= 1
+        second._see(0, second.now() + 1.0, ((0.0, 1.0),))
+        second._tell_rows()
+        (rows,) = second.cell.loop.ledger.rows["frames"]
+        assert rows["version"][-1] == second.version
+        server.start()
+        sender = Sender(second.traffic)
+        sender._find_number()
+        assert second.traffic.number >= 1
         Receiver(second.traffic).receive()
         second.apply_results()
-        assert second.version >= first.version >= 1
-        assert second.traffic.number >= 1
+        assert second.traffic.failed == ""
         thread.join()
 
 
@@ -182,7 +192,7 @@ def test_a_ticket_reads_back(tmp_path):
 
 def test_a_clock_that_was_set_back_keeps_no_device_waiting(tmp_path):
     agent = Agent.__new__(Agent)
-    agent.ticket = Ticket(**{**TICKET, "began": time.time() + 1e6})
+    agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), KeptNetwork(), list
     agent.begin(tmp_path)
     assert 0 <= agent.now() < 10
 

@@ -20,7 +20,8 @@ from rayfiles_factory import CLUSTER
 from typer.main import get_command
 
 from driftlab.cli.app import build_app
-from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerAddress, ServerArgs, http_options
+from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
+from driftlab.serve_apps.door import ServerAddress
 from driftlab.serve_apps.hub import Limits
 from driftlab.serve_apps.meters import Meters
 from driftlab.serve_apps.routes import ROUTES

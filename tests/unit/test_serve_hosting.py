@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from served_factory import ASKED, TOKEN
 
 from driftlab.errors import WireError
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.field import session_rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
@@ -107,21 +109,22 @@ def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
     session.work()
     session.upload(upload(2))  # acknowledged, not used yet
     sent = session.results(0)
-    again = HostedSession(tmp_path, read_asked(ASKED))
+    copy = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    again = HostedSession(copy, read_asked(ASKED))
     assert again.results(0) == sent
     assert again.has_work
     again.work()
     session.work()
     assert payloads(again) == payloads(session)  # the same update as without the end
     assert again.status()["version"] == 2
-    assert list((tmp_path / "uploads").iterdir()) == []
+    assert list((copy / "uploads").iterdir()) == []
 
 
 @pytest.mark.slow
 def test_a_resync_brings_every_weight(session):
     session.upload(upload(1))
     session.work()
-    session.asked_all = True
+    session.ask_all()
     session.work()
     first, second = decode_results(session.results(0), FPS)
     assert len(second.payload) > 3 * len(first.payload)
@@ -153,7 +156,8 @@ def test_labels_come_back_where_the_device_tracks(tmp_path):
 
 @pytest.mark.slow
 def test_results_are_dropped_in_order(session, monkeypatch):
-    monkeypatch.setattr(hosting, "KEPT_RESULTS", 2)
+    for module in (hosting, session_rounds):
+        monkeypatch.setattr(module, "KEPT_RESULTS", 2)
     for number in (1, 2, 3):
         session.upload(upload(number))
         session.work()
@@ -176,7 +180,7 @@ def test_a_damaged_session_keeps_no_other_from_opening(tmp_path):
     hub = Hub(tmp_path, TOKEN)
     names = [hub.open(read_asked(ASKED))[0] for _ in range(2)]
     hub.close()
-    (tmp_path / names[0] / hosting.NODES).write_bytes(b"damaged")
+    (tmp_path / names[0] / session_rounds.NODES).write_bytes(b"damaged")
     again = Hub(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()
