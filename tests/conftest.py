@@ -14,6 +14,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Ray would give its processes 15, which is 3 % of a core beside busy tests.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 os.environ.pop("RAY_ADDRESS", None)  # tests start what they need and join nothing
 
 TESTS = Path(__file__).resolve().parent
@@ -22,7 +24,8 @@ FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
 FIRST = ("ray", "serve", "e2e", "contract", "unit", "arch")  # folders by the time of their longest file
 LATE_S = 0.5  # of processor time: more than what the mark says, since no two measurements agree
-_CACHE = pytest.StashKey[str]()
+WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
+_CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,6 +75,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return nodeid.partition("::")[0] if group == nodeid else group
 
     return FileScheduling(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a parallel worker make way for the tests of Ray once it has none of its own."""
+    if (
+        hasattr(item.config, "workerinput")
+        and not item.get_closest_marker("ray")
+        and _MADE_WAY not in item.config.stash
+    ):
+        item.config.stash[_MADE_WAY] = True
+        os.nice(WITHOUT_RAY_NICE)
 
 
 @pytest.hookimpl(wrapper=True)
