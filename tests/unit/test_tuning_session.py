@@ -72,8 +72,8 @@ def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("searcher", [name for name in SEARCHERS if name != "cmaes"])
-def test_a_search_that_is_killed_ten_times_has_the_same_trials(tmp_path, searcher):
-    document = factory.document(searcher=searcher, trials=24)
+def test_a_search_that_is_killed_again_and_again_has_the_same_trials(tmp_path, searcher):
+    document = factory.document(searcher=searcher, trials=14)
     whole = run_whole(tmp_path / "whole", document)
     cuts = 0
     with begin_search(document, tmp_path / "cut") as session:
@@ -84,7 +84,7 @@ def test_a_search_that_is_killed_ten_times_has_the_same_trials(tmp_path, searche
         with continue_search(tmp_path / "cut") as session:
             played += factory.play(session, 2)
             cuts += 1
-    assert cuts >= 10
+    assert cuts >= 6
     assert factory.settings_by_number(session) == factory.settings_by_number(whole)
     keys = [(one.stage, one.number) for one in played]
     assert len(set(keys)) == len(keys)
