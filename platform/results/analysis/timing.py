@@ -128,6 +128,12 @@ def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
     return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
 
+def _on_stream(tables: Tables) -> set[str]:
+    """Name the systems that learn on the stream."""
+    runs = done(tables)
+    return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
+
+
 def budgets(tables: Tables) -> pd.DataFrame:
     """List what members are worth that stop after some steps: a row for a cell, with what learning took (amortised).
 
@@ -136,10 +142,10 @@ def budgets(tables: Tables) -> pd.DataFrame:
     """
     import pandas as pd
 
-    stops, slots = stopping(tables), members(tables, "adaptation")
+    stops, slots, learning = stopping(tables), members(tables, "adaptation"), _on_stream(tables)
     rows = list[tuple[str, float, str, int, float, float]]()
     for member in dict.fromkeys(name for name, _ in stops.values()):
-        endless = next((name for name, one in slots.items() if one.name == member), None)
+        endless = next((name for name, one in slots.items() if one.name == member and name in learning), None)
         plain = next((name for name, one in slots.items() if one.name == "frozen"), None)
         steps = {name: float(count) for name, (own, count) in stops.items() if own == member}
         steps |= {str(plain): 0.0, str(endless): math.inf}

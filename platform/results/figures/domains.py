@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.analysis.domains import costs, forgetting, stretches
 from driftlab.platform.results.analysis.frontiers import pareto
 from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.analysis.timing import stopping
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 
@@ -40,7 +41,9 @@ def show(view: View) -> Shown | None:
     again = again[~again["workload"].isin(judged["workload"])]
     scalings = {name: one.name for name, one in view.members("scaling").items()}
     chosen = {str(workload): telling(own, scalings) for workload, own in judged.groupby("workload")}
-    forgetful = {str(workload): ends(own) for workload, own in again.groupby("workload")}
+    plain = [name for name, one in view.members("adaptation").items() if one.name == "frozen"]
+    endless = again[~again["system"].isin(list(stopping(view.tables)))]
+    forgetful = {str(workload): ends(own, plain) for workload, own in endless.groupby("workload")}
     looks = plots.some_of(view.looks, [name for names in (*chosen.values(), *forgetful.values()) for name in names])
     panels, grids, paid = list[Panel](), list[Grid](), costs(view.tables)
     for workload, names in chosen.items():
@@ -75,11 +78,13 @@ def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys([*usual, *kinds.values(), order.index[-1]]))[:MOST]
 
 
-def ends(rows: pd.DataFrame) -> list[str]:
-    """Choose the systems that forget most and least, where there are many."""
+def ends(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
+    """Choose the systems that learn nothing, and of the others those that forget least and most."""
     last = rows[rows["round"] == rows["round"].max()]
-    order = list(last.groupby("system")["lost"].mean().sort_values().index)
-    return order if len(order) <= MOST else [*order[: MOST // 2], *order[MOST // 2 - MOST :]]
+    lost = last.groupby("system")["lost"].mean().sort_values()
+    order = [str(name) for name in lost.index if name not in plain]
+    few = order if len(order) <= MOST else [*order[: MOST // 2], *order[-(MOST // 2) :]]
+    return [*(name for name in plain if name in lost.index), *few]
 
 
 def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
@@ -120,6 +125,7 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
     for name, look in looks.items():
         line = points[points["system"] == name]
         axis.plot(line["round"] + 1, 100 * line["mean"], "o", color=look.colour, linestyle=look.dash, markersize=3.5)
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("round")
     axis.set_ylabel("below its best so far, points")
     plots.tidy(axis)
@@ -128,7 +134,7 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
 def _forgotten(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
     """Write how many points each system falls below its best so far, round by round."""
     wide = 100 * rows.pivot_table("lost", "system", "round")
-    cells = {name: [GridCell(f"{value:.1f}") for value in wide.loc[name]] for name in order if name in wide.index}
+    cells = {name: [GridCell(plots.signed(value)) for value in wide.loc[name]] for name in order if name in wide.index}
     return Grid(f"{workload}: forgotten, points", [f"round {number + 1}" for number in wide.columns], cells)
 
 

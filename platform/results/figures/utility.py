@@ -26,6 +26,7 @@ NOTE = (
     "steps, by what these took. The last columns are the scores of slower fleets, where the last answer stands. Means "
     "over workloads and seeds."
 )
+SOON = 0.1  # below this share of the time of plain inference, overheads are drawn evenly
 AXES: Mapping[str, str] = {
     "discrete": "time of plain inference over time between batches",
     "relative": "relative speed of the stream",
@@ -99,11 +100,17 @@ def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
 
 
 def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
     lines = rows.groupby(["member", "steps"])[["overhead", "utility"]].mean()
-    for member, look in plots.series(dict.fromkeys(rows["member"])).items():
+    for place, (member, look) in enumerate(plots.series(dict.fromkeys(rows["member"])).items()):
         line = lines.loc[member]
         axis.plot(line["overhead"], line["utility"], "o", color=look.colour, linestyle=look.dash, markersize=4)
-        plots.beside(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=True)
+        plots.beside(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=place % 2 == 0)
+    axis.set_xscale("symlog", linthresh=SOON)
+    axis.xaxis.set_major_locator(FixedLocator([0, SOON, 10 * SOON, 100 * SOON]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.minorticks_off()
     axis.set_xlabel("time of learning over that of plain inference")
     axis.set_ylabel("utility")
     axis.margins(x=0.1, y=0.15)
