@@ -71,6 +71,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "nested": "driftlab.platform.scaling.nested:Nested",
         "independent": "driftlab.platform.scaling.independent:Independent",
         "usnet": "driftlab.platform.scaling.usnet:UsNet",
+        "once_for_all": "driftlab.platform.scaling.once_for_all:OnceForAll",
         "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
         "branches": "driftlab.platform.scaling.branches:Branches",
         "adascale": "driftlab.platform.scaling.adascale:AdaScale",

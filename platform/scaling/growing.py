@@ -200,9 +200,10 @@ def fixed_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
                 norm.get_buffer(name)[old] = before[norm].get_buffer(name)[old]
 
 
-def prefix_of(context: PruningContext, share: float) -> dict[str, range]:
-    """Return the first channels of every group, a given share of them."""
-    return {name: range(width_of(size, share)) for name, size in context.groups.sizes.items()}
+def prefix_of(context: PruningContext, share: float | Mapping[str, float]) -> dict[str, range]:
+    """Return the first channels of every group, a given share of them, or one for each group."""
+    shares = share if isinstance(share, Mapping) else dict.fromkeys(context.groups.sizes, share)
+    return {name: range(width_of(size, shares[name])) for name, size in context.groups.sizes.items()}
 
 
 def drop_equal_shares(context: PruningContext, shares: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,19 @@ from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
+Share = float | Mapping[str, float]  # of all channels, or by group
+Draws = Callable[[np.random.Generator], Iterable[Share]]
 
 
-def train_widths(context: PruningContext, keep: tuple[float, ...], widths: int, course: Course) -> nn.Module:
-    """Train a copy of the network at many widths, all of which share the same weights."""
+def train_widths(context: PruningContext, draws: Draws, course: Course) -> nn.Module:
+    """Train a copy of the network at many widths, which share the same weights; `draws` yields those of a step."""
     whole, rng = copy.deepcopy(context.model), context.rng("usnet")
-    shapes: dict[float, nn.Module] = {}
+    shapes: dict[tuple[int, ...], nn.Module] = {}
 
     def learn(rows: Rows) -> None:
         images, labels = to_input(context.data.train.images[rows]), context.data.train.labels[rows]
         teacher_logits: Tensor | None = None
-        for share in draw_widths(keep, widths, rng):
+        for share in draws(rng):
             output = _run(context, whole, shapes, share, images.to(next(whole.parameters()).device))
             soft = teacher_logits is not None and labels.dtype != object
             loss = (
@@ -58,7 +60,7 @@ def distillation_loss(output: Tensor, teacher_logits: Tensor) -> Tensor:
     return -(teacher_logits.softmax(dim=1) * F.log_softmax(output, dim=1)).sum(dim=1).mean()
 
 
-def calibrate(context: PruningContext, whole: nn.Module, share: float, course: Course, batches: int) -> nn.Module:
+def calibrate(context: PruningContext, whole: nn.Module, share: Share, course: Course, batches: int) -> nn.Module:
     """Return the network of one width with statistics measured for it: those of another width do not fit."""
     network = cut(whole, context.groups, prefix_of(context, share))
     norms = [module for module in network.modules() if isinstance(module, _NormBase)]
@@ -77,12 +79,17 @@ def calibrate(context: PruningContext, whole: nn.Module, share: float, course: C
 
 
 def _run(
-    context: PruningContext, whole: nn.Module, shapes: dict[float, nn.Module], share: float, images: Tensor
+    context: PruningContext,
+    whole: nn.Module,
+    shapes: dict[tuple[int, ...], nn.Module],
+    share: Share,
+    images: Tensor,
 ) -> Tensor:
     """Run the first channels of every layer; gradients reach the shared weights."""
     keep = prefix_of(context, share)
-    if share not in shapes:
-        shapes[share] = cut(whole, context.groups, keep).train()
+    shape = tuple(map(len, keep.values()))
+    if shape not in shapes:
+        shapes[shape] = cut(whole, context.groups, keep).train()
     weights = restrict(dict(whole.named_parameters()), context.groups, keep)
-    output: Tensor = functional_call(shapes[share], weights, (images,))
+    output: Tensor = functional_call(shapes[shape], weights, (images,))
     return output

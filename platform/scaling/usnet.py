@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le
@@ -40,7 +41,7 @@ class UsNet(OfWidths):
         from driftlab.platform.training.schooling import Course
 
         course = Course(self.epochs, self.learning_rate, self.batch)
-        whole = slimming.train_widths(context, self.keep, self.widths, course)
+        whole = slimming.train_widths(context, partial(slimming.draw_widths, self.keep, self.widths), course)
         shares = drop_equal_shares(context, self.keep[::-1])
         networks = [slimming.calibrate(context, whole, share, course, self.calibration) for share in shares]
         family = merge_measured(context, shares, networks, own={name for name, _ in context.model.named_buffers()})

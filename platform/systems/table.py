@@ -252,6 +252,11 @@ _ROWS = (
         scaling="early_exit",
     ),
     _row(
+        "once_for_all",
+        "Networks of uneven widths trained jointly, the best of each size chosen by the load of the device.",
+        scaling="once_for_all",
+    ),
+    _row(
         "nas",
         "One path whose operators are settings, for a search of settings to find.",
         scaling="nas",

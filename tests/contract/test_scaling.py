@@ -43,6 +43,7 @@ DATA = Data(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)
 QUICK = {
     "branches": (("exits", 2), ("stage_epochs", 1), ("operator_epochs", 1), ("path_epochs", 1)),
+    "once_for_all": (("epochs", 1), ("candidates", 2)),
     "early_exit": (("exits", 2), ("stage_epochs", 1)),
     "light": (("network", "squeezenet"), ("epochs", 1)),
 }

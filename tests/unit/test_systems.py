@@ -84,6 +84,7 @@ def test_who_needs_a_teacher():
         "branches",
         "clairvoyant",
         "early_exit",
+        "once_for_all",
         "light",
         "nas",
         "nestdnn+adascale",

@@ -7,6 +7,7 @@ import pytest
 import scaling_factory as factory
 import torch
 
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.pruning.family import extract
 from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import slimming
@@ -14,6 +15,7 @@ from driftlab.platform.scaling.base import most_accurate, variants_on
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
+from driftlab.platform.scaling.once_for_all import OnceForAll
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.training.schooling import Course, grade
 from driftlab.platform.world import hardware
@@ -133,3 +135,18 @@ def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
     assert most_accurate(accuracies, [0, 2, 3]) == 2
     assert most_accurate(accuracies, []) == 0
     assert most_accurate((None, None)) == 0
+
+
+def test_networks_of_uneven_widths_lie_within_one_another_and_take_no_more_than_the_even_ones():
+    here = ground()
+    member = OnceForAll(keep=(1.0, 0.5), epochs=1, candidates=4)
+    family = member.build(here.model, here.data)
+    assert all(list(counts) == sorted(counts) for counts in family.widths.values())
+    for which, share in enumerate((0.5, 1.0)):
+        even = cut(here.model, here.groups, prefix_of(here, share))
+        most = count_cost(even, *factory.SIZE).macs
+        assert 0.8 * most <= count_cost(extract(family, which), *factory.SIZE).macs <= most
+    half, whole = (dict.fromkeys(here.groups.sizes, share) for share in (0.5, 1.0))
+    drawn = list(member._candidates(here, half, whole, np.random.default_rng(0)))
+    assert len(drawn) == 4
+    assert all(len(set(shares.values())) > 1 for shares in drawn)

@@ -1,0 +1,117 @@
+"""Once-for-all: networks whose layers have different widths, trained jointly, of which a search keeps the best.
+
+Every step trains the widest network, the narrowest and some whose groups of channels each have a width of their own;
+they learn from the widest. Then, for each size in `keep`, candidates of at most the operations of the even network of
+that size are drawn and scored on validation frames, and the best one stays (Cai et al., ICLR 2020).
+
+Differs from the paper: widths alone are elastic, not depth, kernels and resolution; candidates are drawn, not bred;
+each network holds the next smaller one, so that a switch moves only the difference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.scaling.widths import OfWidths, width_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.scaling.growing import PruningContext
+    from driftlab.platform.scaling.slimming import Share
+
+logger = logging.getLogger(__name__)
+Shares = Mapping[str, float]  # of the channels, by group
+TRIES = 50  # draws for each candidate
+NARROWER = 0.6
+
+
+@dataclass(frozen=True)
+class OnceForAll(OfWidths):
+    """Train networks of uneven widths jointly, and search for the best one of each size."""
+
+    widths: Annotated[int, Ge(2), Means("networks trained per step: the widest, the narrowest, others at random")] = 4
+    epochs: Annotated[int, Ge(0), Means("passes over the data", "epochs")] = 8
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.03
+    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    calibration: Annotated[int, Ge(1), Means("batches that each network's statistics are measured on")] = 5
+    candidates: Annotated[int, Ge(0), Means("networks scored for each size, beside the even one")] = 12
+
+    nested = True
+
+    def grow_family(self, context: PruningContext) -> Family:
+        from driftlab.platform.pruning.family import merge_networks
+        from driftlab.platform.scaling.growing import drop_equal_shares, measure_accuracies
+        from driftlab.platform.scaling.slimming import calibrate, train_widths
+        from driftlab.platform.training.schooling import Course
+
+        course = Course(self.epochs, self.learning_rate, self.batch)
+        whole = train_widths(context, partial(self._draws, context), course)
+        chosen: list[Shares] = []
+        for number, share in enumerate(drop_equal_shares(context, self.keep)):
+            even = dict.fromkeys(context.groups.sizes, share)
+            chosen.append(self._searched(context, whole, even, chosen[-1], number) if chosen else even)
+        chosen.reverse()
+        networks = [calibrate(context, whole, shares, course, self.calibration) for shares in chosen]
+        sizes = context.groups.sizes.items()
+        widths = {name: tuple(width_of(size, shares[name]) for shares in chosen) for name, size in sizes}
+        own = {name for name, _ in context.model.named_buffers()}
+        family = merge_networks(context.model, context.groups, widths, networks, own=own)
+        return measure_accuracies(family, context, networks)
+
+    @property
+    def narrowest(self) -> float:
+        """Return the smallest width of a group: less than that of the smallest even network, as others are wider."""
+        return NARROWER * self.keep[-1]
+
+    def _draws(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
+        """Yield the networks of a step: the widest first, the narrowest, and some with a width for each group."""
+        yield self.keep[0]
+        yield self.narrowest
+        for _ in range(self.widths - 2):
+            yield {name: round(rng.uniform(self.narrowest, self.keep[0]), 2) for name in context.groups.sizes}
+
+    def _searched(self, context: PruningContext, whole: nn.Module, even: Shares, larger: Shares, number: int) -> Shares:
+        """Return the best of some networks within a larger one that take no more operations than the even one."""
+        from driftlab.platform.scaling.slimming import calibrate
+        from driftlab.platform.training.schooling import Course, grade
+
+        course, rng = Course(0, self.learning_rate, self.batch), context.rng("once_for_all", number)
+        within = {name: min(even[name], share) for name, share in larger.items()}
+        scores = {}
+        for candidate in (within, *self._candidates(context, even, larger, rng)):
+            network = calibrate(context, whole, candidate, course, self.calibration)
+            scores[tuple(candidate.items())] = grade(network, context.data, context.data.val)
+        best = max(scores, key=scores.__getitem__)
+        logger.info("Of %d networks of size %d the best reaches %.3f", len(scores), number, scores[best])
+        return dict(best)
+
+    def _candidates(
+        self, context: PruningContext, even: Shares, larger: Shares, rng: np.random.Generator
+    ) -> Iterator[Shares]:
+        """Draw networks within a larger one, with nearly the operations of the even one."""
+        most = _macs(context, even)
+        for _ in range(self.candidates):
+            for _ in range(TRIES):
+                drawn = {name: round(rng.uniform(self.narrowest, share), 2) for name, share in larger.items()}
+                if 0.8 * most <= _macs(context, drawn) <= most:
+                    yield drawn
+                    break
+
+
+def _macs(context: PruningContext, shares: Shares) -> int:
+    """Count the operations of a network."""
+    from driftlab.platform.networks.account import count_cost
+    from driftlab.platform.pruning.surgery import cut
+    from driftlab.platform.scaling.growing import prefix_of
+
+    return count_cost(cut(context.model, context.groups, prefix_of(context, shares)), *context.data.size).macs
