@@ -2,7 +2,7 @@
 
 These are the networks that papers put beside theirs: MobileNetV3, ShuffleNet, SqueezeNet, ResNet-18 and a transformer.
 
-Differs from the papers: structures and depths are cut down to pictures of 32 x 32 and to devices that run the student.
+Differs from the paper: structures and depths are cut down to pictures of 32 x 32 and to devices that run the student.
 """
 
 from __future__ import annotations
