@@ -38,7 +38,7 @@ class LightFamily:
 
 
 @dataclass(frozen=True)
-class Light(Scaling):
+class Substitute(Scaling):
     """Run a light network that was trained from random weights."""
 
     network: Annotated[LightKind, Means("structure of the network")] = "mobilenet_v3_small"
