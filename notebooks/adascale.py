@@ -41,4 +41,13 @@ view.runs[["setting", "system", "seed", "scaling"]]
 # %%
 show(view, "paths")
 
+# %% [markdown]
+# ## The load and the network that runs
+#
+# What other programs use of the device, what it senses of that, and which path it runs. Ticks at the top are missed
+# deadlines.
+
+# %%
+show(view, "load")
+
 # %%

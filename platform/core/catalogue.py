@@ -82,7 +82,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "nas": "driftlab.platform.scaling.nas:Nas",
         "early_exit": "driftlab.platform.scaling.early_exit:EarlyExit",
         "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
-        "light": "driftlab.platform.scaling.light:Light",
+        "light": "driftlab.platform.scaling.light:Substitute",
     },
     "scheduling": {
         "uniform": "driftlab.platform.scheduling.uniform:Uniform",

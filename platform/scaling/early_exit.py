@@ -4,7 +4,7 @@ The stages and exits are those of a branched network without operators. Threshol
 that the shares of frames that leave at each exit form a geometric series; every series is a network to choose, with the
 mean cost of a frame. Under a load the most accurate one in time runs.
 
-Differs from the papers: confidence is the largest probability; a frame takes the mean latency, not its own.
+Differs from the paper: confidence is the largest probability; a frame takes the mean latency, not its own.
 """
 
 from __future__ import annotations

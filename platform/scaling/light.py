@@ -2,7 +2,7 @@
 
 These are the networks that papers put beside theirs: MobileNetV3, ShuffleNet, SqueezeNet, ResNet-18 and a transformer.
 
-Differs from the papers: structures and depths are cut down to pictures of 32 x 32 and to devices that run the student.
+Differs from the paper: structures and depths are cut down to pictures of 32 x 32 and to devices that run the student.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LightFamily:
 
 
 @dataclass(frozen=True)
-class Light(Scaling):
+class Substitute(Scaling):
     """Run a light network that was trained from random weights."""
 
     network: Annotated[LightKind, Means("structure of the network")] = "mobilenet_v3_small"

@@ -3,7 +3,7 @@
 `driftlab tune nas` searches them with any searcher, by default the evolutionary one. Candidates share the weights of
 one branched network, as in one-shot searches: none is trained from scratch. What was found stays, whatever the load.
 
-Differs from the papers: the space holds an operator for each stage; candidates are scored on streams, not on held-out
+Differs from the paper: the space holds an operator for each stage; candidates are scored on streams, not on held-out
 data.
 """
 

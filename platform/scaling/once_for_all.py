@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Shares = Mapping[str, float]  # of the channels, by group
 TRIES = 50  # draws for each candidate
+NARROWER = 0.6
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,17 @@ class OnceForAll(OfWidths):
         family = merge_networks(context.model, context.groups, widths, networks, own=own)
         return measure_accuracies(family, context, networks)
 
+    @property
+    def narrowest(self) -> float:
+        """Return the smallest width of a group: less than that of the smallest even network, as others are wider."""
+        return NARROWER * self.keep[-1]
+
     def _draws(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
         """Yield the networks of a step: the widest first, the narrowest, and some with a width for each group."""
         yield self.keep[0]
-        yield self.keep[-1]
+        yield self.narrowest
         for _ in range(self.widths - 2):
-            yield {name: round(rng.uniform(self.keep[-1], self.keep[0]), 2) for name in context.groups.sizes}
+            yield {name: round(rng.uniform(self.narrowest, self.keep[0]), 2) for name in context.groups.sizes}
 
     def _searched(self, context: PruningContext, whole: nn.Module, even: Shares, larger: Shares, number: int) -> Shares:
         """Return the best of some networks within a larger one that take no more operations than the even one."""
@@ -96,7 +102,7 @@ class OnceForAll(OfWidths):
         most = _macs(context, even)
         for _ in range(self.candidates):
             for _ in range(TRIES):
-                drawn = {name: round(rng.uniform(self.keep[-1], share), 2) for name, share in larger.items()}
+                drawn = {name: round(rng.uniform(self.narrowest, share), 2) for name, share in larger.items()}
                 if 0.8 * most <= _macs(context, drawn) <= most:
                     yield drawn
                     break

@@ -16,7 +16,16 @@ from driftlab.platform.results.tables.diff import differences
 LIMIT_S = 200  # a run takes seconds, and a kill comes every second
 DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 12}], "seeds": [0, 1]}
 CHOSEN = {"name": "chosen", "base": "no_custom", "scaling": NESTED}  # by scaling, at every reading of the load
-DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": {**SHARING, "systems": [*SHARING["systems"], CHOSEN]}}
+UNTRAINED = {"exits": 2, "stage_epochs": 0, "operator_epochs": 0, "path_epochs": 0}
+EAGER = {"tolerance": 0.0, "accuracy_loss": 1.0, "patience": 1, "dwell_s": 0.0}
+FOLLOWING = {  # the load, while its paths are taught
+    "name": "ams+adascale",
+    "streaming": {"name": "ams", "interval_s": 2},
+    "adaptation": {"name": "distill", "iterations": 3},
+    "scaling": {"name": "adascale", "forecaster": "ar", **UNTRAINED, **EAGER},
+}
+SHARED = {**SHARING, "systems": [*SHARING["systems"], CHOSEN, FOLLOWING]}
+DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": SHARED}
 
 
 def under_load(document: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ NOTE = (
     "kept, of others all."
 )
 MOST = 6  # applications that a reader can still compare
+MOST_NETWORKS = 20  # of an application; hundreds of paths are no line
 HEIGHT = 200
 
 
@@ -29,7 +30,7 @@ def show(view: View) -> Shown | None:
         return None
     found = _families(view)
     sized = found.dropna(subset=["accuracy"])
-    sized = sized[sized.groupby(["family", "place"])["variant"].transform("size") > 1]
+    sized = sized[sized.groupby(["family", "place"])["variant"].transform("size").between(2, MOST_NETWORKS)]
     if sized.empty:
         return None
     families = sized.sort_values("order", kind="stable").drop_duplicates("family")
