@@ -2,8 +2,8 @@
 
 The score in the field must lie in the 95 % interval of the lab's (a bootstrap over blocks of frames), traffic must
 agree within 2 %, and the median time from an upload to its update within a stated number of seconds, since the lab
-computes it for another machine. Just-In-Time's traffic is shown and not judged: it samples less often once an update has
-helped, so that it follows how soon updates come.
+computes it for another machine. Just-In-Time's traffic is shown and not judged: it samples less often once an update
+has helped, so that it follows how soon updates come.
 """
 
 from __future__ import annotations
