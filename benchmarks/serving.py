@@ -202,6 +202,15 @@ def upload(number: int) -> bytes:
     return SampleMessage(number, times_s[-1] + 1.0, sampling, pack(images, "h264").payload).encode(4.0)
 
 
+def idle_cores(seconds: float = 5.0) -> float:
+    """Return the processor time per second that the server's processes take while nothing is asked."""
+    if not psutil.Process().children():
+        return 0.0  # the server is in this process, which sleeps
+    cpu_s, began_s = server_cpu_s(), time.monotonic()
+    time.sleep(seconds)
+    return (server_cpu_s() - cpu_s) / (time.monotonic() - began_s)
+
+
 def bare_round_s(folder: Path, rounds: int = 6) -> float:
     """Return the processor time of a round in this process, without a server; the first one is left out."""
     session, took_s = HostedSession(folder / "rounds", read_asked(asked())), []
@@ -220,6 +229,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
     for name in names:  # the first round of a session builds its learner
         client.ask("POST", f"/sessions/{name}/uploads", upload(1))
         client.ask("GET", f"/sessions/{name}/updates?after=0&hold_s=30")
+    idle = idle_cores()
     sent = dict.fromkeys(names, 1)
     stop_s = time.monotonic() + seconds
 
@@ -244,9 +254,10 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
     held = rounds / seconds * INTERVAL_S
     wait_s = float(np.percentile(waits_s, 95)) if waits_s else None
     done = sum(client.ask_json("GET", f"/sessions/{name}")["results"] for name in names) - count
-    round_s = (server_cpu_s() - cpu_s) / max(1, done)
+    round_s = (server_cpu_s() - cpu_s - idle * (time.monotonic() - stop_s + seconds)) / max(1, done)
     found = {"rounds_per_s": round(rounds / seconds, 2), "sessions_at_10_s": round(held, 1)}
-    found |= {"cpu_s": round(round_s, 3), "sessions_by_cpu": round(CORES * INTERVAL_S / round_s, 1)}
+    held = (CORES - idle) * INTERVAL_S / round_s
+    found |= {"idle_cores": round(idle, 3), "cpu_s": round(round_s, 3), "sessions_by_cpu": round(held, 1)}
     bare_s = bare_round_s(folder)
     found |= {"bare_cpu_s": round(bare_s, 3), "bare_sessions_by_cpu": round(CORES * INTERVAL_S / bare_s, 1)}
     return {
