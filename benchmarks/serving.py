@@ -27,7 +27,6 @@ from unittest import mock
 import cv2
 import numpy as np
 import psutil
-import uvicorn
 from _options import options_of
 
 from driftlab.platform.core.seeding import rng_for
@@ -38,6 +37,7 @@ from driftlab.platform.field.request import read_asked
 from driftlab.platform.grid.run import create_run
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
+from driftlab.serve_apps.door import Door, ServerAddress
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
@@ -58,7 +58,6 @@ def asked(system: str = "ams", duration_s: float = 86_400.0, fps: float = 4.0) -
 def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve on Ray Serve; the second value deploys a bare echo behind Ray Serve's proxy and returns its address."""
     from driftlab.serve_apps import deployment
-    from driftlab.serve_apps.door import ServerAddress
 
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
         where, proxy = (ServerAddress("127.0.0.1", one.getsockname()[1]) for one in (free, other))
@@ -89,16 +88,11 @@ def _echo(url: str) -> str:
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
     hub = Hub(folder, TOKEN, Limits(sessions=sessions, rate=RATE))
-    server = uvicorn.Server(uvicorn.Config(build_app(lambda: hub), "127.0.0.1", 0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    door = Door(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", None
+        yield f"http://127.0.0.1:{door.port}", None
     finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
+        door.close()
         hub.close()
 
 
