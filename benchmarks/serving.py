@@ -27,7 +27,6 @@ from unittest import mock
 import cv2
 import numpy as np
 import psutil
-import uvicorn
 from _options import options_of
 
 from driftlab.platform.core.seeding import rng_for
@@ -38,6 +37,7 @@ from driftlab.platform.field.request import read_asked
 from driftlab.platform.grid.run import create_run
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
+from driftlab.serve_apps.door import Door, ServerAddress
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
@@ -58,7 +58,6 @@ def asked(system: str = "ams", duration_s: float = 86_400.0, fps: float = 4.0) -
 def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve on Ray Serve; the second value deploys a bare echo behind Ray Serve's proxy and returns its address."""
     from driftlab.serve_apps import deployment
-    from driftlab.serve_apps.door import ServerAddress
 
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
         where, proxy = (ServerAddress("127.0.0.1", one.getsockname()[1]) for one in (free, other))
@@ -89,16 +88,11 @@ def _echo(url: str) -> str:
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
     hub = Hub(folder, TOKEN, Limits(sessions=sessions, rate=RATE))
-    server = uvicorn.Server(uvicorn.Config(build_app(lambda: hub), "127.0.0.1", 0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    door = Door(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", None
+        yield f"http://127.0.0.1:{door.port}", None
     finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
+        door.close()
         hub.close()
 
 
@@ -202,11 +196,35 @@ def upload(number: int) -> bytes:
     return SampleMessage(number, times_s[-1] + 1.0, sampling, pack(images, "h264").payload).encode(4.0)
 
 
-def sessions(url: str, count: int, seconds: float) -> dict[str, Any]:
+def idle_cores(seconds: float = 5.0) -> float:
+    """Return the processor time per second that the server's processes take while nothing is asked."""
+    if not psutil.Process().children():
+        return 0.0  # the server is in this process, which sleeps
+    cpu_s, began_s = server_cpu_s(), time.monotonic()
+    time.sleep(seconds)
+    return (server_cpu_s() - cpu_s) / (time.monotonic() - began_s)
+
+
+def bare_round_s(folder: Path, rounds: int = 6) -> float:
+    """Return the processor time of a round in this process, without a server; the first one is left out."""
+    session, took_s = HostedSession(folder / "rounds", read_asked(asked())), []
+    for number in range(1, rounds + 2):
+        session.upload(upload(number))
+        cpu_s = time.process_time()
+        session.work()
+        took_s.append(time.process_time() - cpu_s)
+    return statistics.median(took_s[1:])
+
+
+def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Keep an upload waiting in each of some sessions, and count the rounds that the server does."""
     client, waits_s, rounds = Client(url, TOKEN), [], 0
     names = [client.ask_json("POST", "/sessions", asked())["id"] for _ in range(count)]
-    sent = dict.fromkeys(names, 0)
+    for name in names:  # the first round of a session builds its learner
+        client.ask("POST", f"/sessions/{name}/uploads", upload(1))
+        client.ask("GET", f"/sessions/{name}/updates?after=0&hold_s=30")
+    idle = idle_cores()
+    sent = dict.fromkeys(names, 1)
     stop_s = time.monotonic() + seconds
 
     def play(name: str) -> None:
@@ -229,10 +247,13 @@ def sessions(url: str, count: int, seconds: float) -> dict[str, Any]:
         thread.join()
     held = rounds / seconds * INTERVAL_S
     wait_s = float(np.percentile(waits_s, 95)) if waits_s else None
-    done = sum(client.ask_json("GET", f"/sessions/{name}")["results"] for name in names)
-    round_s = (server_cpu_s() - cpu_s) / max(1, done)
+    done = sum(client.ask_json("GET", f"/sessions/{name}")["results"] for name in names) - count
+    round_s = (server_cpu_s() - cpu_s - idle * (time.monotonic() - stop_s + seconds)) / max(1, done)
     found = {"rounds_per_s": round(rounds / seconds, 2), "sessions_at_10_s": round(held, 1)}
-    found |= {"cpu_s": round(round_s, 3), "sessions_by_cpu": round(CORES * INTERVAL_S / round_s, 1)}
+    held = (CORES - idle) * INTERVAL_S / round_s
+    found |= {"idle_cores": round(idle, 3), "cpu_s": round(round_s, 3), "sessions_by_cpu": round(held, 1)}
+    bare_s = bare_round_s(folder)
+    found |= {"bare_cpu_s": round(bare_s, 3), "bare_sessions_by_cpu": round(CORES * INTERVAL_S / bare_s, 1)}
     return {
         "benchmark": "serving-sessions",
         "asked": count,
@@ -285,7 +306,7 @@ def main() -> None:
             for line in answers(url, folder, echo, options.clients, options.requests):
                 print(json.dumps(line), flush=True)
             print(json.dumps(camera(url, folder, options.seconds)), flush=True)
-            print(json.dumps(sessions(url, options.sessions, options.seconds)), flush=True)
+            print(json.dumps(sessions(url, folder, options.sessions, options.seconds)), flush=True)
 
 
 if __name__ == "__main__":

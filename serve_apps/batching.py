@@ -31,7 +31,7 @@ class ImageBatches:
 
     async def answer(self, session: HostedSession, body: bytes) -> bytes:
         """Return the JSON document of an image's answer."""
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(session, []).append((body, future))
         if self._pump is None:
             self._pump = asyncio.create_task(self._answer_all())

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ray
 from fastapi import FastAPI
@@ -52,10 +52,12 @@ class ServerArgs(BaseModel):
     )
     sessions: int = Field(64, ge=1)
     rate: float = Field(200.0, gt=0)  # requests per second of one token
-    workers: int = Field(0, ge=0)  # processes with the learners of the sessions; 0: one for each processor
+    workers: Annotated[int, Field(ge=0)] = 0  # processes with the learners of the sessions; 0: one for each processor
     cert: str = ""  # file that the server's own demo device trusts
     key: str = ""  # its private key, where the replica listens itself
-    port: int = Field(0, ge=0)  # of this machine on which the replica listens itself; 0: behind Ray Serve's proxies
+    port: Annotated[int, Field(ge=0)] = (
+        0  # of this machine on which the replica listens itself; 0: behind Ray Serve's proxies
+    )
 
 
 def _replica() -> Any:

@@ -66,6 +66,7 @@ class HostedSession:
         self.on_work: Callable[[], None] = lambda: None  # called when there is something to do
         self._lock, self._using, self._working = threading.Lock(), threading.Lock(), threading.Lock()
         self._taken = self._up_bytes = 0
+        self.waits_since_s = 0.0  # this machine's clock when the oldest work came that no round has taken
         self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
         for name in (UPLOADS, RESULTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -87,6 +88,7 @@ class HostedSession:
                 raise Busy(f"{MOST_WAITING} uploads wait already")
             write_atomically(self.folder / UPLOADS / f"{message.number:08d}", body)
             self._clock = (message.sent_s, time.monotonic())
+            self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
             self._up_bytes += len(message.payload)
             self.waiting.append(message)
         self.on_work()
@@ -94,7 +96,9 @@ class HostedSession:
 
     def ask_all(self) -> int:
         """Send every weight with the next result; return the number of the newest result until then."""
-        self.asked_all = True
+        with self._lock:
+            self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
+            self.asked_all = True
         self.on_work()
         return self.progress.number
 
@@ -182,6 +186,16 @@ class HostedSession:
         return not self.ended and not self.fault and (bool(self.waiting) or self.asked_all)
 
     @property
+    def weighs(self) -> bool:
+        """Tell whether its scheduler shares out the server, by what rounds gain."""
+        return bool(self.cell.loop.teaching.rounds.weighs)
+
+    @property
+    def scheduling(self) -> str:
+        """Return the scheduling member with its parameters."""
+        return repr(self.cell.loop.parts.cell.system.scheduling)
+
+    @property
     def is_busy(self) -> bool:
         """Tell whether something waits or a round runs."""
         return self.has_work or self._working.locked()
@@ -208,7 +222,7 @@ class HostedSession:
             return
         with self._using:
             self._follow(reply)
-        self.shown = reply.shown or self.shown
+        self.shown, self.app.gained = reply.shown or self.shown, reply.gained
         progress = self.progress
         progress.rounds.extend(reply.rounds)
         progress.used, progress.down_bytes = reply.used, reply.down_bytes

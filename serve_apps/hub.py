@@ -23,6 +23,7 @@ from driftlab.platform.field.session_rounds import RoundsWorker, Worker
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
 from driftlab.serve_apps.meters import Meters
 from driftlab.serve_apps.tokens import TokenRates
+from driftlab.serve_apps.turns import Turns
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.05  # between two looks whether all work is done
@@ -48,11 +49,12 @@ def digest_of(token: str) -> str:
 
 
 class Desk:
-    """A worker's thread: its sessions have their rounds in turn, so that each waits for one round of every other."""
+    """A worker's thread: its sessions have their rounds in turn, in order of arrival or as their scheduler says."""
 
     def __init__(self, worker: Worker, meters: Meters) -> None:
         self.worker, self._meters = worker, meters
         self.sessions: dict[str, HostedSession] = {}
+        self._turns = Turns()
         self._wake, self._stop = threading.Event(), False
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self.thread.start()
@@ -66,6 +68,7 @@ class Desk:
     def drop(self, name: str) -> None:
         """Forget a session; a round of it is finished first."""
         session = self.sessions.pop(name)
+        self._turns.forget(session)
         with session.idle():
             self.worker.drop(session.folder)
             shutil.rmtree(session.folder, ignore_errors=True)
@@ -80,14 +83,12 @@ class Desk:
         while not self._stop:
             self._wake.clear()
             ready = [session for session in list(self.sessions.values()) if session.has_work]
-            for session in ready:
-                if self._stop:
-                    return
-                if session.has_work:  # still
-                    with self._meters.round_s.time():
-                        session.work()
-                    self._meters.wait_s.observe(session.since_upload_s)
-            if not ready:
+            if ready:
+                session = self._turns.next_of(ready)
+                with self._meters.round_s.time():
+                    session.work()
+                self._meters.wait_s.observe(session.since_upload_s)
+            else:
                 self._wake.wait()
 
 

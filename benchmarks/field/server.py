@@ -6,16 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-import uvicorn
-
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
+from driftlab.serve_apps.door import Door, ServerAddress
 from driftlab.serve_apps.hub import Hub, Limits
 from driftlab.serve_apps.routes import build_app
 
 
 def main(port: str, folder: str) -> None:
     hub = Hub(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate=5000.0))
-    uvicorn.run(build_app(lambda: hub), host="127.0.0.1", port=int(port), log_level="error", lifespan="off")
+    Door(build_app(lambda: hub), ServerAddress("127.0.0.1", int(port))).thread.join()
 
 
 if __name__ == "__main__":

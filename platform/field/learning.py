@@ -18,7 +18,7 @@ class LocalLearner(Sender):
     """Samples as planned by the streaming member, and trains on this device."""
 
     def _find_number(self) -> None:
-        """Ask nobody: nothing is uploaded."""
+        """Do without a number: nothing is uploaded."""
 
     def _send(self, sampling: Sampling) -> None:
         """Train on new samples; the answering thread applies what comes out between two frames."""

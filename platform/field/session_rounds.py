@@ -28,6 +28,7 @@ from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMe
 from driftlab.platform.field.opening import FieldCell, open_on_server
 from driftlab.platform.field.request import SessionAsked
 from driftlab.platform.field.rounds import drive
+from driftlab.platform.loop.app_run import RoundGain
 from driftlab.platform.loop.deliveries import Delivery, LabelDelivery, UpdateDelivery
 from driftlab.platform.loop.messages import Upload
 from driftlab.platform.loop.placing import place_app, place_learner, place_teachers
@@ -99,6 +100,7 @@ class RoundReply:
     rounds: Sequence[RoundFacts] = ()
     down_bytes: int = 0
     shown: NewestSample | None = None
+    gained: RoundGain | None = None  # for the scheduler of the server
     fault: str = ""
 
 
@@ -177,7 +179,7 @@ class SessionRounds:
         self._keep()
         told = self.progress
         rounds = [one for one in told.rounds if one.number > request.known]
-        return RoundReply(told.used, told.number, self.app.runs, rounds, told.down_bytes, self._shown)
+        return RoundReply(told.used, told.number, self.app.runs, rounds, told.down_bytes, self._shown, self.app.gained)
 
     # A round --------------------------------------------------------------------------------------------------------
 

@@ -51,17 +51,23 @@ class ServerRun:
         return dict(zip(machine.works, spread(wanted, self.parts.cell.gpus), strict=True))
 
     def _demand(self, app: AppRun, machine: Machine, work: MachineTask) -> Demand:
-        past, now, then = app.gained, None, None
-        left = machine.left(work).alone_s
-        if past is not None:
+        left_s = machine.left(work).alone_s
+        if app.gained is not None:
             done = self.rounds.open.get(app.name)
             before_s = sum(need.alone_s for need in done.needs) if done is not None else 0.0
-            left += max(0.0, past.work_s - before_s - work.need.alone_s)
-            waited = (machine.clock.now - past.ended_s) / past.interval_s
-            now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
-        none = Variant("answers elsewhere", now, 0, 0.0)
-        learning = Learning("running", left=Need({"accelerator": left}), way="round", now=now, then=then)
-        return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
+            left_s += max(0.0, app.gained.work_s - before_s - work.need.alone_s)
+        return demand_of(app, machine.clock.now, left_s)
+
+
+def demand_of(app: AppRun, now_s: float, left_s: float) -> Demand:
+    """Return what a round of an application needs, and what it is expected to gain."""
+    past, now, then = app.gained, None, None
+    if past is not None:
+        waited = (now_s - past.ended_s) / past.interval_s
+        now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
+    none = Variant("answers elsewhere", now, 0, 0.0)
+    learning = Learning("running", left=Need({"accelerator": left_s}), way="round", now=now, then=then)
+    return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
 
 
 def spread(wanted: list[float], gpus: int) -> list[float]:

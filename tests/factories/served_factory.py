@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-
-import uvicorn
 
 from driftlab.platform.field.client import Client
+from driftlab.serve_apps.door import Door, ServerAddress
 from driftlab.serve_apps.hub import Hub
 from driftlab.serve_apps.routes import build_app
 
@@ -30,18 +27,11 @@ class Served:
     def start(self):
         self.hub = Hub(self.folder, TOKEN, self.limits)
         self.app = build_app(lambda: self.hub)
-        options = {} if self.tls is None else dict(zip(("ssl_certfile", "ssl_keyfile"), self.tls, strict=True))
-        config = uvicorn.Config(self.app, "127.0.0.1", self.port, log_level="error", lifespan="off", **options)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.door = Door(self.app, ServerAddress("127.0.0.1", self.port, *map(str, self.tls or ())))
+        self.port = self.door.port
 
     def stop(self):
-        self.server.should_exit = self.server.force_exit = True
-        self.thread.join()
+        self.door.close()
         self.hub.close()
 
     @property
