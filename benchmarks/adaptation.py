@@ -3,7 +3,8 @@
 The bare loop makes the same forward and backward passes over batches of the same sizes, with a plain step of gradient
 descent and nothing else. `fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a
 fifth of each layer's filters over that with all of them, and the same share of what the cost model charges. Times are
-of the processor, on one thread, in turns: medians, and there the least too, which what else runs disturbs least.
+of the processor, on one thread, in turns, and ratios are medians of those of two turns; there the least times' too,
+which what else runs disturbs least.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from torch import nn
 
 from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
 from driftlab.platform.adaptation.stream import entropies
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
+from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import to_input
@@ -32,6 +34,7 @@ from driftlab.platform.tasks.tasks import CLASSIFICATION
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
+Params = tuple[tuple[str, Any], ...]
 CLASSES, SAMPLES, STEPS = 10, 100, 50
 
 
@@ -83,14 +86,14 @@ def in_turns(first: Callable[[], float], second: Callable[[], float], repeats: i
     return [(first(), second()) for _ in range(repeats)]
 
 
-def over_bare(name: str, model: nn.Module, size: int, repeats: int) -> float:
+def over_bare(name: str, model: nn.Module, size: int, repeats: int, params: Params = ()) -> float:
     """Return the time of one phase of a member over that of its passes alone."""
-    member = Member("adaptation", name).make()
+    member = Member("adaptation", name, params).make()
     _, passes = adapt_seconds(member, model, size)
     pairs = in_turns(lambda: adapt_seconds(member, model, size)[0], lambda: bare_seconds(model, passes, size), repeats)
-    ours_s, bare_s = (statistics.median(times) for times in zip(*pairs, strict=True))
-    sys.stderr.write(f"{name}: {ours_s:.3f} s, bare {bare_s:.3f} s\n")
-    return round(ours_s / bare_s, 3)
+    ratio = statistics.median(ours_s / bare_s for ours_s, bare_s in pairs)
+    sys.stderr.write(f"{name} {dict(params) or ''}: {ratio:.3f} times {min(bare_s for _, bare_s in pairs):.3f} s\n")
+    return round(ratio, 3)
 
 
 def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
@@ -105,21 +108,24 @@ def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
     pairs = in_turns(
         lambda: adapt_seconds(fifth, model, size)[0], lambda: adapt_seconds(whole, model, size)[0], repeats
     )
-    median, least = (
-        round(how(one for one, _ in pairs) / how(other for _, other in pairs), 3) for how in (statistics.median, min)
-    )
-    return {"median": median, "least": least, "charged": round(charged[0] / charged[1], 3)}
+    median = statistics.median(one / other for one, other in pairs)
+    least = min(one for one, _ in pairs) / min(other for _, other in pairs)
+    return {"median": round(median, 3), "least": round(least, 3), "charged": round(charged[0] / charged[1], 3)}
 
 
 def measure(network: str, size: int, repeats: int, members: str, wide: str) -> dict[str, object]:
     torch.manual_seed(0)
     model = build(network, CLASSES, seed=0).eval()
     chosen = members.split(",") if members else [*FAMILIES["adaptation"]]
-    ratios = {
-        name: over_bare(name, model, size, repeats)
+    learners = [
+        name
         for name in chosen
         if name and member_class("adaptation", name).labels == "none" and name not in ("frozen", "elasticdnn_cua")
-    }
+    ]
+    ratios = {name: over_bare(name, model, size, repeats) for name in learners}
+    for name in learners:
+        if "views" in parameters(member_class("adaptation", name)):
+            ratios[f"{name} without views"] = over_bare(name, model, size, repeats, (("views", "none"),))
     networks = [(name, int(side)) for name, _, side in (one.partition("@") for one in wide.split(","))]
     return {
         "benchmark": "adaptation",
