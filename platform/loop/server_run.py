@@ -2,10 +2,12 @@
 
 Before its learner has trained once, nothing is known of an application, and its round gets a fair share. From then on a
 round is expected to take as long as the one before, and to gain as much as that one did, in proportion to the time that
-has passed since it ended.
+has passed since it ended; the longer ago that was, the less is known of it.
 """
 
 from __future__ import annotations
+
+import math
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +18,10 @@ from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.parts import Parts
 from driftlab.platform.loop.rounds import Rounds
 from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
+from driftlab.platform.scheduling.beliefs import positive_part
 from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share
 
+UNSURE_GAIN = 0.02  # standard deviation of a gain after one interval: a round that gained nothing may gain again
 MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
 
 
@@ -58,7 +62,8 @@ class ServerRun:
             before_s = sum(need.alone_s for need in done.needs) if done is not None else 0.0
             left += max(0.0, past.work_s - before_s - work.need.alone_s)
             waited = (machine.clock.now - past.ended_s) / past.interval_s
-            now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
+            gain = positive_part(past.gain * min(MOST_GAINS, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
+            now, then = past.after - gain, past.after
         none = Variant("answers elsewhere", now, 0, 0.0)
         learning = Learning("running", left=Need({"accelerator": left}), way="round", now=now, then=then)
         return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)

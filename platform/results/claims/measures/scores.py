@@ -28,6 +28,20 @@ def lowest_difference(tables: Tables, ours: str, theirs: str, *, chosen_after: b
     return lowest(found, chosen_after=chosen_after)
 
 
+def lowest_over_rivals(tables: Tables, ours: str) -> Measured | Untestable:
+    """Take the rival, the workload and the fleet where one system gains least, or loses most."""
+    import pandas as pd
+
+    runs = done(tables)
+    rivals = [name for name in runs[runs["bound"].isna()]["system"].unique() if name != ours]
+    parts = [differences(tables, ours, name).reset_index(name="gain").assign(rival=name) for name in rivals]
+    if not any(map(len, parts)):
+        return Untestable(f"needs '{ours}' and rivals, with truth")
+    found = pd.concat(parts)
+    found["workload"] = found["workload"] + " with " + found["fleet"] + " against " + found["rival"]
+    return lowest(found.set_index(["workload", "seed"])["gain"], chosen_after=True)
+
+
 def size_ratio(tables: Tables, ours: Kinds, theirs: Kinds, needs: str) -> Measured | Untestable:
     """Divide the mean size of the updates of one kind of system by that of another."""
     wanted = [first_of(tables, kinds) for kinds in (ours, theirs)]
