@@ -8,7 +8,6 @@ has passed since it ended; the longer ago that was, the less is known of it.
 from __future__ import annotations
 
 import math
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
