@@ -225,7 +225,7 @@ def length_of(app: LearningApp, one: Candidate) -> float:
 
 def part_closed(length: float, bend: float) -> float:
     """Return the part of the gap that a way closes on a learning curve."""
-    return CLOSED * (1 - (1 - bend) ** length) / bend
+    return CLOSED * (1 - math.pow(1 - bend, length)) / bend
 
 
 def log_normal(error: float, deviation: float) -> float:
