@@ -2,11 +2,12 @@
 
 Before its learner has trained once, nothing is known of an application, and its round gets a fair share. From then on a
 round is expected to take as long as the one before, and to gain as much as that one did, in proportion to the time that
-has passed since it ended.
+has passed since it ended; the longer ago that was, the less is known of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,10 @@ from driftlab.platform.loop.app_run import AppRun
 from driftlab.platform.loop.parts import Parts
 from driftlab.platform.loop.rounds import Rounds
 from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
+from driftlab.platform.scheduling.beliefs import positive_part
 from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share
 
+UNSURE_GAIN = 0.02  # standard deviation of a gain after one interval: a round that gained nothing may gain again
 MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
 
 
@@ -64,7 +67,8 @@ def demand_of(app: AppRun, now_s: float, left_s: float) -> Demand:
     past, now, then = app.gained, None, None
     if past is not None:
         waited = (now_s - past.ended_s) / past.interval_s
-        now, then = past.after - past.gain * min(MOST_GAINS, waited), past.after
+        gain = positive_part(past.gain * min(MOST_GAINS, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
+        now, then = past.after - gain, past.after
     none = Variant("answers elsewhere", now, 0, 0.0)
     learning = Learning("running", left=Need({"accelerator": left_s}), way="round", now=now, then=then)
     return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)

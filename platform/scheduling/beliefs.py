@@ -175,7 +175,7 @@ def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past
     rows: list[tuple[Candidate, float, Promise | None]] = []
     for one in app.candidates:
         if one.way is None:
-            rows.append(_running(app, past, one, waited_s))
+            rows.append(_running(demand, app, past, one, waited_s))
             continue
         way = ways[one.way]
         trial = past.tried.get(way.name)
@@ -197,20 +197,24 @@ def outlook(window: Window, app: LearningApp, past: Past) -> tuple[Outlook, Past
     return Outlook(replace(app, candidates=candidates), deviations, promises), past
 
 
-def _running(app: LearningApp, past: Past, one: Candidate, waited_s: float) -> tuple[Candidate, float, None]:
+def _running(
+    demand: Demand, app: LearningApp, past: Past, one: Candidate, waited_s: float
+) -> tuple[Candidate, float, None]:
     """Expect of a running phase what it promised; what labels or tries out will train after that, if that gains.
 
     The longer a network was not seen, the more it may have lost and a phase may gain.
     """
     if one.after is not None:
         return replace(one, after=known(one.after + past.correction)), 0.0, None
-    if past.begun and past.promise is not None:
+    trains = demand.learning is not None and demand.learning.way is not None
+    if trains and past.promise is not None:
         return replace(one, after=past.promise.after), 0.0, None
     newest = next(reversed([*past.networks.values()]), Experience())
     mean, deviation = newest.expect(1.0, app.now)
     deviation = math.hypot(deviation, DRIFT * math.sqrt(waited_s / 60))
     seconds = one.seconds + (past.usual_s or one.seconds)
-    return replace(one, seconds=seconds, after=known(app.now + max(LEAST, positive_part(mean, deviation)))), 0.0, None
+    gain = max(LEAST, positive_part(mean, deviation))  # may lead above 1: one that was always right can only have lost
+    return replace(one, seconds=seconds, after=app.now + gain), 0.0, None
 
 
 def length_of(app: LearningApp, one: Candidate) -> float:
@@ -221,7 +225,7 @@ def length_of(app: LearningApp, one: Candidate) -> float:
 
 def part_closed(length: float, bend: float) -> float:
     """Return the part of the gap that a way closes on a learning curve."""
-    return CLOSED * (1 - (1 - bend) ** length) / bend
+    return CLOSED * (1 - math.pow(1 - bend, length)) / bend
 
 
 def log_normal(error: float, deviation: float) -> float:

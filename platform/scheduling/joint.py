@@ -44,6 +44,7 @@ class Joint(Scheduling):
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
 
+    version = 2
     wants = Wants(choosy=True, recall=0.1, observed=True, server=True)
 
     def allocate(self, window: Window) -> Allocation:

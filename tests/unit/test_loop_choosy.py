@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import learning_factory as factory
@@ -11,9 +11,9 @@ from loop_factory import COST, Given, rows, run, uploads
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Passes, Recalled, Tried
-from driftlab.platform.loop.rounds import DECLINED
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.core.records import Need, Passes, Recalled, Tried
+from driftlab.platform.loop.rounds import DECLINED, measured
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Way, Window
 from driftlab.platform.world.cost import need_of
 
 DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
@@ -94,3 +94,11 @@ class TestStoredNetworks:
         session, loop = ran(self.recalling(None), recall=lambda node, last, fall: Recalled(0.8, None, LOOKS))
         assert not session.of("train")
         assert rows(loop, "updates")[0]["reason"] == DECLINED
+
+
+def test_what_a_short_trial_takes_tells_what_the_whole_way_takes():
+    """Two of ten steps took 5 of the trial's 7 seconds less those that any number of steps takes."""
+    way = Way("ten steps", Need(), tried=0.2, variant=1)
+    trial, fixed = Need({"accelerator": 7.0}, 10, 14.0), Need({"accelerator": 2.0}, 0, 4.0)
+    assert measured(way, 0.5, trial, fixed).need == Need({"accelerator": 27.0}, 10, pytest.approx(54.0))
+    assert measured(replace(way, need=trial), 0.5, trial, fixed).need == trial

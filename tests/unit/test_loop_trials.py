@@ -27,11 +27,11 @@ from loop_factory import (
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Captured, Need, Passes, Tried, Variant
+from driftlab.platform.core.records import Captured, Passes, Tried, Variant
 from driftlab.platform.loop.context import Site
 from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.loop.rounds import DECLINED, measured
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Way, Window
+from driftlab.platform.loop.rounds import DECLINED
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.cost import inference_s, need_of
@@ -100,13 +100,6 @@ class TestTrials:
         assert session.of("try_out")[0].args[1] == (Phase(2), Phase(3))
         assert [way.tried for way in offered.ways] == [0.2, 0.15]
         assert session.of("train")[0].args[0].phase == Phase(20)
-
-    def test_what_a_short_trial_takes_tells_what_the_whole_way_takes(self):
-        """Two of ten steps took 5 of the trial's 7 seconds less those that any number of steps takes."""
-        way = Way("ten steps", Need(), tried=0.2, variant=1)
-        trial, fixed = Need({"accelerator": 7.0}, 10, 14.0), Need({"accelerator": 2.0}, 0, 4.0)
-        assert measured(way, 0.5, trial, fixed).need == Need({"accelerator": 27.0}, 10, pytest.approx(54.0))
-        assert measured(replace(way, need=trial), 0.5, trial, fixed).need == trial
 
     @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
     def test_the_chosen_way_is_learned_after_its_trial_at_the_share_for_learning(self, way, steps):

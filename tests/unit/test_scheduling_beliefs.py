@@ -154,6 +154,22 @@ class TestJoint:
             grants = Joint().allocate(factory.window(*demands, start_s=100.0)).grants
             assert [bool(grant.learn) for grant in grants] == [old == 0, old == 1]
 
+    def test_a_network_that_was_always_right_is_looked_at_again(self):
+        right = replace(factory.demand("a", Learning("running")), observed=1.0, observed_by="teacher", observed_s=0.0)
+        (grant,) = Joint().allocate(factory.window(right, start_s=100.0)).grants
+        assert grant.learn > 0
+
+    def test_what_the_last_phase_promised_says_nothing_of_newer_samples(self):
+        """A network that learned to be always right labels again; its new samples may be of another domain."""
+        member, runs = Joint(), Learning("running", left=Need({"accelerator": 10.0}), way="40 s", now=0.5)
+        first = member.allocate(factory.window(offer("a", 0.5)))
+        state = member.allocate(factory.window(factory.demand("a", runs), state=first.state, start_s=1.0)).state
+        labels = factory.demand("a", Learning("running", left=Need({"accelerator": 5.0})))
+        labels = replace(labels, observed=1.0, observed_by="teacher", observed_s=0.0)
+        (grant,) = member.allocate(factory.window(labels, state=state, start_s=100.0)).grants
+        assert first.grants[0].way is not None
+        assert grant.learn > 0
+
     @pytest.mark.parametrize(("skipped", "least"), [("lost", 0.25), ("held", 0.0)])
     def test_answers_that_are_lost_without_their_share_keep_it(self, skipped, least):
         """A quarter of the machine answers every frame."""

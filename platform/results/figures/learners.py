@@ -17,7 +17,7 @@ NOTE = (
     "the device; below the share that answers frames, on top of it the one that labels, tries out and trains. Then the "
     "mean score of frames by the time since their window began, over all windows, devices and seeds."
 )
-SYSTEMS = 4
+SYSTEMS = 4  # the first ones and the last one
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.9  # of a lane, by the whole device
 BINS = 20  # of a window
@@ -32,7 +32,8 @@ def show(view: View) -> Shown | None:
         return None
     names = [name for name in view.looks if name in set(learns["system"])]
     most = learns.groupby("setting")["app"].nunique().idxmax()
-    panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in names[:SYSTEMS]]
+    drawn = names if len(names) <= SYSTEMS else [*names[: SYSTEMS - 1], names[-1]]
+    panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in drawn]
     points = by_window(view)
     if len(points):
         panels.append(Panel("accuracy over a window", partial(_draw_window, points=points, looks=view.looks)))
