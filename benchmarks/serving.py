@@ -46,11 +46,14 @@ TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
 ROUNDS = 3  # of interleaved measurements
 CORES = 2
+SIZE = (32, 48)
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
 
 
-def asked(system: str = "ams", duration_s: float = 86_400.0, fps: float = 4.0) -> dict[str, Any]:
-    stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": 32, "width": 48}
+def asked(
+    system: str = "ams", duration_s: float = 86_400.0, fps: float = 4.0, size: tuple[int, int] = SIZE
+) -> dict[str, Any]:
+    stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": size[0], "width": size[1]}
     return {"system": system, "workload": stream, "student": {"network": "half", "pretrain_steps": 2}}
 
 
@@ -147,15 +150,16 @@ def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requ
 
 
 def answers(
-    url: str, folder: Path, echo: Callable[[], str] | None, counts: list[int], requests: int
+    url: str, folder: Path, echo: Callable[[], str] | None, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    client = Client(url, TOKEN)
-    opened = client.ask_json("POST", "/sessions", asked())
-    image = rng_for(0, "benchmark").integers(0, 255, (32, 48, 3)).astype(np.uint8)
+    height, width = map(int, options.size.split("x"))
+    client, requests, size = Client(url, TOKEN), options.requests, (height, width)
+    opened = client.ask_json("POST", "/sessions", asked(size=size))
+    image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     body = cv2.imencode(".png", image)[1].tobytes()
     path, echoed = f"/sessions/{opened['id']}/answer", None if echo is None else echo()
-    session = HostedSession(folder / "bare", read_asked(asked()))
-    for clients in counts:
+    session = HostedSession(folder / "bare", read_asked(asked(size=size)))
+    for clients in options.clients:
         asking(url, path, opened["token"], body, clients, clients)
         turns = []
         for _ in range(ROUNDS):
@@ -166,6 +170,7 @@ def answers(
         yield {
             "benchmark": "serving-answers",
             "clients": clients,
+            "size": options.size,
             **rounded(ours),
             "bare": rounded(alone),
             "echo": rounded(other),
@@ -295,6 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="of the images: HEIGHTxWIDTH")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--server", choices=("serve", "uvicorn"), default="serve")
@@ -303,7 +309,7 @@ def main() -> None:
         folder = Path(place)
         serving = on_serve if options.server == "serve" else on_uvicorn
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
-            for line in answers(url, folder, echo, options.clients, options.requests):
+            for line in answers(url, folder, echo, options):
                 print(json.dumps(line), flush=True)
             print(json.dumps(camera(url, folder, options.seconds)), flush=True)
             print(json.dumps(sessions(url, folder, options.sessions, options.seconds)), flush=True)

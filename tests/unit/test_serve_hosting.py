@@ -16,6 +16,7 @@ from driftlab.platform.field import session_rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.session_rounds import RoundRequest, RoundsWorker
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
 from driftlab.serve_apps import hosting
@@ -196,3 +197,26 @@ def test_a_session_whose_stream_is_over_makes_room(tmp_path, monkeypatch):
     assert list(hub.sessions) == [second]
     assert not (tmp_path / first).exists()
     hub.close()
+
+
+def test_a_round_that_is_asked_for_again_is_not_done_again(session, tmp_path):
+    session.upload(upload(1))
+    request = RoundRequest(tmp_path, session.asked, until=1, now_s=1.0, known=0)
+    first, second = RoundsWorker(), RoundsWorker()
+    once = first.work(request)
+    result = (tmp_path / "results" / "00000001").read_bytes()
+    first.close()  # its process was lost before the reply came
+    again = second.work(request)
+    assert (again.number, again.used, again.fault) == (once.number, once.used, once.fault) == (1, 1, "")
+    assert [one.row for one in again.rounds] == [one.row for one in once.rounds]
+    assert (tmp_path / "results" / "00000001").read_bytes() == result
+
+
+def test_a_session_has_one_worker_at_a_time(session, tmp_path, monkeypatch):
+    monkeypatch.setattr(session_rounds, "LOCK_S", 0.1)
+    request = RoundRequest(tmp_path, session.asked, until=0, now_s=1.0, known=0)
+    first, second = RoundsWorker(), RoundsWorker()
+    assert first.work(request).fault == ""
+    assert "another process" in second.work(request).fault
+    first.close()
+    assert second.work(request).fault == ""
