@@ -17,7 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.vector import Layout
 
-
 Network = TypeVar("Network", bound=nn.Module)
 
 
