@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.vector import Layout
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass
@@ -36,7 +38,7 @@ class NormRecord:
             self.rests = False
 
 
-def copy_model(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+def copy_model(model: Network, memo: dict[int, Any] | None = None) -> Network:
     """Copy a model deeply; for small ones the many empty tables of hooks take most of the time elsewhere."""
     memo = {} if memo is None else memo
     for module in model.modules():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, differences, done, first_of, gains, members
+from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, differences, done, first_of, gains
 from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
 from driftlab.platform.results.tables.read import Tables
 
@@ -32,8 +32,7 @@ def lowest_over_rivals(tables: Tables, ours: str) -> Measured | Untestable:
     """Take the rival that learns, the workload and the fleet where one system gains least, or loses most."""
     import pandas as pd
 
-    still = members(tables, "adaptation", "frozen")
-    rivals = [name for name in done(tables)["system"].unique() if name != ours and name not in still]
+    rivals = [name for name in done(tables)["system"].unique() if name not in (ours, "no_custom")]
     parts = [differences(tables, ours, name).reset_index(name="gain").assign(rival=name) for name in rivals]
     if not any(map(len, parts)):
         return Untestable(f"needs '{ours}' and rivals, with truth")

@@ -1,0 +1,16 @@
+"""Claims about schedulers of applications that learn on one device."""
+
+from __future__ import annotations
+
+import pytest
+from claims_factory import ask, measured, scored, word
+
+
+def test_one_scheduler_is_held_against_every_rival_that_learns_in_every_setting():
+    good = {"joint": {"dance": 0.7, "running": 0.6}, "ekya": {"dance": 0.5, "running": 0.55}, "no_custom": 0.9}
+    found = measured(ask("JOINT-5", scored(**good, recl={"dance": 0.6, "running": 0.4})))
+    assert found.value == pytest.approx(0.05, abs=1e-3)
+    assert found.note.startswith("on running with") and found.note.endswith("against ekya, the lowest of 4")
+    assert word("JOINT-5", scored(**good)) == "reproduced"
+    assert word("JOINT-5", scored(**good, recl={"dance": 0.8, "running": 0.4})) == "not reproduced"
+    assert word("JOINT-5", scored(joint=0.7)) == "not testable here"
