@@ -110,8 +110,9 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
     ordered = points.sort_values("cost")
     known = {*named, *pareto(points, "mean", "cost")["system"]}
     told = ordered[ordered["system"].isin(known)] if len(points) > MOST else ordered
-    for place, row in enumerate(told.itertuples()):
-        plots.beside(axis, row.system, row.cost, row.mean, above=place % 2 == 0)
+    higher = told["mean"] >= told["mean"].shift().fillna(told["mean"].shift(-1))
+    for row, above in zip(told.itertuples(), higher, strict=True):  # away from the neighbour
+        plots.beside(axis, row.system, row.cost, row.mean, above=above)
     plots.scale(axis)
     axis.margins(x=0.1, y=0.14)
     axis.set_xlabel(f"{PAID[column][0]}, {PAID[column][1]}")
