@@ -110,8 +110,9 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
     ordered = points.sort_values("cost")
     known = {*named, *pareto(points, "mean", "cost")["system"]}
     told = ordered[ordered["system"].isin(known)] if len(points) > MOST else ordered
-    for place, row in enumerate(told.itertuples()):
-        plots.beside(axis, row.system, row.cost, row.mean, above=place % 2 == 0)
+    higher = told["mean"] >= told["mean"].shift().fillna(told["mean"].shift(-1))
+    for row, above in zip(told.itertuples(), higher, strict=True):  # away from the neighbour
+        plots.beside(axis, row.system, row.cost, row.mean, above=above)
     plots.scale(axis)
     axis.margins(x=0.1, y=0.14)
     axis.set_xlabel(f"{PAID[column][0]}, {PAID[column][1]}")
@@ -120,12 +121,14 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
 
 
 def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     points = means(rows, ["system", "round"], "lost")
     for name, look in looks.items():
         line = points[points["system"] == name]
         axis.plot(line["round"] + 1, 100 * line["mean"], "o", color=look.colour, linestyle=look.dash, markersize=3.5)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("round")
     axis.set_ylabel("below its best so far, points")
     plots.tidy(axis)
