@@ -44,7 +44,7 @@ class AdaptiveNet(OfPaths):
         default=8, metadata={CHOOSING: True}
     )
     population: Annotated[int, Ge(4), Means("networks of a generation")] = field(default=100, metadata={CHOOSING: True})
-    rounds: Annotated[int, Ge(1), Means("generations")] = field(default=10, metadata={CHOOSING: True})
+    rounds: Annotated[int, Ge(1), Means("generations of the search")] = field(default=10, metadata={CHOOSING: True})
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Move along the list; `state` is the place of the running network and the list."""

@@ -200,6 +200,8 @@ def updated_application_script() -> Script:
             ("answer", (frames(4, 5).images,)),
             ("switch", (0,)),
             watched(4, truth=frames(4, 6).labels),
+            ("see", (frames(6, 8), 8, ((6, 1.0),))),
+            ("tell", ()),
             ("finish", ()),
         ),
     )

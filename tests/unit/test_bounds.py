@@ -135,8 +135,8 @@ def test_a_size_is_multiplied_out_and_a_large_run_is_announced():
     assert (found.cells, found.devices, found.fleet, found.frames) == (4000, 20_000, 5, 20_000 * 8 * 2)
     assert found.pictures == 8000
     assert found.steps == 2
-    long = parse({**documents.TINY, "workloads": [{**WORKLOAD, "duration_s": 1e5, "fps": 30}]})
-    assert size_of(long).frames == 4 * 3e6
+    long = parse({**documents.TINY, "workloads": [{**WORKLOAD, "duration_s": 1e6, "fps": 30}]})
+    assert size_of(long).frames == 4 * 3e7
     assert "hours" in announcement(long)
 
 

@@ -59,7 +59,7 @@ def completed(line: str) -> list[str]:
     ("line", "words"),
     [
         ("driftlab run ams-t", ["ams-table1", "ams-table2", "ams-table3"]),
-        ("driftlab run quick --system no_custom,on", ["no_custom,one_time", "no_custom,onda", "no_custom,on_device"]),
+        ("driftlab run quick --system no_custom,ond", ["no_custom,onda"]),
         ("driftlab run quick --workload streets/w", ["streets/walking_paris", "streets/walking_ny"]),
         ("driftlab list sy", ["systems"]),
         ("driftlab show sched", ["scheduling/"]),

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 FROZEN = Path(__file__).with_name("defaults_schema4.json")
-NESTED = frozenset({"nested", "usnet"})  # scaling members whose larger networks hold the smaller ones
+# Scaling members whose larger networks hold the smaller ones.
+NESTED = frozenset({"nested", "usnet", "once_for_all", "early_exit"})
 
 
 @dataclass(frozen=True)
