@@ -161,7 +161,7 @@ class TestEveryAdaptation:
                     value.add_(1)
             assert pickle.dumps(state) == kept
 
-    @on_columns(EVERY)
+    @on_columns(2)
     def test_the_frames_stay_as_they_were(self, member, model, batch, call):
         given = batch()
         before = pickle.dumps((given.images, given.labels, given.times_s))  # torch ignores a read-only flag
@@ -310,7 +310,7 @@ class TestEveryAdaptation:
             assert answered.work is None or sum(answered.work.forward) == frames
         assert state_of(model) == before
 
-    @on_columns(EVERY)
+    @on_columns(2)
     def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
         state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]

@@ -31,6 +31,7 @@ def test_a_pruned_block_keeps_the_inner_filters_of_the_largest_weights():
     assert small(x).shape == whole(x).shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["tiny_staged", "mobilenet_v3_small", "half"])
 def test_every_variant_has_the_shape_of_its_stage(network: str):
     made = chain(network)
@@ -49,6 +50,7 @@ def test_a_merged_stage_is_its_first_block_where_that_has_the_shape_of_all():
     assert torch.equal(merged[0].first[0].weight, made.stages[2][0].base().first[0].weight)
 
 
+@pytest.mark.slow
 def test_families_of_pruned_blocks_come_back_from_plain_arrays():
     model, data = build("tiny_staged", factory.CLASSES, seed=0).eval(), factory.problem()
     member = Branches(space="lego", exits=2, stage_epochs=0, operator_epochs=0, path_epochs=0)

@@ -23,6 +23,7 @@ def test_the_given_shares_of_the_frames_leave_at_each_exit(shares: tuple[float, 
     assert leaving.leaving_shares(SURE, thresholds) == pytest.approx(shares, abs=0.006)
 
 
+@pytest.mark.slow
 def test_shares_form_a_series_and_cost_rises_with_its_ratio():
     assert leaving.geometric_shares(3, 2.0) == pytest.approx([1 / 7, 2 / 7, 4 / 7])
     network = EarlyExit(exits=3, stage_epochs=0).build(model(), factory.problem()).network
@@ -35,6 +36,7 @@ def test_shares_form_a_series_and_cost_rises_with_its_ratio():
     assert first.macs == sum(alone)
 
 
+@pytest.mark.slow
 def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
     member = EarlyExit(exits=3, stage_epochs=1)
     family = member.build(model(), factory.problem())

@@ -381,6 +381,7 @@ class TestFaultyMembers:
         assert skipped[0] is None
         self.answers_everything(loop)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("place", ["device", "server"])
     def test_in_a_phase_the_update_s_row_says_why_and_the_device_goes_on(self, how, place):
         streaming = {"device": factory.ON_DEVICE, "server": factory.ON_SERVER}[place]

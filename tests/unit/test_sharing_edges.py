@@ -90,6 +90,7 @@ class TestOfTheSameSize:
             pairs += pair
         return replace(demand, variants=tuple(pairs))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("member", [*LOWERING, Member("scheduling", "mcdnn").make()], ids=str)
     @pytest.mark.parametrize("place", [0, 1])
     def test_the_better_of_two_is_run(self, member, place):

@@ -280,18 +280,11 @@ NARROW = {
     "resnext29": narrow_resnext,
     "vit_small": short_transformer,
 }
-LARGE = ("yolov3",)
 OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # the next test has them
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name
-        for name in ZOO
-        if name not in OF_TORCHVISION
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in OF_TORCHVISION])
 def test_the_zoo_computes_the_same(name: str):
     make = NARROW.get(name, lambda: build(name, 5, seed=0))
     found = check(filled(make, 0), torch.randn(1, 3, 32, 32, dtype=torch.double), 0)

@@ -138,6 +138,7 @@ def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
     assert most_accurate((None, None)) == 0
 
 
+@pytest.mark.slow
 def test_networks_of_uneven_widths_lie_within_one_another_and_take_no_more_than_the_even_ones():
     here = ground()
     member = OnceForAll(keep=(1.0, 0.5), epochs=1, candidates=4)

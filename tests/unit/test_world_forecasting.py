@@ -58,6 +58,7 @@ def test_a_constant_series_stays_what_it_is(kind: str, level: float):
     assert forecast_errors([level] * 80, Forecaster(kind)).max() < 1e-12
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(series=st.lists(UNIT, min_size=1, max_size=70), kind=st.sampled_from(KINDS))
 def test_no_forecast_leaves_the_bounds_of_a_load(series: list[float], kind: str):
