@@ -24,7 +24,7 @@ from driftlab.platform.request.experiment import parse
 from driftlab.platform.results.tables.origin import KEY
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, table_file
-from driftlab.platform.results.tables.trust import warnings_of
+from driftlab.platform.results.tables.trust import mixed, warnings_of
 
 DOCUMENT = {**documents.TINY, "systems": documents.TINY["systems"][:2]}
 CELLS = ["no_custom/running/one/seed-0", "one_time/running/one/seed-0"]
@@ -201,6 +201,22 @@ def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
     (later,) = origins_of(experiment, cells_of(experiment)).values()
     assert origin.digest == later.digest
     assert origin.versions["mine.py:Mine"] != later.versions["mine.py:Mine"]
+
+
+LATER = {"torch": "2", "scheduling/joint": 2}
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ([("afs", {"torch": "2"}), ("joint", LATER), ("joint", LATER)], False),
+        ([("joint", {"torch": "2"}), ("joint", LATER)], True),  # one was made before the member had a second version
+        ([("afs", {"torch": "1"}), ("joint", LATER)], True),
+        ([("mine", {"mine.py": "a"}), ("mine+ams", {"mine.py": "b"})], True),
+    ],
+)
+def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, told):
+    assert mixed(cells) is told
 
 
 def test_cells_that_are_there_twice_are_warned_of(run):

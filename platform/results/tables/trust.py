@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,32 @@ def warnings_of(run: Run) -> list[str]:
     misplaced = len({row["cell"] for row in names}) < len(names)
     found = [(row, seal) for row in names if (seal := _seal(tables, row["cell"])) is not None]
     changed = [row["cell"] for row, seal in found if not _as_written(tables, row["cell"], seal)]
-    versions = Counter(str(seal.origin.versions) for _, seal in found if seal.origin is not None)
+    versions = [(row["system"], seal.origin.versions) for row, seal in found if seal.origin is not None]
     edited = dict.fromkeys(line for row, seal in found for line in _edited(run, row, seal))
     warnings = []
     if misplaced:
         warnings.append("Warning: a cell is there twice; move the file of 'runs' away that is not called by its cell.")
     if changed:
         warnings.append(f"Warning: files of {len(changed)} cells are not those that were written: {changed[0]}, ….")
-    if len(versions) > 1:
+    if mixed(versions):
         warnings.append("Warning: cells were computed by different versions of driftlab, torch or a member's file.")
     if edited:
         shown = "; ".join(list(edited)[:DIFFERENCES_SHOWN])
         warnings.append(f"Warning: spec.yaml is not what the cells ran with (then vs now): {shown}.")
     return warnings
+
+
+def mixed(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Tell whether code of several versions made the cells of a run, from the system and the versions of each cell.
+
+    A cell names its own members alone, and none of a first version: systems differ, and the cells of one are alike.
+    """
+    parts, wholes = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for system, of in versions:
+        wholes[system].add(str(of))
+        for name, version in of.items():
+            parts[name].add(str(version))
+    return any(len(found) > 1 for found in (*parts.values(), *wholes.values()))
 
 
 def _seal(tables: Path, cell: str) -> Seal | None:
