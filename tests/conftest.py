@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -107,6 +108,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("slow tests without the mark")
     for seconds, name in late:
         terminalreporter.write_line(f"{seconds:5.1f} s  {name}")
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """Begin every test with the same random numbers of torch, whichever tests ran before it on its worker."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

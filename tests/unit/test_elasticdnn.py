@@ -114,7 +114,7 @@ class TestRows:
         assert "forward" not in vars(model.get_submodule(layer))
 
     def test_linear_layers_too(self):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 18), nn.ReLU(), nn.Linear(18, 3)).double()
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 18), nn.Tanh(), nn.Linear(18, 3)).double()
         x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
         parameters = [x, model[1].weight, model[1].bias]
         whole = torch.autograd.grad(model(x).square().sum(), parameters)
