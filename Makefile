@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # One of them waits for Ray for much of its time, so there is one more than processors to keep busy.
 WORKERS ?= 3
+FAST_WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -29,7 +30,7 @@ test: $(READY)  ## every test
 	@$(PYTEST)
 
 test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of a fifth of a second or less
-	@$(PYTEST) -m "not slow" tests/arch tests/unit
+	@$(PYTEST) -n $(FAST_WORKERS) -m "not slow" tests/arch tests/unit
 
 check: $(READY)  ## format, lint, strict types and every test (the layer rules are tests)
 	@$(PY) -m ruff format --check .

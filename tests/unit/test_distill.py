@@ -61,6 +61,7 @@ def test_adam_is_torch_adam_bit_for_bit_over_two_phases(foreach):
         assert torch.equal(torch.cat([p.detach().reshape(-1) for p in parameters]), flat), step
 
 
+@pytest.mark.slow
 def test_momentum_is_torch_sgd_bit_for_bit():
     parameter = nn.Parameter(torch.randn(1003))
     flat = parameter.detach().clone()

@@ -88,6 +88,7 @@ class TestStream:
         assert np.array_equal(frames.images[1], one.images[0]) and frames.scenes[1] == one.scenes[0]
         assert not np.array_equal(opened(name, seed=4).at([20.0]).images, one.images)
 
+    @pytest.mark.slow
     def test_small_pictures_are_drawn_once_for_all_streams_of_a_seed(self):
         remembered.cache_clear()
         first, again = (opened("domains:set:digits").at([1.0, 20.0]) for _ in range(2))

@@ -164,6 +164,7 @@ def test_cells_of_another_version_run_again(run, monkeypatch, package):
     assert (cells, f"{package} was {real(package)[:12]}, now 99" in reason) == (CELLS, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("streaming", "one_time"), ("adaptation", "distill")])
 def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypatch, family, name):
     monkeypatch.setattr(member_class(family, name), "version", 2)

@@ -84,6 +84,7 @@ def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_thei
     assert [one.kernel_bytes for one in variants_on(hardware.find("laptop"), profile)] == [fewer, more]
 
 
+@pytest.mark.slow
 def test_a_family_is_built_once(monkeypatch, caplog):
     built()
     monkeypatch.setattr("driftlab.platform.training.pretrain.build_family", lambda *_: pytest.fail("built again"))

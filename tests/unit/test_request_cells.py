@@ -116,6 +116,7 @@ def test_a_stream_is_described_in_full():
     assert (stream.duration_s, stream.params) == (6.0, (("pace", 2),))
 
 
+@pytest.mark.slow
 def test_a_thousand_devices_open_their_workload_once(monkeypatch: pytest.MonkeyPatch):
     experiment = parse(
         {

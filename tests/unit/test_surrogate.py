@@ -74,6 +74,7 @@ class TestDrafts:
         assert one.profile(first, SIZE) == one.profile(second, SIZE) == one.profile(master(), SIZE)
         assert one.profile(first, SIZE)[0].cost.macs < one.profile(first, SIZE)[1].cost.macs / 2
 
+    @pytest.mark.slow
     def test_choosing_is_paid_as_a_pass_through_the_master(self):
         found, draft = drafted()
         small = member().profile(found, SIZE)[0].cost
@@ -81,6 +82,7 @@ class TestDrafts:
         assert draft.work.forward == (int(np.ceil(12 * whole.macs / small.macs)),)
         assert draft.work.kept_bytes == whole.weight_bytes
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", [{"sample": "first"}, {"sample": "mean"}, {"filters": "random"}])
     def test_ablations_choose_other_channels(self, how):
         one, (_, usual) = member(**how), drafted()

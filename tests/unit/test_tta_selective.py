@@ -347,6 +347,7 @@ def test_a_lesson_comes_when_enough_frames_have_passed(member):
     assert pickle.dumps(member.reset(model, state)) == pickle.dumps(member.prepare(NETWORKS["tiny_classifier"][1]()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
 def test_a_member_computes_on_its_tasks_and_skips_others_with_the_reason(name):
     cls = member_class("adaptation", name)
@@ -362,6 +363,7 @@ def test_a_member_computes_on_its_tasks_and_skips_others_with_the_reason(name):
             assert done.work == Passes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
 def test_over_endless_domains_only_members_that_replay_keep_more_and_more(name):
     """Every phase is another domain; frames or styles of each are kept by those whose pages say so."""
