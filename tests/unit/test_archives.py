@@ -180,6 +180,7 @@ def test_an_archive_that_is_not_there_names_the_layout_it_should_have(name, tmp_
         assert "download=True" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [None, RuntimeError("operator torchvision::nms does not exist")])
 def test_without_torchvision_everything_else_opens(monkeypatch, broken):
     class Broken:

@@ -183,6 +183,7 @@ class TestTraffic:
         assert found.value == pytest.approx(10)
         assert "25 times that of ams" in found.note
 
+    @pytest.mark.slow
     def test_smaller_updates_are_compared_in_size_and_score(self):
         size, score = (measured(ask(name, self.curve())) for name in ("DELTA-1", "DELTA-2"))
         assert size.value == pytest.approx(0.4)
@@ -190,6 +191,7 @@ class TestTraffic:
         assert score.value == pytest.approx(0.0005)
         assert (word("DELTA-1", self.curve()), word("DELTA-2", self.curve())) == ("reproduced", "reproduced")
 
+    @pytest.mark.slow
     def test_updates_in_blocks_may_gain_and_must_not_lose(self):
         size, loss = (measured(ask(name, self.curve())) for name in ("DELTA-3", "DELTA-4"))
         assert (size.value, loss.value) == (pytest.approx(0.9 / 4), pytest.approx(0.002))

@@ -127,6 +127,7 @@ class TestRates:
             streams.append(self.stream("ams", "driving_la", [5.0] * 40, rates, seed))
         assert word("AMS-17", self.tables(*streams, workload="driving_la", interval_s=5)) == verdict
 
+    @pytest.mark.slow
     def test_changes_of_the_rate_are_compared_in_the_second_half(self):
         wild = [1.0, 0.1] * 4 + [0.3, 0.4] * 4
         calm = [1.0, 0.1] * 4 + [0.35, 0.36] * 4

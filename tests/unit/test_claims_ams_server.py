@@ -45,6 +45,7 @@ class TestServer:
                     ]
         return Made({"systems": parts, "fleets": fleets, "server": {"gpus": 1}}, runs=runs, devices=devices)
 
+    @pytest.mark.slow
     def test_a_device_is_compared_with_itself_where_it_never_waits(self):
         tables = self.fleets({"ams": 9, "ams-steady": 5})
         found = measured(ask("AMS-14", tables))

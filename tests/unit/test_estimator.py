@@ -57,6 +57,7 @@ def test_components_have_one_sign_and_missing_ones_are_zero():
     assert found(found.mean) == pytest.approx(np.zeros(16))
 
 
+@pytest.mark.slow
 def test_it_learns_that_distant_domains_are_harder():
     source, projection = summarise(SOURCE), estimator.fit_projection(SOURCE)
     inputs, wanted, domains = [], [], []

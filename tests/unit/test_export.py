@@ -81,6 +81,7 @@ class TestCsv:
             math.fsum(frames["score_frame"].to_pylist())
         )
 
+    @pytest.mark.slow
     def test_pictures_are_files_and_rows_name_them(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "pictures.csv")

@@ -150,6 +150,7 @@ def test_a_curve_of_many_values_is_that_of_its_quantiles():
 # --- what they draw
 
 
+@pytest.mark.slow
 def test_the_frontier_joins_systems_that_differ_in_one_number():
     tables = made("ams-fig4")
     found = frontier.sweeps(view(tables))
@@ -210,6 +211,7 @@ def test_each_student_has_a_horizon_of_its_own():
     assert [lines(drawn(panel))[plots.INK][1] for panel in panels[::2]] == [pytest.approx([x] * 3) for x in (0.3, 0.5)]
 
 
+@pytest.mark.slow
 def test_devices_that_share_lose_and_wait():
     tables = made("ams-clients")
     count = dict(tables.frame("runs")[["cell", "devices"]].itertuples(index=False))

@@ -23,6 +23,7 @@ def bars(axis: Any) -> list[tuple[float, float, float, float, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
     shown = show(timeline, factory.made())
     assert [panel.title for panel in shown.panels] == ["two: status_quo", "two: total-0.1", "two: exact-0.1"]
@@ -63,6 +64,7 @@ def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.Mon
     assert squares() == pytest.approx([0.835, 0.87])
 
 
+@pytest.mark.slow
 def test_an_application_that_waits_has_a_dotted_line():
     tables = factory.made()
     tables.change("shares", share=lambda row: 0.0 if row["app"] == "b" else row["share"])
@@ -83,6 +85,7 @@ def test_the_time_is_shared_out_over_all_traces():
     assert show(timeline, tables).grids == []
 
 
+@pytest.mark.slow
 def test_one_application_on_one_network_has_no_timeline():
     tables = factory.made(only=("status_quo",))
     assert not hidden(timeline, tables)
@@ -166,6 +169,7 @@ def test_a_walk_never_stays_and_goes_everywhere_equally_often():
         assert set(stations[:, 0]) == set(range(count))
 
 
+@pytest.mark.slow
 def test_random_switches_draw_what_the_claim_says():
     tables = factory.made()
     drawn_j = random_switches(tables)
@@ -208,6 +212,7 @@ def test_a_switch_moves_what_lies_between_two_networks_or_both():
     assert texts(down) == {"a": ["0.0", "20.0", "13.3", "33.3"], "b": ["0.0", "40.0", "26.7", "66.7"]}
 
 
+@pytest.mark.slow
 def test_the_heights_that_the_paper_has_are_written_out():
     axis = panel_of(show(switching, factory.made()), "energy of random switches")
     drawn_j = random_switches(factory.made())

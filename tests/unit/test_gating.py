@@ -125,6 +125,7 @@ class TestGates:
 
 
 class TestSurrogates:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", NETWORKS)
     def test_a_surrogate_computes_what_the_gated_network_computes_on_its_frame(self, name):
         gated, images = gated_network(name, 0.4)
@@ -137,6 +138,7 @@ class TestSurrogates:
         parameters = [sum(value.numel() for value in each.parameters()) for each in (small, gated.network)]
         assert parameters[0] < parameters[1]
 
+    @pytest.mark.slow
     def test_a_gate_before_the_batch_norm_could_not_be_cut(self, monkeypatch):
         gated, images = gated_network("blocks", 0.4)
         with torch.no_grad():

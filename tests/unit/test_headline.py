@@ -88,6 +88,7 @@ class TestDifferences:
         assert "2 more" in found
         assert "s1" not in found
 
+    @pytest.mark.slow
     def test_bounds_are_compared_in_the_table_and_not_in_the_headline(self):
         rows = three_seeds(**LEVELS) + [run_row("oracle", seed, 0.9 + seed / 100, bound="oracle") for seed in range(3)]
         assert not [line for line in marks(view(rows)).values() if "oracle" in line]
@@ -106,6 +107,7 @@ class TestDifferences:
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_every_gain_has_its_interval_and_its_answer(self):
         summary = summarise(view(three_seeds(**LEVELS)))
         titles = [column.title for column in summary.parts[0].columns]

@@ -90,6 +90,7 @@ def test_wrong_requests_name_every_fault():
         open_set("sings/vc")
 
 
+@pytest.mark.slow
 def test_names_are_light():
     heavy = {"cv2", "torch", "torchvision", "sklearn", "PIL"}
     assert loaded_by("import driftlab.datasets.labelled", heavy) == set()

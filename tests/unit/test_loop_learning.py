@@ -63,6 +63,7 @@ def ran(request):
 class TestPlacesAndLabels:
     """A learner stands at the server or on the device, and learns from a teacher's labels or from none."""
 
+    @pytest.mark.slow
     def test_every_phase_leaves_a_row_that_says_what_it_took(self, ran):
         place, labels, loop = ran
         updates = rows(loop, "updates")

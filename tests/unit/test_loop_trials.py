@@ -373,6 +373,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("how", FAULTS)
 class TestFaultyMembers:
+    @pytest.mark.slow
     def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
         member = Given(Faulty(how, stream_batch=5), "shot")
         loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, learn_limit_s=1.0)

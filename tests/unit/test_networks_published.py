@@ -50,6 +50,7 @@ def test_every_network_of_a_paper_is_compared_with_its_published_numbers():
     assert set(TOLD) == set(PUBLISHED) - {"deeplabv3_mobilenet"}  # whose paper has another head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 def test_parameters_and_operations_are_those_published(name):
     _, parameters, macs = TOLD[name]
@@ -78,6 +79,7 @@ def test_the_lab_s_pictures_become_what_a_network_expects():
     assert Input().convert(grey) is grey
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_network_of_a_paper_takes_a_step_and_answers(name):
     model = build(name, 5, seed=0).train()

@@ -88,6 +88,7 @@ def test_an_unknown_name_is_refused_with_what_was_meant():
         build("teachr", 5, seed=0)
 
 
+@pytest.mark.slow
 def test_names_and_recipes_cost_no_torch():
     modules = "driftlab.platform.networks.zoo, driftlab.platform.training.artifacts"
     code = f"import {modules}, sys; assert 'torch' not in sys.modules"

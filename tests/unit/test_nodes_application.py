@@ -91,6 +91,7 @@ def test_labels_are_carried_as_the_request_says(chained):
 class TestVersions:
     ARRIVALS_S = (0.6, 1.0, 1.01, 3.9, 4.0)  # between frames, on one, just after, before and on a window's edge
 
+    @pytest.mark.slow
     def test_each_frame_uses_the_newest_weights_that_had_arrived(self):
         times_s = tuple(np.arange(0, 24) / FPS)
         node = application(pictures=times_s)

@@ -93,6 +93,7 @@ class TestConsequences:
 
         monkeypatch.setattr(DomainCounter, "see", see)
 
+    @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
         steps = member("tent", stream_batch=6, answers="now", learns="beside", episodic=True)
         told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects=True)

@@ -74,6 +74,7 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
     assert start_s + pace.answer_s(start_s, alone_s) == pytest.approx(wanted, abs=STEP_S)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(course=courses(), start=st.integers(0, 200), later=st.integers(0, 200))
 def test_the_part_of_a_lesson_that_is_learned(course, start, later):

@@ -97,6 +97,7 @@ def test_the_line_joins_the_front():
     assert line.get_drawstyle() == "steps-post"
 
 
+@pytest.mark.slow
 def test_methods_on_the_front_are_named_as_far_as_there_is_room():
     names = {text.get_text() for text in drawn(ROWS)["w: traffic"].texts}
     assert names == {"a", "b"}
@@ -104,6 +105,7 @@ def test_methods_on_the_front_are_named_as_far_as_there_is_room():
     assert not drawn(many)["w: traffic"].texts
 
 
+@pytest.mark.slow
 def test_costs_that_differ_much_are_counted_by_factors():
     far = [*ROWS, run_row("d", 0.8, 100.0, 10.0)]
     assert drawn(ROWS)["w: traffic"].get_xscale() == "linear"

@@ -76,6 +76,7 @@ def test_a_stored_spec_of_another_shape_is_refused(run, which):
     refused(run, "spec.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["name: " + "[" * 600 + "]" * 600, "name: " + "1" * 5000, "name: &a [*a]", "name: 2020-02-31", "? [a]\n: b"],

@@ -210,6 +210,7 @@ def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
 # --- plots
 
 
+@pytest.mark.slow
 def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
     looks = plots.styles(runs, ["one_time"])
@@ -257,6 +258,7 @@ def test_a_timeline_averages_devices_and_never_holds_too_many_points():
     assert len(short) == 100
 
 
+@pytest.mark.slow
 def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
     def draw(axis):
         axis.plot([0, 1], [0, 1 / 3], color=plots.COLOURS[0])

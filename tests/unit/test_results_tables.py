@@ -180,6 +180,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         assert finished(str(folder)) == {"one_time/w/two-phones/seed-0"}
 
 
+@pytest.mark.slow
 def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
     cell = "one_time/streets/driving_la/two-phones/seed-0"
     Recorder(str(run)).write(cell, {"runs": [runs_row("failed") | {"error": "broken"}]})

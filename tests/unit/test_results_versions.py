@@ -141,6 +141,7 @@ def rewrite(run, table, change, version=None):
         pq.write_table(content.replace_schema_metadata(metadata), file)
 
 
+@pytest.mark.slow
 def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
     rewrite(run, "updates", lambda table: table.drop_columns(["phi", "loss_last"]), "4")
     found = open_run(run).table("updates")
@@ -175,6 +176,7 @@ def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatc
     assert (len(found), found.schema) == (0, table)
 
 
+@pytest.mark.slow
 def test_a_column_that_is_not_known_is_left_out(run):
     rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "4.99")
     found = open_run(run).table("devices")
@@ -182,6 +184,7 @@ def test_a_column_that_is_not_known_is_left_out(run):
     assert len(found) == 4
 
 
+@pytest.mark.slow
 def test_a_newer_major_version_is_refused_and_nothing_of_it_is_run_again(run):
     rewrite(run, "runs", lambda table: table, "5.2")
     for read in (lambda: open_run(run).table("runs"), lambda: finished(str(run))):
@@ -189,6 +192,7 @@ def test_a_newer_major_version_is_refused_and_nothing_of_it_is_run_again(run):
             read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3", "x", "4.x", ""])
 def test_what_is_no_version_is_damage(run, version):
     rewrite(run, "runs", lambda table: table, version or "-")

@@ -169,6 +169,7 @@ class TestWhoeverLowersCosts:
             for _, each in found:
                 assert all(join(each) >= best[objective] - 1e-7 for objective, join in OBJECTIVES.items())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
     def test_the_highest_cost_is_as_low_as_can_be(self, share):
         for seed in range(60):

@@ -78,6 +78,7 @@ class TestCosts:
 
 
 class TestExact:
+    @pytest.mark.slow
     @pytest.mark.parametrize("objective", OBJECTIVES)
     @pytest.mark.parametrize("share", SHARES)
     def test_it_is_as_good_as_trying_everything(self, objective, share):

@@ -101,6 +101,7 @@ class TestSizes:
         assert sum(part >= 0.999 for part in parts) >= 95
         assert min(parts) >= 0.95
 
+    @pytest.mark.slow
     def test_breeding_keeps_to_a_tight_limit(self):
         """Five applications of eight sizes; hardly any combination but the smallest sizes ends in time."""
         rng = np.random.default_rng(0)
@@ -168,6 +169,7 @@ def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
 
 
 class TestJoint:
+    @pytest.mark.slow
     def test_it_is_within_a_hundredth_of_the_clairvoyant_optimum(self):
         for seed in range(20):
             apps = factory.apps(seed, 2, ways=2)

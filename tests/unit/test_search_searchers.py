@@ -77,6 +77,7 @@ def test_another_seed_proposes_others(name):
     assert proposals(one) != proposals(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHERS)
 def test_a_search_that_is_interrupted_ten_times_runs_every_trial_once(name):
     whole = search_of(name)

@@ -64,6 +64,7 @@ def test_an_upload_again_is_acknowledged_and_not_used_again(session):
         session.upload(upload(3))
 
 
+@pytest.mark.slow
 def test_a_full_queue_refuses(session):
     for number in range(1, hosting.MOST_WAITING + 1):
         session.upload(upload(number))

@@ -55,6 +55,7 @@ def test_every_picture_is_seen_once_before_any_returns():
     assert [classes[image] for image in seen] == shown.classes.tolist()
 
 
+@pytest.mark.slow
 def test_what_is_learned_from_is_never_shown():
     pytest.importorskip("sklearn")
     recipe = Recipe("tiny_classifier", 10, 16, 16, "set:digits", steps=1000, seed=7)

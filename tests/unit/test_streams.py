@@ -150,6 +150,7 @@ def test_a_drifting_look_moves_steadily_and_without_a_jump():
     assert np.abs(stream._look(scene, 0.0).colours - at).mean() > 0.05
 
 
+@pytest.mark.slow
 def test_parameters_do_what_they_say():
     empty = street("walking_ny", crowd=0.0).at([2.0, 7.0])
     assert not np.isin(empty.labels, [PERSON, CAR]).any() and all(len(boxes) == 0 for boxes in empty.boxes)
@@ -168,6 +169,7 @@ def test_few_scenes_are_kept_and_they_are_small():
     assert sum(scene.tiles.nbytes for scene in stream._scenes.values()) < 2_000_000
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_light():
     code = "import driftlab.datasets.catalogue as c; c.find_workload('streets/drift')"
     assert loaded_by(code, {"cv2", "torch", "av", "scipy"}) == set()

@@ -79,6 +79,7 @@ class TestSharing:
         (row,) = sharing.show(view(["a"], shares, *runs)).rows
         assert row.texts == ["0.600 ± 1.271", "50.0 ± 0.0", "0.0 ± 0.0", "0", "2", "2", "2"]
 
+    @pytest.mark.slow
     def test_words_name_the_fastest_and_the_most_accurate(self):
         runs = [run_row("a"), run_row("b")]
         shares = [share(app, cell=runs[0]["cell"], accuracy=0.9) for app in "xy"]

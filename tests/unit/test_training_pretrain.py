@@ -38,6 +38,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back():
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
     opened = []
     real = pretrain.open_stream

@@ -116,6 +116,7 @@ def test_tent():
     agree(stream("tent")[0], reference.tent(Watched(), INPUTS))
 
 
+@pytest.mark.slow
 def test_eata():
     fisher = reference.fisher_of(Watched(), to_input(SOURCE), 12)
     found, _, results = stream("eata", threshold=0.8, likeness=0.9, beta=50.0, fisher_batch=12)
@@ -124,6 +125,7 @@ def test_eata():
     assert 0 < min(shares) < max(shares) <= 1
 
 
+@pytest.mark.slow
 def test_sar():
     found, _, results = stream("sar", threshold=0.8, learning_rate=1e-2, recover_below=0.0)
     agree(found, reference.sar(Watched(), INPUTS, spared=["net.deep.2.1"]))
@@ -173,6 +175,7 @@ def test_t3a():
         agree(found, reference.t3a(model.net.head.weight, model.net.head.bias, seen, keep=3))
 
 
+@pytest.mark.slow
 def test_shot():
     agree(after_each("shot", learning_rate=1e-2), reference.shot(Watched(), INPUTS))
 

@@ -48,6 +48,7 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
     assert "driftlab tune" in text
 
 
+@pytest.mark.slow
 def test_words_say_what_the_held_out_seeds_say(folder):
     found = open_search(folder)
     score, energy = found.held_out()
@@ -70,6 +71,7 @@ def test_a_search_of_two_trials_that_still_runs_has_a_report(tmp_path):
     assert "0.0001 to 0.1, by orders of magnitude" in page
 
 
+@pytest.mark.slow
 def test_a_search_whose_trials_all_failed_has_a_report(tmp_path):
     failed = factory.make_search(tmp_path / "run", trials=4, failing=(0, 1, 2, 3))
     assert "No trial ran to its end" in write_report(failed).read_text(encoding="utf-8")
@@ -120,6 +122,7 @@ EXPERIMENT = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_path):
     part = read_tuned(best)
     tuned = parse(EXPERIMENT, tuned=[part])

@@ -102,6 +102,7 @@ def test_rows_without_the_last_file_of_a_trial_do_not_count(tmp_path):
     assert (played.stage, played.number) == ("search", 4)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named(tmp_path):
     session = run_whole(tmp_path / "run")
     file = session.directory / "tables/trials/search-000004.parquet"
@@ -153,6 +154,7 @@ def test_a_constraint_decides_before_the_objective(tmp_path):
     assert yaml.safe_load(write_best(missed.directory).read_text())["keeps_constraints"] is False
 
 
+@pytest.mark.slow
 def test_no_settings_are_recommended_where_all_fail(tmp_path):
     session = run_whole(tmp_path / "run", failing=tuple(range(10)))
     assert write_best(session.directory) is None

@@ -129,6 +129,7 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
     assert failed.streamed_s > 0
 
 
+@pytest.mark.slow
 def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
     from driftlab.datasets.signs.stream import SignsStream
     from driftlab.platform.nodes.builder import Builder

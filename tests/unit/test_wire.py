@@ -85,6 +85,7 @@ class TestEveryMessage:
         with contextlib.suppress(WireError):
             MESSAGES[kind].read(wire.pack(body) if squeezed else wire.seal(body))
 
+    @pytest.mark.slow
     def test_a_message_that_would_inflate_far_beyond_its_frame_is_refused(self, kind):
         squeeze = zlib.compressobj(9)
         bomb = b"".join(squeeze.compress(bytes(2**20)) for _ in range(64)) + squeeze.flush()

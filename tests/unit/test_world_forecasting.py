@@ -93,6 +93,7 @@ def test_a_model_is_fitted_anew_after_every_fifth_sample():
     assert changes == [5, 10, 15, 20, 25]
 
 
+@pytest.mark.slow
 def test_forecasts_of_one_level_beat_persistence_and_those_of_jumping_levels_do_not():
     """At horizons of 1, 2 and 3 samples: the model sees the noise of a level and not when the level changes."""
     steady = from_mapping({"activities": [{"name": "one", "cpu": (0.5, 0.5)}]})
