@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from driftlab.platform.scheduling.base import Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
-Floats = npt.NDArray[np.float64]
 OBSERVED = 4  # accuracies that make a gain
 OPTIMISTIC = 10.0  # gain of an application that was seen less often
 LEAST = 0.01  # gain that counts at least, so that no training stands still
@@ -53,18 +51,3 @@ def recent_gain(accuracies: Sequence[float]) -> float:
     if len(accuracies) < OBSERVED:
         return OPTIMISTIC
     return accuracies[-1] - (accuracies[-3] + accuracies[-2]) / 2
-
-
-def share_periods(accuracy: Floats, periods: int) -> list[int]:
-    """Give every training one short period of the machine, and each next one to the largest gain in its last period.
-
-    `accuracy` is [trainings, periods + 1]: after so many periods. The first of equals comes first.
-    """
-    held = np.ones(len(accuracy), np.int64)
-    for _ in range(periods - len(accuracy)):
-        rows = np.arange(len(accuracy))
-        gain = np.where(held < accuracy.shape[1] - 1, accuracy[rows, held] - accuracy[rows, held - 1], -np.inf)
-        if not np.isfinite(gain).any():
-            break
-        held[int(gain.argmax())] += 1
-    return [int(each) for each in held]

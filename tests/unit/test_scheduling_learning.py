@@ -17,7 +17,7 @@ from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
 from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
 from driftlab.platform.scheduling.plans import Kept
-from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain, share_periods
+from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain
 from driftlab.platform.scheduling.synergy import place
 from driftlab.platform.scheduling.zoo import Zoo, start_from
 
@@ -247,15 +247,6 @@ class TestRecl:
     def test_a_gain_is_known_after_four_observations(self):
         assert recent_gain([0.5, 0.6, 0.7]) == OPTIMISTIC
         assert recent_gain([0.1, 0.5, 0.6, 0.7]) == pytest.approx(0.15)
-
-    def test_periods_go_to_the_steepest_curve_which_is_best_for_curves_that_flatten_alike(self):
-        for seed in range(50):
-            gains = np.random.default_rng(seed).random((3, 1)) * 0.6 ** np.arange(6)
-            accuracy = np.concatenate([np.zeros((3, 1)), gains.cumsum(axis=1)], axis=1)
-            held = share_periods(accuracy, 6)
-            every = [split for split in itertools.product(range(1, 7), repeat=3) if sum(split) == 6]
-            best = max(sum(accuracy[i, k] for i, k in enumerate(split)) for split in every)
-            assert sum(accuracy[i, k] for i, k in enumerate(held)) == pytest.approx(best)
 
     def test_who_gains_gets_more_and_who_does_not_still_something(self):
         member, state = Recl(), None
