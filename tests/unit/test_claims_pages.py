@@ -42,8 +42,8 @@ def test_every_claim_stands_on_a_page_and_asks_an_experiment_that_is_there():
     places = [place for page in DOCS.rglob("*.md") for place in PLACE.findall(page.read_text(encoding="utf-8"))]
     claims = every_claim()
     known = set(claims) | {name.partition("-")[0] for name in claims}
-    assert {name for _, found, _ in places for name in found.split()} <= known
-    assert {claim.id for _, found, _ in places for claim in of_place(found)} == set(claims)
+    assert {name for _, found, *_ in places for name in found.split()} <= known
+    assert {claim.id for _, found, *_ in places for claim in of_place(found)} == set(claims)
     assert {claim.experiment for claim in claims.values()} <= set(names())
 
 
@@ -81,6 +81,17 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     assert written(PAGE, {}).count("not testable here: no run is stored") == 3
 
 
+def test_runs_of_a_size_have_a_table_of_their_own():
+    runs = {"ams-table1": run("ams-table1", ONCE_1=0.1), "ams-table1.city": run("ams-table1", ONCE_1=0.2)}
+    table = written(PAGE.replace("ONCE", "ONCE AMS-5 of size city"), runs)
+    assert [line.partition(":")[0] for line in table.splitlines() if "ams-" in line] == [
+        *("| ONCE-1", "| ONCE-2", "| ONCE-3"),
+        "* `driftlab run ams-table1 --set size=full`",
+    ]
+    assert "| +0.200 |" in table
+    assert "| +0.100 |" in written(PAGE, runs)
+
+
 def test_a_page_is_written_once_and_others_stay(tmp_path):
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims/ams-table1.json").write_text(json.dumps(run("ams-table1", ONCE_1=0.1)))
@@ -94,7 +105,9 @@ def test_a_page_is_written_once_and_others_stay(tmp_path):
     assert (tmp_path / "other.md").read_text() == "nothing"
 
 
-def test_a_run_under_the_name_of_another_is_refused(tmp_path):
+def test_a_run_is_stored_under_its_experiment_and_size(tmp_path):
+    (tmp_path / "b.full.json").write_text(json.dumps(run("b")))
+    assert set(stored(tmp_path)) == {"b.full"}
     (tmp_path / "a.json").write_text(json.dumps(run("b")))
     with pytest.raises(DataError, match="holds a run of 'b'"):
         stored(tmp_path)

@@ -5,6 +5,9 @@
 
 A page has a place for a table between two marks: `<!-- claims AMS DELTA-1 -->` names claims, alone or by what their
 identifiers begin with, and `<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
+
+A run of another size than the one that `NAME.json` holds is stored as `NAME.SIZE.json`. The mark
+`<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from driftlab.errors import DataError
 from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 
-PLACE = re.compile(r"(<!-- claims ([\w -]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- claims ([\w -]+?)(?: of size (\w+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
 
-Stored = Mapping[str, Mapping[str, Any]]  # experiment, and what `driftlab claims --json` printed of its run
+Stored = Mapping[str, Mapping[str, Any]]  # name of a file, and what `driftlab claims --json` printed of its run
 
 
 def stored(folder: Path) -> dict[str, dict[str, Any]]:
@@ -31,9 +34,10 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for file in sorted(folder.glob("*.json")):
         document = json.loads(file.read_text(encoding="utf-8"))
-        if document.get("experiment") != file.stem:
+        experiment, size = document.get("experiment"), document.get("size")
+        if file.stem not in (experiment, f"{experiment}.{size}"):
             raise DataError(
-                f"'{file}' holds a run of '{document.get('experiment')}'; name the file like its experiment."
+                f"'{file}' holds a run of '{experiment}'; name the file like its experiment, or '{experiment}.{size}'."
             )
         found[file.stem] = document
     return found
@@ -41,7 +45,17 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 def written(text: str, runs: Stored) -> str:
     """Write the tables of a page anew."""
-    return PLACE.sub(lambda place: place[1] + _table(of_place(place[2]), runs) + place[3], text)
+    return PLACE.sub(lambda place: place[1] + _table(*_asked(place[2], place[3], runs)) + place[4], text)
+
+
+def _asked(names: str, size: str | None, runs: Stored) -> tuple[list[Claim], Stored]:
+    """Return the claims of a mark and their runs; where it names a size, only claims that a run of that size tells."""
+    claims = of_place(names)
+    if size is None:
+        return claims, runs
+    sized = {claim.experiment: runs.get(f"{claim.experiment}.{size}") for claim in claims}
+    known = {experiment: run for experiment, run in sized.items() if run is not None}
+    return [claim for claim in claims if claim.experiment in known], known
 
 
 def of_place(names: str) -> list[Claim]:
