@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
+
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 USUAL_FUNCTION_LINES = 25  # that 95 % of the functions keep to

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
+
 RANKS = {"datasets": 0, "platform": 1, "actors": 2, "serve_apps": 3, "tune_spaces": 3, "cli": 4}
 ROOTS = ("datasets", "platform", "actors", "serve_apps", "tune_spaces")
 LEAVES = {"driftlab.errors", "driftlab._torchvision"}

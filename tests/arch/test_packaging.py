@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sources")]
 
 FOLDERS = ("driftlab", "datasets", "platform", "actors", "serve_apps", "tune_spaces")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")

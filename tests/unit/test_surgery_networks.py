@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.published import library, residual
+from driftlab.platform.networks.published import detection, library, residual
 from driftlab.platform.networks.zoo import ZOO, build
 from driftlab.platform.pruning.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
 
@@ -279,6 +279,7 @@ NARROW = {
     "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
     "resnext29": narrow_resnext,
     "vit_small": short_transformer,
+    "yolov3": lambda: detection.Yolo(5, width=8),
 }
 OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # the next test has them
 

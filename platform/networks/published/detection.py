@@ -67,18 +67,22 @@ class Scales(nn.Module):
 
 
 class Yolo(Scales):
-    """YOLOv3: Darknet-53, and three scales that hand their features down to the next finer one."""
+    """YOLOv3: Darknet-53, and three scales that hand features down to the next finer one; `width` is its stem's."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, width: int = 32) -> None:
         super().__init__()
-        inputs, depths = 32, {64: 1, 128: 2, 256: 8, 512: 8, 1024: 4}
-        self.stem, self.stages = leaky(3, inputs, 3), nn.ModuleList()
-        for width, depth in depths.items():
-            self.stages.append(nn.Sequential(leaky(inputs, width, 3, 2), *(DarknetBlock(width) for _ in range(depth))))
-            inputs = width
-        self.necks = nn.ModuleList([_neck(1024, 512), _neck(512 + 256, 256), _neck(256 + 128, 128)])
-        self.downs = nn.ModuleList([leaky(512, 256, 1), leaky(256, 128, 1)])
-        self.heads = nn.ModuleList([Output(512, classes), Output(256, classes), Output(128, classes, least=RARE)])
+        self.stem, self.stages = leaky(3, width, 3), nn.ModuleList()
+        inputs, wide = width, [2 * width, 4 * width, 8 * width, 16 * width, 32 * width]
+        for outputs, depth in zip(wide, (1, 2, 8, 8, 4), strict=True):
+            blocks = (DarknetBlock(outputs) for _ in range(depth))
+            self.stages.append(nn.Sequential(leaky(inputs, outputs, 3, 2), *blocks))
+            inputs = outputs
+        _, fine, middle, coarse, deep = wide
+        necks = _neck(deep, coarse), _neck(coarse + middle, middle), _neck(middle + fine, fine)
+        self.necks = nn.ModuleList(necks)
+        self.downs = nn.ModuleList([leaky(coarse, middle, 1), leaky(middle, fine, 1)])
+        heads = Output(coarse, classes), Output(middle, classes), Output(fine, classes, least=RARE)
+        self.heads = nn.ModuleList(heads)
 
     def maps(self, images: torch.Tensor) -> list[torch.Tensor]:
         x, features = self.stem(images), []
