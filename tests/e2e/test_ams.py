@@ -15,7 +15,7 @@ from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 
-STREETS = ("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running", "drift")
+STREETS = ("interview", "street_comedian", "driving_la", "drift")  # a still one, passers, a drive, a look that drifts
 OURS = [name for name in names() if name.startswith("ams-")]
 
 
@@ -45,7 +45,7 @@ def test_every_experiment_is_sound_in_both_sizes(name, size):
 
 @pytest.mark.slow
 def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
-    """On every street, and clearly in the mean, though the generic student knows streets already."""
+    """On each street, and clearly in the mean, though the generic student knows streets already."""
     everything = {
         "name": "ams",
         "streaming": {"name": "ams", "control": "fixed", "codec": "jpeg", "interval_s": 5},

@@ -23,7 +23,7 @@ from driftlab.errors import DataError
 from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 
-PLACE = re.compile(r"(<!-- claims ([\w -]+?)(?: of size (\w+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
 
 Stored = Mapping[str, Mapping[str, Any]]  # name of a file, and what `driftlab claims --json` printed of its run
