@@ -228,7 +228,7 @@ class DeviceRun:
             free_bytes = int(self.sensing.free_bytes * share)
             coming = self.sensing.foresee(self.machine.clock.now) if self.parts.scaling.foresees else None
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensing.readings, coming=coming)
-        variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
+        variant, app.chosen = self.parts.scaling.choose(app.as_estimated(demand.variants), budget, app.chosen)
         return replace(grant, variant=variant)
 
     def _choose_again(self) -> bool:
