@@ -310,10 +310,12 @@ class ElasticDnn(Elastic):
         return self.objective == "entropy"
 
     def pack_family(self, scaling: Scaling, family: Any, data: Data) -> Weights:
-        """Fit the estimator of accuracies, where networks are cut for samples."""
+        """Fit the estimator of accuracies, where there are networks to choose from or to cut for samples."""
         from driftlab.platform.adaptation.estimating import learn_estimator
 
-        if not self.estimates or not scaling.drafts or data.task.name not in self.tasks:
+        if not self.estimates or data.task.name not in self.tasks:
+            return EMPTY_PACK
+        if not scaling.drafts and len(scaling.profile(family, data.size)) < 2:
             return EMPTY_PACK
         return learn_estimator(self, scaling, family, data, self.estimates).store()
 

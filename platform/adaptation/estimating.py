@@ -60,10 +60,16 @@ class Estimating:
     parameters: Floats  # of each network of the family, from the smallest on
     whole: float  # parameters of the source network
     thresholds: Floats  # confidence above which a prediction counts as right, for each network
+    graded: Floats | None = None  # accuracy of each on the source, where networks are not cut for samples
 
     @property
     def sizes(self) -> Floats:
         return self.parameters / self.whole
+
+    @property
+    def marks(self) -> Floats:
+        """Return what tells networks apart: sizes of one cut network, accuracies of paths with other operators."""
+        return self.sizes if self.graded is None else self.graded
 
     def size_of(self, model: nn.Module) -> int:
         """Return the index of the family's network with as many parameters."""
@@ -72,13 +78,16 @@ class Estimating:
     def predict(self, history: DomainHistory, features: npt.NDArray[np.floating]) -> tuple[Floats, DomainHistory]:
         """Return both accuracies of each network for a domain, calibrated by what was observed in earlier ones."""
         here = estimator.summarise(features)
-        rows = [estimator.describe(size, here, self.source, self.projection) for size in self.sizes]
+        rows = [estimator.describe(mark, here, self.source, self.projection) for mark in self.marks]
         predicted = self.network(np.array(rows))
         seen = [
             Observation(self._distance(here, mean), one[0], one[1], (one[2], one[3]))
             for mean, one in zip(history.means, history.seen, strict=True)
         ]
-        return estimator.calibrate(predicted, seen), replace(history, here=here.mean, predicted=predicted)
+        found = estimator.calibrate(predicted, seen)
+        if self.graded is not None:  # far from every domain that it learned from, the estimator is sure of all networks
+            found = np.minimum(found, self.graded[:, None])  # no domain is easier than the source
+        return found, replace(history, here=here.mean, predicted=predicted)
 
     def _distance(self, here: DomainSummary, mean: Floats) -> float:
         return estimator.distance(here, DomainSummary(mean, here.variance), self.source)
@@ -96,6 +105,7 @@ class Estimating:
             "parameters": self.parameters,
             "whole": np.array([self.whole]),
             "thresholds": self.thresholds,
+            **({} if self.graded is None else {"graded": self.graded}),
         }
         return {MADE + name: np.asarray(value) for name, value in arrays.items()}
 
@@ -114,6 +124,7 @@ def restore(pack: Weights) -> Estimating | None:
         found["parameters"],
         float(found["whole"][0]),
         found["thresholds"],
+        found.get("graded"),
     )
 
 
@@ -155,24 +166,27 @@ def count_parameters(model: nn.Module) -> int:
 
 def learn_estimator(member: Adaptation, scaling: Scaling, family: Any, data: Data, domains: int) -> Estimating:
     """Cut and retrain every network of a family for pseudo-domains, and fit the estimator to what they reach."""
-    source, count = scaling.source(family), len(scaling.profile(family, data.size))
+    source, profile = scaling.source(family), scaling.profile(family, data.size)
+    count = len(profile)
+    graded = None if scaling.drafts else np.array([one.accuracy or 0.0 for one in profile])
     networks = [scaling.select(family, Budget(variant=which)) for which in range(count)]
     parameters = np.array([count_parameters(network) for network in networks], dtype=np.float64)
     given = Batch(data.train.images, None, rng_for(data.seed, "estimator"), data.task)
     features = source_features(source, given)
     summary, projection = estimator.summarise(features), estimator.fit_projection(features)
     whole = float(count_parameters(getattr(family, "network", source)))
+    marks = parameters / whole if graded is None else graded
     inputs, reached, numbers = list[Floats](), list[tuple[float, float]](), list[int]()
     for number, domain in enumerate(pseudo_domains(domains)):
         batch, judged = _shifted(data, domain, number)
         here = estimator.summarise(source_features(source, batch))
         for which in range(count):
-            inputs.append(estimator.describe(parameters[which] / whole, here, summary, projection))
+            inputs.append(estimator.describe(marks[which], here, summary, projection))
             reached.append(_retrained(member, scaling, family, Budget(variant=which), (batch, judged, data)))
             numbers.append(number)
     network = estimator.fit_estimator(np.array(inputs), np.array(reached), numbers, data.seed)
     thresholds = np.array([_threshold(network, data) for network in networks])
-    return Estimating(network, summary, projection, parameters, whole, thresholds)
+    return Estimating(network, summary, projection, parameters, whole, thresholds, graded)
 
 
 def pseudo_domains(count: int) -> list[Domain]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from driftlab.errors import RequestError, quoted
 from driftlab.platform.core import plugins
+from driftlab.platform.loop import rounds
 from driftlab.platform.loop.cell import Cell
 from driftlab.platform.request.cells import cells_of, resolved
 from driftlab.platform.request.experiment import Experiment
@@ -66,6 +67,7 @@ def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origi
             for one in cell.system.members
             if one.version > 1
         }
+        own |= {"loop/rounds": rounds.VERSION} if cell.system.trains_several else {}
         narrowed = cell_spec(spec, cell.system.name, cell.workload, cell.fleet, cell.seed)
         found[cell.id] = Origin(narrowed, {**versions, **own})
     return found

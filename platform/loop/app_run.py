@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import simpy
 
 from driftlab.platform.backend.base import Job, Kind, NodeId
+from driftlab.platform.core.records import ModelCost, Variant
 from driftlab.platform.loop.cell import AppSpec, DeviceSpec
 from driftlab.platform.loop.context import AppContext
 from driftlab.platform.loop.ledger import Account
@@ -71,6 +72,7 @@ class AppRun:
     runs: int | None = None  # the network that the device runs, where one was chosen
     trains: int | None = None  # the network that the learner trains
     chosen: Any = None  # state of the scaling member's choices
+    estimated: tuple[float, ...] | None = None  # accuracy of each network after a phase on the newest samples
     learning: Learning | None = None  # training that it offers or runs on the device
     observed: SeenAccuracy | None = None  # newest
     gained: RoundGain | None = None  # on a server that a scheduling member shares
@@ -104,6 +106,16 @@ class AppRun:
     @property
     def teacher(self) -> NodeId:
         return NodeId("teacher", self.app)
+
+    def cost_of(self, variant: int | None = None) -> ModelCost:
+        """Return the cost of a network of its family; None: the one that its learner trains."""
+        return self.context.cost_of(self.trains if variant is None else variant)
+
+    def as_estimated(self, variants: Sequence[Variant]) -> Sequence[Variant]:
+        """Return networks with their estimated accuracies, where its learner has estimated them."""
+        if self.estimated is None:
+            return variants
+        return tuple(replace(one, accuracy=found) for one, found in zip(variants, self.estimated, strict=True))
 
     def node(self, kind: Kind) -> NodeId:
         return NodeId(kind, self.name)

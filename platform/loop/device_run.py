@@ -73,6 +73,7 @@ class DeviceRun:
     grants: dict[str, Grant] = field(default_factory=dict)
     left_open: dict[str, Grant] = field(default_factory=dict)  # by application: the network is scaling's to choose
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes paged in and out at this instant
+    chose_s: float = 0.0  # processor time of this host for scaling's choices at this instant
     allocations: list[AppAllocation] = field(default_factory=list)  # in force
     closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
     follow: Callable[[DeviceRun], None] = lambda device: None  # called whenever allocations change
@@ -140,6 +141,7 @@ class DeviceRun:
         wanted = reason == "window" or reason in self.parts.scheduling.asks.reasons
         if wanted and now_s < self.until_s:  # else the next window is about to begin, or the session is over
             took_s = self._ask(now_s, reason)
+        took_s, self.chose_s = took_s + self.chose_s, 0.0
         self.close(now_s)
         known = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
         self.allocations = [self._allocation(one, now_s, took_s) for one in known]
@@ -228,12 +230,14 @@ class DeviceRun:
             free_bytes = int(self.sensing.free_bytes * share)
             coming = self.sensing.foresee(self.machine.clock.now) if self.parts.scaling.foresees else None
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensing.readings, coming=coming)
-        variant, app.chosen = self.parts.scaling.choose(demand.variants, budget, app.chosen)
+        started_s = time.thread_time()
+        variant, app.chosen = self.parts.scaling.choose(app.as_estimated(demand.variants), budget, app.chosen)
+        self.chose_s += time.thread_time() - started_s
         return replace(grant, variant=variant)
 
     def _choose_again(self) -> bool:
         """Let scaling choose anew where the scheduler leaves it open; tell whether a network changes."""
-        changed = False
+        changed, self.chose_s = False, 0.0
         for app in self.present:
             given = self.left_open.get(app.name)
             if given is None:

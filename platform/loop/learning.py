@@ -230,7 +230,7 @@ class Teaching:
         """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
         app = delivery.app
         if isinstance(delivery, UpdateDelivery) and accepted:
-            moved_bytes = 2 * app.context.student.cost.weight_bytes + delivery.bytes
+            moved_bytes = 2 * app.cost_of().weight_bytes + delivery.bytes
             app.account.spend("patching", moving_j(moved_bytes, app.spec.hardware))
         elif not isinstance(delivery, UpdateDelivery):
             app.account.spend("coding", computing_j(UNPACKED_MACS * self._pixels(app), app.spec.hardware))

@@ -34,6 +34,7 @@ from driftlab.platform.world.cost import add_needs, need_of
 if TYPE_CHECKING:
     from driftlab.platform.backend.base import NodeId
 
+VERSION = 2  # raise it when rounds over several networks do or price something else: their cells are made anew
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
 DECLINED = "the scheduler gave it no way to learn"
@@ -201,7 +202,7 @@ class WeightRounds(Rounds):
         if work is None:
             known: Trained = yield from self._facts(training)
             work = known.work
-        need = site.learn(done.app.context.cost_of(wanted.phase.variant), work)
+        need = site.learn(done.app.cost_of(wanted.phase.variant), work)
         yield from self._do(done, Step("learning", need, running and replace(running, left=need)))
         trained: Trained = yield from self._facts(training)
         done.trained, done.train_end_s, done.idle = trained, done.now_s, trained.skipped
@@ -215,7 +216,7 @@ class WeightRounds(Rounds):
         """Score the learner's network on its labelled samples; None without any."""
         trying = self.session.call(done.app.node("learner"), "try_out", plan, (), False)
         tried: Tried = yield from self._facts(trying)
-        yield from self._do(done, Step("learning", need_of(done.app.context.student.cost, site.hardware, tried.looks)))
+        yield from self._do(done, Step("learning", need_of(done.app.cost_of(), site.hardware, tried.looks)))
         return tried.before
 
     def _weigh(self, done: TrainingRound, plan: DownlinkPlan, site: Site, before: float) -> Steps:
@@ -267,7 +268,7 @@ class WeightRounds(Rounds):
         app, fall = done.app, self.scheduling.asks.recall
         last = None if app.observed is None else app.observed.accuracy
         found: Recalled = yield from self._facts(self.session.call(app.node("learner"), "recall", last, fall))
-        yield from self._do(done, Step("learning", need_of(app.context.student.cost, site.hardware, found.work)))
+        yield from self._do(done, Step("learning", need_of(app.cost_of(), site.hardware, found.work)))
         if found.accuracy is not None:
             app.observed = SeenAccuracy(found.accuracy, "teacher", done.now_s)
         if found.begins is not None:
@@ -275,15 +276,21 @@ class WeightRounds(Rounds):
         return found.accuracy
 
     def _estimate(self, done: TrainingRound, phase: Phase, site: Site) -> Steps:
-        """Let the adaptation estimate every network of the family, as the scheduler wants; None where it cannot."""
-        app, profile = done.app, done.app.context.student.profile
-        if not (self.scheduling.asks.trials or self.scheduling.asks.choosy):
+        """Let the adaptation estimate every network of the family; return the ways where the scheduler wants them.
+
+        Scaling goes by the estimates where it chooses among networks that are not cut for samples.
+        """
+        app, profile, asks = done.app, done.app.context.student.profile, self.scheduling.asks
+        if not (asks.trials or asks.choosy) and (self.drafts or len(profile) < 2):
             return None
         found: Estimated | None = yield from self._facts(self.session.call(app.node("learner"), "estimate", phase))
         if found is None:
             return None
+        yield from self._do(done, Step("learning", need_of(app.context.student.cost, site.hardware, found.work)))
+        app.estimated = found.after
+        if not (asks.trials or asks.choosy):
+            return None
         runs = app.context.student.first if app.runs is None else app.runs
-        yield from self._do(done, Step("learning", need_of(profile[runs].cost, site.hardware, found.work)))
         estimates = enumerate(zip(profile, found.after, found.before, found.sizes, strict=True))
         ways = tuple(
             Way(one.name, site.learn(one.cost, found.phase), after, before, size, variant=which)
@@ -307,13 +314,13 @@ class WeightRounds(Rounds):
         trying = self.session.call(app.node("learner"), "try_out", plan, tries)
         tried: Tried = yield from self._facts(trying)
         works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
-        needs = [need_of(app.context.cost_of(variant), site.hardware, work) for variant, work in works]
+        needs = [need_of(app.cost_of(variant), site.hardware, work) for variant, work in works]
         yield from self._do(done, Step("learning", add_needs(needs)))
         if self.looks and tried.before is not None:
             app.observed = SeenAccuracy(tried.before, "teacher", done.now_s)
         begins, known = tried.begins or (None,) * len(which), list(ways)
         parts = zip(tries, tried.beside or (Passes(),) * len(which), strict=True)
-        fixed = [need_of(app.context.cost_of(phase.variant), site.hardware, each) for phase, each in parts]
+        fixed = [need_of(app.cost_of(phase.variant), site.hardware, each) for phase, each in parts]
         for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
             known[i] = measured(replace(ways[i], accuracy=after), begin, *trial)
         return tuple(known), tried.before
@@ -332,7 +339,7 @@ class WeightRounds(Rounds):
             profile = app.context.student.profile
             size = profile[phase.variant].cost.macs / profile[-1].cost.macs
             name = f"{profile[phase.variant].name}, {name}"
-        need = site.learn(app.context.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
+        need = site.learn(app.cost_of(phase.variant), self.adaptation.work_of(phase, frames) or Passes())
         part = shortened(phase, self.scheduling.asks.part)[1]
         return Way(name, need, size=size, tried=part, variant=phase.variant)
 

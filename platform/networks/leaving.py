@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from driftlab.platform.core.records import ModelCost
+from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.predict import device_of, evaluating, to_input
 from driftlab.platform.networks.zoo import Input
 
 Floats = npt.NDArray[np.float64]
@@ -20,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 class LeavingNetwork(nn.Module):
     """Stages with an exit behind each; the answer of a frame is that of the first exit whose confidence is reached.
 
-    All stages run for all frames of a batch, and answers are picked afterwards: `mean_cost` tells what a device that
+    All stages run for all frames of a batch, and answers are picked afterwards: `exit_costs` tells what a device that
     stops would compute. While it trains, it answers at the last exit.
     """
 
@@ -41,14 +42,20 @@ class LeavingNetwork(nn.Module):
         return found
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.leave(images)[0]
+
+    def leave(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the answer of each frame, and the number of the exit at which it leaves, from 0 on."""
         outputs = self.outputs(images)
-        answer = outputs[-1]
+        answer, last = outputs[-1], len(outputs) - 1
+        exits = torch.full((len(images),), last)
         if self.training:
-            return answer
-        for output, threshold in zip(outputs[-2::-1], self.thresholds[::-1], strict=True):
-            sure = confidence(output) >= threshold
-            answer = torch.where(sure.view(-1, *[1] * (answer.dim() - 1)), output, answer)
-        return answer
+            return answer, exits
+        for number in reversed(range(last)):
+            sure = confidence(outputs[number]) >= self.thresholds[number]
+            answer = torch.where(sure.view(-1, *[1] * (answer.dim() - 1)), outputs[number], answer)
+            exits = torch.where(sure.cpu(), number, exits)
+        return answer, exits
 
 
 def confidence(output: torch.Tensor) -> torch.Tensor:
@@ -90,10 +97,34 @@ def mean_cost(network: LeavingNetwork, size: tuple[int, int], leaving: Floats) -
     reached = 1 - np.concatenate([[0.0], np.cumsum(leaving)[:-1]])
     layers = []
     for layer in whole.layers:
-        kind, _, rest = layer.name.partition(".")
-        part = float(reached[int(rest.partition(".")[0])]) if kind in ("stages", "heads") else 1.0
+        part = float(reached[_exit_behind(layer)])
         numbers = {
             name: round(part * getattr(layer, name)) for name in ("macs", "input_bytes", "output_bytes", "weight_bytes")
         }
         layers.append(replace(layer, **numbers))
     return replace(whole, macs=sum(layer.macs for layer in layers), layers=tuple(layers))
+
+
+def exit_costs(network: LeavingNetwork, size: tuple[int, int]) -> tuple[ModelCost, ...]:
+    """Count a frame that leaves at each exit: the layers that it passes, with the exits that were not sure of it."""
+    whole, found = count_cost(network, *size), []
+    for exit_ in range(len(network.heads)):
+        layers = tuple(layer for layer in whole.layers if _exit_behind(layer) <= exit_)
+        found.append(replace(whole, macs=sum(layer.macs for layer in layers), layers=layers))
+    return tuple(found)
+
+
+def _exit_behind(layer: LayerCost) -> int:
+    """Return the number of the next exit behind a layer: every frame passes those before the first one."""
+    part, _, rest = layer.name.partition(".")
+    return int(rest.partition(".")[0]) if part in ("stages", "heads") else 0
+
+
+def exits_of(network: LeavingNetwork, images: npt.NDArray[np.uint8], *, batch: int = 32) -> list[int]:
+    """Return the exit at which each frame leaves."""
+    found: list[int] = []
+    with evaluating(network), torch.inference_mode():
+        for start in range(0, len(images), batch):
+            part = to_input(images[start : start + batch]).to(device_of(network))
+            found += network.leave(part)[1].tolist()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.leaving import LeavingNetwork, exit_costs, exits_of
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
@@ -63,6 +65,7 @@ class Application:
         self._following: Following | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
+        self._at_exits: list[tuple[float, float]] = []  # time and energy of a frame by the exit at which it leaves
         self._run(Budget(), 0)
 
     def switch(self, variant: int) -> Reply:
@@ -207,6 +210,9 @@ class Application:
         size = self._spec.student.height, self._spec.student.width
         self._cost = self._spec.cost if known else count_cost(self._model, *size)
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
+        if isinstance(self._model, LeavingNetwork) and not self._at_exits:  # networks differ in thresholds alone
+            costs, device = exit_costs(self._model, size), self._spec.hardware
+            self._at_exits = [(inference_s(cost, device), inference_j(cost, device)) for cost in costs]
         if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
@@ -235,11 +241,13 @@ class Application:
     def _answer(self, sights: Sequence[Sight]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
         look_s = 0.0 if self._detector is None else self._detector.need.alone_s
-        chosen = [sight for sight in sights if self._begin(sight, self._alone_s + look_s)]
-        self._sights.spend("answering", len(chosen) * self._alone_j)
-        self._detect(chosen)
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
+        works = self._works(sights, places)
+        begun = [self._begin(sight, alone_s + look_s) for sight, (alone_s, _) in zip(sights, works, strict=True)]
+        chosen = [sight for sight, own in zip(sights, begun, strict=True) if own]
+        self._sights.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        self._detect(chosen)
         for place, sight in zip(places, sights, strict=True):
             sight.version = self._versions[place].number
         for place in np.unique(places):
@@ -251,6 +259,17 @@ class Application:
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
         if self._noticing is not None:
             self._noticing.add(sights)
+
+    def _works(self, sights: Sequence[Sight], places: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
+        """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave."""
+        if not isinstance(self._model, LeavingNetwork):
+            return [(self._alone_s, self._alone_j)] * len(sights)
+        exits: list[int] = []
+        for place in np.unique(places):
+            self._use(self._versions[place])
+            mine = [sight.image for at, sight in zip(places, sights, strict=True) if at == place]
+            exits += exits_of(self._model, np.stack(mine))
+        return [self._at_exits[exit_] for exit_ in exits]
 
     def _detect(self, chosen: Sequence[Sight]) -> None:
         """Let the detector look at frames, and pay for it."""

@@ -1,7 +1,8 @@
 """A family of networks of several widths: shared weights in one vector, of which each network takes a prefix.
 
 The vector begins with the weights of the smallest network, followed by those that each larger network adds: loading a
-larger network appends a slice, returning to a smaller one drops it. Unshared tensors are stored per network.
+larger network appends a slice, returning to a smaller one drops it. Unshared tensors are stored per network. A width
+of 0 under the name of a block is that of a network without it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Weights
+from driftlab.platform.pruning.depth import outside_blocks, without_blocks
 from driftlab.platform.pruning.surgery import Groups, cut, groups, lift, restrict
 
 Vector = npt.NDArray[np.float32]
@@ -42,7 +44,7 @@ class Family:
     @cached_property
     def places(self) -> tuple[Places, ...]:
         """Return the positions of each network's numbers in the shared vector, in the order of its own tensors."""
-        lists = [_flat(restrict(self._numbered, self.groups, keep)) for keep in self.keeps]
+        lists = [_flat(self.restricted(self._numbered, which)) for which in range(len(self))]
         place = torch.full((sum(tensor.numel() for tensor in self._numbered.values()),), -1)
         held = 0
         for numbers in lists:
@@ -54,7 +56,16 @@ class Family:
     @cached_property
     def keeps(self) -> tuple[dict[str, range], ...]:
         """Return the channels of the full width that each network has."""
-        return tuple({name: range(counts[k]) for name, counts in self.widths.items()} for k in range(len(self)))
+        widths = {name: counts for name, counts in self.widths.items() if name in self.groups.sizes}
+        return tuple({name: range(counts[k]) for name, counts in widths.items()} for k in range(len(self)))
+
+    def restricted(self, tensors: Mapping[str, Tensor], which: int) -> dict[str, Tensor]:
+        """Restrict tensors of full width to those of a network."""
+        return outside_blocks(restrict(tensors, self.groups, self.keeps[which]), self.missing(which))
+
+    def missing(self, which: int) -> tuple[str, ...]:
+        """Name the blocks that a network does not have."""
+        return tuple(name for name, counts in self.widths.items() if not counts[which])
 
     @property
     def nested(self) -> bool:
@@ -73,7 +84,7 @@ class Family:
     @cached_property
     def _numbered(self) -> dict[str, Tensor]:
         """Number the shareable entries of the tensors of full width."""
-        tensors = {name: tensor for name, tensor in _tensors(self.model).items() if name not in self.private[0]}
+        tensors = {name: tensor for name, tensor in _tensors(self.model).items() if name not in self.private[-1]}
         stops = np.cumsum([tensor.numel() for tensor in tensors.values()]).tolist()
         return {
             name: torch.arange(stop - tensor.numel(), stop).view(tensor.shape)
@@ -93,13 +104,14 @@ def merge_networks(
     unknown = (0.0,) * len(networks)
     empty = Family(model, found, widths, unknown, unknown, np.empty(0, dtype=np.float32), private)
     shared = np.empty(empty.ends()[-1], dtype=np.float32)
-    shared[empty.places[-1]] = _flat({name: states[-1][name] for name in empty._numbered}).numpy()
+    shared[empty.places[-1]] = _flat({name: states[-1][name] for name in empty._numbered if name in states[-1]}).numpy()
     return replace(empty, shared=shared)
 
 
 def extract(family: Family, which: int) -> nn.Module:
     """Build one network of the family, in evaluation mode and on the device of the family's model."""
     network = cut(family.model, family.groups, family.keeps[which]).eval()
+    without_blocks(network, family.missing(which))
     tensors = _tensors(network)
     begun = family.shared[: family.ends()[which]][family.places[which]]
     names = [name for name in tensors if name not in family.private[which]]
@@ -120,7 +132,7 @@ def absorb(family: Family, network: nn.Module) -> Family:
     """
     which, state = _recognised(family, network), _tensors(network)
     own, shared = family.private[which], family.shared.copy()
-    shared[family.places[which]] = _flat({name: state[name] for name in family._numbered}).numpy()
+    shared[family.places[which]] = _flat({name: state[name] for name in family._numbered if name in state}).numpy()
     learned = {name: _array(state[name]) for name in own}
     private = [learned if k == which else kept for k, kept in enumerate(family.private)]
     if family.nested:
@@ -130,7 +142,8 @@ def absorb(family: Family, network: nn.Module) -> Family:
         for k, keep in enumerate(family.keeps):
             if k != which:
                 mine = restrict(moved, family.groups, keep)
-                private[k] = {**private[k], **{name: private[k][name] + mine[name].numpy() for name in trained}}
+                both = [name for name in trained if name in private[k]]
+                private[k] = {**private[k], **{name: private[k][name] + mine[name].numpy() for name in both}}
     return replace(family, shared=shared, private=tuple(private))
 
 
@@ -172,8 +185,8 @@ def _recognised(family: Family, network: nn.Module) -> int:
     """Find a network's index in the family by its shapes."""
     shapes = {name: tensor.shape for name, tensor in _tensors(network).items()}
     blank = {name: tensor.to("meta") for name, tensor in _tensors(family.model).items()}
-    for which, keep in enumerate(family.keeps):
-        if {name: tensor.shape for name, tensor in restrict(blank, family.groups, keep).items()} == shapes:
+    for which in range(len(family)):
+        if {name: tensor.shape for name, tensor in family.restricted(blank, which).items()} == shapes:
             return which
     raise RequestError(f"This {type(network).__name__} is none of the family's {len(family)} networks.")
 

@@ -2,9 +2,9 @@
 
 The stages and exits are those of a branched network without operators. Thresholds are placed on validation frames, so
 that the shares of frames that leave at each exit form a geometric series; every series is a network to choose, with the
-mean cost of a frame. Under a load the most accurate one in time runs.
+mean cost of a frame. Under a load the most accurate one in time runs, and each frame takes the time of its own exit.
 
-Differs from the paper: confidence is the largest probability; a frame takes the mean latency, not its own.
+Differs from the paper: confidence is the largest probability.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class EarlyExit(Scaling):
         tuple[float, ...], Gt(0), Le(100), Means("how many times as many frames leave at an exit as at the one before")
     ] = (0.2, 0.5, 1.0, 2.0, 5.0)
 
+    version = 2
     needs_data = True
     nested = True
     leaves_early = True

@@ -1,11 +1,12 @@
-"""Once-for-all: networks whose layers have different widths, trained jointly, of which a search keeps the best.
+"""Once-for-all: networks of different depths and widths, trained jointly, of which a search keeps the best.
 
-Every step trains the widest network, the narrowest and some whose groups of channels each have a width of their own;
-they learn from the widest. Then, for each size in `keep`, candidates of at most the operations of the even network of
-that size are drawn and scored on validation frames, and the best one stays (Cai et al., ICLR 2020).
+Every step trains the widest network, the narrowest and some whose groups of channels each have a width of their own,
+without some of the residual blocks that keep their shape; they learn from the widest. Then, for each size in `keep`,
+candidates of at most the operations of the even network of that size are drawn and scored on validation frames, and the
+best one stays (Cai et al., ICLR 2020).
 
-Differs from the paper: widths alone are elastic, not depth, kernels and resolution; candidates are drawn, not bred;
-each network holds the next smaller one, so that a switch moves only the difference.
+Differs from the paper: kernels and resolution are not elastic; any block may be left out, not the last ones of a stage;
+candidates are drawn, not bred; each network holds the next smaller one, so that a switch moves only the difference.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     from driftlab.platform.scaling.slimming import Share
 
 logger = logging.getLogger(__name__)
-Shares = Mapping[str, float]  # of the channels, by group
+Shares = Mapping[str, float]  # of the channels, by group; of a block, 0 or 1
 TRIES = 50  # draws for each candidate
 NARROWER = 0.6
+STAYS = 0.5  # probability of each block in a random network
 
 
 @dataclass(frozen=True)
 class OnceForAll(OfWidths):
-    """Train networks of uneven widths jointly, and search for the best one of each size."""
+    """Train networks of uneven depths and widths jointly, and search for the best one of each size."""
 
     widths: Annotated[int, Ge(2), Means("networks trained per step: the widest, the narrowest, others at random")] = 4
     epochs: Annotated[int, Ge(0), Means("passes over the data", "epochs")] = 8
@@ -45,7 +47,9 @@ class OnceForAll(OfWidths):
     batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
     calibration: Annotated[int, Ge(1), Means("batches that each network's statistics are measured on")] = 5
     candidates: Annotated[int, Ge(0), Means("networks scored for each size, beside the even one")] = 12
+    depth: Annotated[bool, Means("whether residual blocks that keep their shape may be left out")] = True
 
+    version = 2
     nested = True
 
     def grow_family(self, context: PruningContext) -> Family:
@@ -58,12 +62,13 @@ class OnceForAll(OfWidths):
         whole = train_widths(context, partial(self._draws, context), course)
         chosen: list[Shares] = []
         for number, share in enumerate(drop_equal_shares(context, self.keep)):
-            even = dict.fromkeys(context.groups.sizes, share)
+            even = {**dict.fromkeys(context.groups.sizes, share), **dict.fromkeys(self._blocks(context), 1.0)}
             chosen.append(self._searched(context, whole, even, chosen[-1], number) if chosen else even)
         chosen.reverse()
         networks = [calibrate(context, whole, shares, course, self.calibration) for shares in chosen]
         sizes = context.groups.sizes.items()
         widths = {name: tuple(width_of(size, shares[name]) for shares in chosen) for name, size in sizes}
+        widths |= {name: tuple(int(shares[name]) for shares in chosen) for name in self._blocks(context)}
         own = {name for name, _ in context.model.named_buffers()}
         family = merge_networks(context.model, context.groups, widths, networks, own=own)
         return measure_accuracies(family, context, networks)
@@ -75,10 +80,22 @@ class OnceForAll(OfWidths):
 
     def _draws(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
         """Yield the networks of a step: the widest first, the narrowest, and some with a width for each group."""
+        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep[0]), self._blocks(context)
         yield self.keep[0]
-        yield self.narrowest
+        yield {**dict.fromkeys(groups, self.narrowest), **dict.fromkeys(blocks, 0.0)}
         for _ in range(self.widths - 2):
-            yield {name: round(rng.uniform(self.narrowest, self.keep[0]), 2) for name in context.groups.sizes}
+            yield self._drawn(context, {**groups, **dict.fromkeys(blocks, 1.0)}, rng)
+
+    def _blocks(self, context: PruningContext) -> tuple[str, ...]:
+        """Name the blocks that networks may go without."""
+        from driftlab.platform.pruning.depth import removable_blocks
+
+        return removable_blocks(context.model) if self.depth else ()
+
+    def _drawn(self, context: PruningContext, within: Shares, rng: np.random.Generator) -> Shares:
+        """Draw a network within a larger one."""
+        widths = {name: round(rng.uniform(self.narrowest, within[name]), 2) for name in context.groups.sizes}
+        return {**widths, **{name: within[name] * (rng.random() < STAYS) for name in self._blocks(context)}}
 
     def _searched(self, context: PruningContext, whole: nn.Module, even: Shares, larger: Shares, number: int) -> Shares:
         """Return the best of some networks within a larger one that take no more operations than the even one."""
@@ -102,7 +119,7 @@ class OnceForAll(OfWidths):
         most = _macs(context, even)
         for _ in range(self.candidates):
             for _ in range(TRIES):
-                drawn = {name: round(rng.uniform(self.narrowest, share), 2) for name, share in larger.items()}
+                drawn = self._drawn(context, larger, rng)
                 if 0.8 * most <= _macs(context, drawn) <= most:
                     yield drawn
                     break
@@ -111,7 +128,6 @@ class OnceForAll(OfWidths):
 def _macs(context: PruningContext, shares: Shares) -> int:
     """Count the operations of a network."""
     from driftlab.platform.networks.account import count_cost
-    from driftlab.platform.pruning.surgery import cut
-    from driftlab.platform.scaling.growing import prefix_of
+    from driftlab.platform.scaling.slimming import narrowed
 
-    return count_cost(cut(context.model, context.groups, prefix_of(context, shares)), *context.data.size).macs
+    return count_cost(narrowed(context, context.model, shares), *context.data.size).macs

@@ -14,19 +14,21 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.pruning.depth import outside_blocks, without_blocks
 from driftlab.platform.pruning.surgery import cut, restrict
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
-Share = float | Mapping[str, float]  # of all channels, or by group
+Share = float | Mapping[str, float]  # of all channels, or by group; 0 under the name of a block: without it
+Shapes = dict[tuple[tuple[int, ...], tuple[str, ...]], nn.Module]  # by the channels of each group and missing blocks
 Draws = Callable[[np.random.Generator], Iterable[Share]]
 
 
 def train_widths(context: PruningContext, draws: Draws, course: Course) -> nn.Module:
     """Train a copy of the network at many widths, which share the same weights; `draws` yields those of a step."""
     whole, rng = copy.deepcopy(context.model), context.rng("usnet")
-    shapes: dict[tuple[int, ...], nn.Module] = {}
+    shapes: Shapes = {}
 
     def learn(rows: Rows) -> None:
         images, labels = to_input(context.data.train.images[rows]), context.data.train.labels[rows]
@@ -60,9 +62,19 @@ def distillation_loss(output: Tensor, teacher_logits: Tensor) -> Tensor:
     return -(teacher_logits.softmax(dim=1) * F.log_softmax(output, dim=1)).sum(dim=1).mean()
 
 
+def narrowed(context: PruningContext, whole: nn.Module, share: Share) -> nn.Module:
+    """Return the first channels of every layer, without the blocks that are left out."""
+    return without_blocks(cut(whole, context.groups, prefix_of(context, share)), missing_blocks(share))
+
+
+def missing_blocks(share: Share) -> tuple[str, ...]:
+    """Name the blocks that are left out."""
+    return tuple(name for name, part in share.items() if not part) if isinstance(share, Mapping) else ()
+
+
 def calibrate(context: PruningContext, whole: nn.Module, share: Share, course: Course, batches: int) -> nn.Module:
     """Return the network of one width with statistics measured for it: those of another width do not fit."""
-    network = cut(whole, context.groups, prefix_of(context, share))
+    network = narrowed(context, whole, share)
     norms = [module for module in network.modules() if isinstance(module, _NormBase)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
@@ -78,18 +90,12 @@ def calibrate(context: PruningContext, whole: nn.Module, share: Share, course: C
     return network.eval()
 
 
-def _run(
-    context: PruningContext,
-    whole: nn.Module,
-    shapes: dict[tuple[int, ...], nn.Module],
-    share: Share,
-    images: Tensor,
-) -> Tensor:
+def _run(context: PruningContext, whole: nn.Module, shapes: Shapes, share: Share, images: Tensor) -> Tensor:
     """Run the first channels of every layer; gradients reach the shared weights."""
-    keep = prefix_of(context, share)
-    shape = tuple(map(len, keep.values()))
+    keep, missing = prefix_of(context, share), missing_blocks(share)
+    shape = tuple(map(len, keep.values())), missing
     if shape not in shapes:
-        shapes[shape] = cut(whole, context.groups, keep).train()
-    weights = restrict(dict(whole.named_parameters()), context.groups, keep)
+        shapes[shape] = narrowed(context, whole, share).train()
+    weights = outside_blocks(restrict(dict(whole.named_parameters()), context.groups, keep), missing)
     output: Tensor = functional_call(shapes[shape], weights, (images,))
     return output

@@ -33,6 +33,11 @@ class System:
         adaptation = member_class("adaptation", self.adaptation.name)
         return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
 
+    @property
+    def trains_several(self) -> bool:
+        """Tell whether a learner may train another network of a family than the one that runs first."""
+        return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
+
     def faults(self) -> list[str]:
         """List the reasons why this combination makes no sense; empty when it does."""
         streaming = member_class("streaming", self.streaming.name)

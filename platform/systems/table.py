@@ -253,7 +253,7 @@ _ROWS = (
     ),
     _row(
         "once_for_all",
-        "Networks of uneven widths trained jointly, the best of each size chosen by the load of the device.",
+        "Networks of uneven depths and widths trained jointly, the best of each size chosen by the load of the device.",
         scaling="once_for_all",
     ),
     _row(
@@ -309,6 +309,13 @@ _ROWS = (
         streaming="ams",
         adaptation="distill",
         scaling="adascale",
+    ),
+    _row(
+        "adascale+elasticdnn",
+        "A path that follows the load by accuracies that are estimated for the domain, and learns it.",
+        streaming=_TEN_FPS,
+        adaptation=Member("adaptation", "elasticdnn", (("estimates", 12),)),
+        scaling=Member("scaling", "adascale", (("exits", 2),)),
     ),
     _row(
         "nestdnn+adascale",

@@ -248,7 +248,14 @@ def begin(
         )
         for number, stream in enumerate(streams)
     )
-    system = System("scripted", "", streaming=Given(streaming), adaptation=adaptation, scheduling=scheduling)
+    system = System(
+        "scripted",
+        "",
+        Given(streaming),
+        adaptation,
+        setting.pop("scaling", Member("scaling", "fixed")),
+        scheduling,
+    )
     cell = Cell("scripted/running/one/seed-0", system, "running", "one", specs, 0, duration_s, gpus)
     given = {
         "experiment": "test",

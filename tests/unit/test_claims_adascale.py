@@ -9,6 +9,7 @@ from paths_factory import EXITS, SEEN, tables
 
 from driftlab.platform.results.analysis import paths
 from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.claims.base import evaluate, every_claim
 from driftlab.platform.results.figures import paths as figure
 from driftlab.platform.results.figures import plots
 
@@ -45,6 +46,23 @@ def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
     made = tables()
     assert measured(ask(claim, made)).value == pytest.approx(value)
     assert word(claim, made) == says
+
+
+def test_a_search_is_timed_by_the_choices_between_windows():
+    made = tables()
+    made.run.spec["window_s"] = 2.0
+    made.change("shares", host_schedule_seconds=lambda row: 0.0004 if row["time_s"] % 2 else 0.05)
+    found = measured(ask("AS-2", made))
+    assert found.value == pytest.approx(0.4) and found.note.startswith("0.4 %")
+    assert word("AS-2", made) == "reproduced"
+    made.change("shares", host_schedule_seconds=lambda row: 0.0 if row["time_s"] % 2 else 0.05)
+    assert isinstance(ask("AS-2", made), Untestable)
+
+
+@pytest.mark.parametrize("claim", ["AS-3", "AS-5", "AS-6", "AS-13", "AS-15"])
+def test_what_no_table_tells_is_sent_to_no_other_run(claim: str):
+    (verdict,) = evaluate(tables().run, [claim], tables=tables())
+    assert (verdict.word, verdict.note) == ("not testable here", every_claim()[claim].arguments["why"])
 
 
 def test_latency_is_told_of_frames_that_were_answered():

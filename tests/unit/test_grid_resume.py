@@ -204,6 +204,13 @@ def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
     assert origin.versions["mine.py:Mine"] != later.versions["mine.py:Mine"]
 
 
+@pytest.mark.parametrize(("name", "named"), [("ams", False), ("nestdnn", False), ("ams+nested", True)])
+def test_rounds_that_may_train_several_networks_have_a_version_of_their_own(name, named):
+    experiment = parse({**DOCUMENT, "systems": [{"name": name}]})
+    (origin,) = origins_of(experiment, cells_of(experiment)).values()
+    assert ("loop/rounds" in origin.versions) is named
+
+
 LATER = {"torch": "2", "scheduling/joint": 2}
 
 

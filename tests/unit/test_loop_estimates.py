@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import learning_factory as factory
 import numpy as np
 import pytest
-from loop_factory import COST, FPS, Given, rows, run, uploads
+from loop_factory import COST, FPS, Given, rows, run, trained, uploads
 from scaling_factory import CLASSES, SIZE, problem
 
 from driftlab.platform.adaptation import estimating
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn
 from driftlab.platform.core.catalogue import Member
-from driftlab.platform.core.records import Estimated, Passes
+from driftlab.platform.core.records import Estimated, LayerCost, Passes
 from driftlab.platform.loop.context import BuiltNetwork
 from driftlab.platform.loop.rounds import DECLINED
 from driftlab.platform.networks.zoo import build
@@ -25,6 +25,7 @@ from driftlab.platform.tasks.tasks import CLASSIFICATION
 from driftlab.platform.world.cost import need_of
 
 ESTIMATING = Member("adaptation", "elasticdnn", (("estimates", 4),))
+COUNTED = {"plain": 10_000_000, "other": 20_000_000}  # operations of the one layer of each path
 FOUND = Estimated((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Passes((20,) * 5, (20,) * 4))
 
 
@@ -78,6 +79,29 @@ class TestOffers:
         session, loop, _ = self.ran(None)
         assert rows(loop, "updates")[0]["reason"] == DECLINED
         assert not session.of("train") and {note.facts for note in session.of("switch")} == {0}
+
+
+def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_that_is_priced():
+    """On the source the path with another operator is better, in the domain the plain one: only that has its layers."""
+    costs = [replace(COST, layers=(LayerCost(name, "Conv2d", macs, 10, 8, 8, 40),)) for name, macs in COUNTED.items()]
+    profile = tuple(
+        Profile(name, accuracy, 100, cost) for name, accuracy, cost in zip(COUNTED, (0.6, 0.9), costs, strict=True)
+    )
+    work = Passes((4,), (4,), ("plain",))
+    session = factory.on_device(
+        estimate=lambda node, phase: replace(FOUND, after=(0.8, 0.3)),
+        switch=lambda node, variant: variant,
+        train=lambda node, plan: trained(work=work),
+    )
+    given = {"adaptation": ESTIMATING, "scaling": Member("scaling", "adascale"), "session": session}
+    student = BuiltNetwork("tiny", profile, "digest", "the student's weights")
+    session, loop = run(factory.OnDevice(uploads(5.0, 15.0)), student=student, window_s=5.0, **given)
+    switched = [(note.node.kind, note.facts) for note in session.of("switch")]
+    assert switched == [("application", 1), ("learner", 1), ("application", 0), ("learner", 0)]
+    _, second = rows(loop, "updates")
+    assert second["work_s"] == pytest.approx(
+        need_of(costs[1], factory.PHONE, FOUND.work).alone_s + need_of(costs[0], factory.PHONE, work).alone_s
+    )
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ RIVALS = ("legodnn", "adaptivenet", "adaspring", "adadeep")  # of adascale
 def test_who_needs_a_teacher():
     alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
     label_free = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "none"}
-    elastic = {"elasticdnn+tent", "elasticdnn+cua"}
+    elastic = {"elasticdnn+tent", "elasticdnn+cua", "adascale+elasticdnn"}
     scaled = {
         "nestdnn",
         "status_quo",

@@ -14,6 +14,7 @@ from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
 from driftlab.platform.tuning import films
 from driftlab.platform.tuning.evaluation import WarmBackend, experiment_of, overrides_of
 from driftlab.platform.tuning.trial import Assignment, outcomes
+from driftlab.tune_spaces import catalogue
 
 SEEDS = (100, 103)
 FRAMES = ("times_s", "images", "scenes", "labels")
@@ -42,6 +43,25 @@ def outcome_of(document, settings, backend, seeds=SEEDS, every_window=False):
     return list(
         outcomes(document.experiment, Assignment("search", 0, settings, seeds), backend, every_window=every_window)
     )
+
+
+SMALLEST = (
+    "experiment.student.pretrain_steps=2",
+    "experiment.systems.0.scaling={name: nas, exits: 2, stage_epochs: 0, operator_epochs: 0, path_epochs: 0}",
+    "experiment.workloads.0.duration_s=4",
+    "experiment.workloads.0.height=16",
+    "experiment.workloads.0.width=16",
+)
+
+
+@pytest.mark.slow
+def test_a_search_of_architectures_runs_other_paths_of_the_same_network(backend):
+    """The space `nas` at its smallest: the path of its defaults draws more than the one with thinner operators."""
+    document = catalogue.load("nas", SMALLEST)
+    thin = dict.fromkeys(document.problem.space.domains, "svd")
+    (found, other) = (outcome_of(document, one, backend, SEEDS[:1])[0] for one in (document.defaults(), thin))
+    assert [found.reason, other.reason] == [None, None]
+    assert other.metrics["energy_j"] < 0.8 * found.metrics["energy_j"]
 
 
 @pytest.mark.slow

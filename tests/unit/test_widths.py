@@ -8,7 +8,9 @@ import scaling_factory as factory
 import torch
 
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.pruning.family import extract
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.pruning.depth import removable_blocks
+from driftlab.platform.pruning.family import absorb, extract, merge_networks, restore, store
 from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on
@@ -17,6 +19,7 @@ from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.once_for_all import OnceForAll
 from driftlab.platform.scaling.usnet import UsNet
+from driftlab.platform.scaling.widths import width_of
 from driftlab.platform.training.schooling import Course, grade
 from driftlab.platform.world import hardware
 
@@ -136,6 +139,43 @@ def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
     assert most_accurate(accuracies, [0, 2, 3]) == 2
     assert most_accurate(accuracies, []) == 0
     assert most_accurate((None, None)) == 0
+
+
+def test_a_network_without_a_block_lies_within_the_whole_one_and_what_it_learns_flows_back():
+    model = build("tiny_residual", factory.CLASSES, seed=0).eval()
+    here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
+    (block,) = removable_blocks(model)
+    assert block == "deep.1"
+    shares = [{**dict.fromkeys(here.groups.sizes, share), block: kept} for share, kept in ((0.5, 0.0), (1.0, 1.0))]
+    networks = [slimming.calibrate(here, model, each, Course(0, 0.1, 8), 1) for each in shares]
+    widths = {name: tuple(width_of(size, each[name]) for each in shares) for name, size in here.groups.sizes.items()}
+    own = {name for name, _ in model.named_buffers()}
+    family = merge_networks(model, here.groups, {**widths, block: (0, 1)}, networks, own=own)
+    family = restore(build("tiny_residual", factory.CLASSES, seed=1), store(family), factory.SIZE)
+    small, whole = (extract(family, which) for which in (0, 1))
+    assert isinstance(small.get_submodule(block), torch.nn.Identity)
+    with torch.no_grad():
+        assert torch.equal(small(EXAMPLE), networks[0](EXAMPLE)) and torch.equal(whole(EXAMPLE), networks[1](EXAMPLE))
+        for parameter in small.parameters():
+            parameter += 1
+        learned = absorb(family, small)
+        assert torch.equal(extract(learned, 0)(EXAMPLE), small(EXAMPLE))
+        after = extract(learned, 1)
+    taught = len(small.first[0].weight)
+    assert torch.equal(after.first[0].weight[:taught], small.first[0].weight)
+    assert torch.equal(after.first[0].weight[taught:], whole.first[0].weight[taught:])
+    assert torch.equal(after.deep[1].inner[0].weight, whole.deep[1].inner[0].weight)
+
+
+def test_a_step_trains_the_smallest_network_without_any_block():
+    model = build("tiny_residual", factory.CLASSES, seed=0).train()
+    here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
+    whole, smallest, *others = OnceForAll(keep=(1.0, 0.5), widths=40)._draws(here, np.random.default_rng(0))
+    assert whole == 1.0 and smallest["deep.1"] == 0 and {each["deep.1"] for each in others} == {0.0, 1.0}
+    slimming._run(here, model, {}, smallest, EXAMPLE).sum().backward()
+    assert model.deep[1].inner[0].weight.grad is None and bool(model.deep[0].inner[0].weight.grad.any())
+    (_, thin, *_) = OnceForAll(keep=(1.0, 0.5), depth=False)._draws(here, np.random.default_rng(0))
+    assert "deep.1" not in thin
 
 
 @pytest.mark.slow

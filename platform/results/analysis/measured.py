@@ -37,6 +37,7 @@ class Untestable:
     """Why these tables cannot say anything about a question."""
 
     reason: str
+    elsewhere: bool = True  # whether another run may tell
 
 
 def over_seeds(values: pd.Series, note: str = "") -> Measured | Untestable:

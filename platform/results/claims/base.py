@@ -97,10 +97,9 @@ def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
     found = claim.ask(tables)
     if isinstance(found, Measured) and (lacks := missing(tables, claim.assumes)):
         found = Untestable(lacks)
-    elsewhere = tables.run.spec.get("name") != claim.experiment
-    return (
-        Untestable(f"{found.reason}: run {claim.experiment}") if isinstance(found, Untestable) and elsewhere else found
-    )
+    if isinstance(found, Untestable) and found.elsewhere and tables.run.spec.get("name") != claim.experiment:
+        return Untestable(f"{found.reason}: run {claim.experiment}")
+    return found
 
 
 def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:

@@ -221,7 +221,7 @@ _SHARES = table_of(
     column("energy_j", REAL, "what the frames draw that there is time for", "J", null=f"{_WAITS}, or not modelled"),
     column("paging_j", REAL, "what loading and dropping draws", "J"),
     column("note", TEXT, "why it waits, which of its goals is out of reach", null="nothing to say"),
-    column("host_schedule_seconds", REAL, "processor time that this machine took to share out the whole window", "s"),
+    column("host_schedule_seconds", REAL, "processor time that this machine took to share out the device", "s"),
 )
 
 _VARIANTS = table_of(

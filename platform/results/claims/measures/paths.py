@@ -89,6 +89,24 @@ def paths_to_choose_from(tables: Tables) -> Measured | Untestable:
     return Measured(float(rows[rows["system"] == ours].groupby(["cell", "device", "app"]).size().max()))
 
 
+def search_ms(tables: Tables) -> Measured | Untestable:
+    """Tell the processor time of this machine for a choice between two windows that changed the path, as a median."""
+    ours = paths.first(tables)
+    if not ours:
+        return Untestable(NOT_RUN)
+    rows = tables.frame("shares").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    between = rows["time_s"] % tables.run.spec.get("window_s", rows["time_s"].max() + 1) > 0  # else shares are made too
+    rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
+    took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
+    took_ms = 1000 * took["host_schedule_seconds"]
+    return over_seeds(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the time of a frame")
+
+
+def no_table_tells(tables: Tables, why: str) -> Untestable:
+    """Say why no run can answer, and where to look."""
+    return Untestable(why, elsewhere=False)
+
+
 def exits_over_light(tables: Tables, column: str) -> Measured | Untestable:
     """Compare the mean of all exits with that of the light networks without the transformer, as the paper does.
 
