@@ -14,20 +14,25 @@ from driftlab.platform.scheduling.base import Allocation, Window
 from driftlab.platform.scheduling.candidates import Candidate
 from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
-from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
+from driftlab.platform.scheduling.evaluation import (
+    AnswerScale,
+    Trainings,
+    evaluate,
+    multiplier,
+    pieces,
+    trainings_of,
+)
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
 from driftlab.platform.scheduling.plans import Kept
 from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain
 from driftlab.platform.scheduling.synergy import place
 from driftlab.platform.scheduling.zoo import Zoo, start_from
 
-SCALE = AnswerScale(np.full(2, 0.25))
-
 
 def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
     """Play one plan in short steps, as the machine does it, for a mean accuracy."""
     accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
-    scale = AnswerScale(np.full(len(learn), 0.25))
+    scale = AnswerScale(np.array(trainings.full_share))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
         total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
@@ -47,42 +52,36 @@ def played(trainings: Trainings, learn: list[float], answer: list[float], window
 
 
 class TestEvaluation:
+    QUARTERS = (0.25, 0.25)
+
     def test_two_cameras_by_hand(self):
-        trainings = Trainings(np.array([0.5, 0.7]), np.array([0.65, 0.72]), np.array([10.0, 10.0]))
-        shares = np.full((1, 2), 0.25)
-        assert evaluate(trainings, shares, shares, 200, SCALE) == pytest.approx([0.668])
+        trainings = Trainings((0.5, 0.7), (0.65, 0.72), (10.0, 10.0), self.QUARTERS)
+        assert evaluate(trainings, self.QUARTERS, self.QUARTERS, 200) == pytest.approx(0.668)
 
     @pytest.mark.slow
     def test_it_is_the_limit_of_short_steps(self):
         for seed in range(5):
-            rng = np.random.default_rng(seed)
-            trainings = trainings_of(factory.apps(seed, 3), [0, 1, 2])
-            shares = rng.dirichlet(np.ones(6))
-            exact = evaluate(trainings, shares[None, :3], shares[None, 3:], 300, AnswerScale(np.full(3, 0.25)))
-            assert played(trainings, shares[:3].tolist(), shares[3:].tolist(), 300, 0.02) == pytest.approx(
-                exact[0], abs=2e-4
-            )
+            rng, apps = np.random.default_rng(seed), factory.apps(seed, 3)
+            trainings, shares = trainings_of(apps, [0, 1, 2]), rng.dirichlet(np.ones(6)).tolist()
+            found = evaluate(trainings, shares[:3], shares[3:], 300)
+            assert played(trainings, shares[:3], shares[3:], 300, 0.02) == pytest.approx(found, abs=2e-4)
 
     def test_shares_add_up_to_one_at_every_instant(self):
-        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        found = list(pieces(trainings, shares, shares, 200))
-        assert [float(piece.stop_s[0]) for piece in found] == pytest.approx([40, 190, 200])
-        assert [float(piece.answer[0, 0]) for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
-        assert [float(piece.learn.sum() + piece.answer.sum()) for piece in found] == pytest.approx([1, 1, 1])
+        found = list(pieces(trainings_of(factory.CAMERAS, [0, 1]), self.QUARTERS, self.QUARTERS, 200))
+        assert [piece.stop_s for piece in found] == pytest.approx([40, 190, 200])
+        assert [piece.answer[0] for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
+        assert [sum(piece.learn) + sum(piece.answer) for piece in found] == pytest.approx([1, 1, 1])
 
     def test_a_freed_share_may_go_to_answers_only(self):
-        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        _, second, *_ = pieces(trainings, shares, shares, 200, freed="inference")
-        assert (second.learn[0].tolist(), second.answer[0].tolist()) == ([0, 0.25], [0.375, 0.375])
+        trainings = trainings_of(factory.CAMERAS, [0, 1])
+        _, second, *_ = pieces(trainings, self.QUARTERS, self.QUARTERS, 200, freed="inference")
+        assert (second.learn, second.answer) == ([0, 0.25], [0.375, 0.375])
 
     def test_the_multiplier_is_that_of_the_table(self):
-        assert SCALE(np.array([[0.25, 0.125], [0.05, 0.02]])) == pytest.approx(np.array([[1, 0.95], [0.8125, 0]]))
-
-    def test_many_plans_at_once_are_each_as_alone(self):
-        rng, trainings = np.random.default_rng(0), trainings_of(factory.CAMERAS, [1, 1])
-        shares = rng.dirichlet(np.ones(4), 50)
-        alone = [evaluate(trainings, row[None, :2], row[None, 2:], 200, SCALE)[0] for row in shares]
-        assert evaluate(trainings, shares[:, :2], shares[:, 2:], 200, SCALE) == pytest.approx(alone)
+        shares = np.array([0.3, 0.25, 0.125, 0.05, 0.03125, 0.02, 0])
+        by_hand = pytest.approx([1, 1, 0.95, 0.8125, 0.7, 0, 0])
+        assert [multiplier(0.25, share) for share in shares.tolist()] == by_hand
+        assert AnswerScale(np.array(0.25))(shares).tolist() == by_hand
 
 
 class TestLearningCurves:
@@ -111,20 +110,19 @@ class TestThief:
         assert loot.chosen == (1, 0)
         assert [*loot.learn, *loot.answer] == pytest.approx([0.7, 0, 0.15, 0.15])
         assert loot.score == pytest.approx(0.677143, abs=5e-7)
-        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
-        assert first.stop_s[0] == pytest.approx(85.714, abs=5e-4)
-        theirs, scale = np.array([[0.45, 0.15, 0.15, 0.25]]), AnswerScale(np.array([0.25, 0.25]))
+        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
+        assert first.stop_s == pytest.approx(85.714, abs=5e-4)
         plan = trainings_of(factory.CAMERAS, (0, 0))
-        assert loot.score > evaluate(plan, theirs[:, :2], theirs[:, 2:], 200, scale)[0]  # of the published simulator
+        assert loot.score > evaluate(plan, (0.45, 0.15), (0.15, 0.25), 200)  # of the published simulator
 
     def test_the_published_case_shared_fairly(self):
         """The published score is the mean of 201 whole seconds; the integral is slightly lower."""
         loot = share_fairly(factory.CAMERAS, 200)
         assert loot.chosen == (0, 1)
         assert loot.score == pytest.approx(0.66125)
-        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
         sampled = [
-            next(piece.accuracy[0].mean() for piece in found if second < piece.stop_s[0] or piece is found[-1])
+            next(np.mean(piece.accuracy) for piece in found if second < piece.stop_s or piece is found[-1])
             for second in range(201)
         ]
         assert np.mean(sampled) == pytest.approx(0.661443, abs=5e-7)
@@ -133,16 +131,15 @@ class TestThief:
         for seed in range(20):
             apps = factory.apps(seed, 3)
             loot = steal(apps, 200)
-            shares = np.where([*(k is not None for k in loot.chosen), *[True] * 3], 1.0, 0.0)
-            shares /= shares.sum()
-            scale = AnswerScale(np.array([app.full_share for app in apps]))
-            fair = evaluate(trainings_of(apps, loot.chosen), shares[None, :3], shares[None, 3:], 200, scale)
-            assert loot.score >= fair[0] - 1e-12
+            jobs = np.array([*(k is not None for k in loot.chosen), *[True] * 3], float)
+            shares = (jobs / jobs.sum()).tolist()
+            fair = evaluate(trainings_of(apps, loot.chosen), shares[:3], shares[3:], 200)
+            assert loot.score >= fair - 1e-12
 
     def test_one_application_finds_nearly_the_best_shares(self):
         app = factory.app(0, 0.5, (20, 0.9))
-        grid = np.arange(0, 1.001, 0.01)[:, None]
-        best = evaluate(trainings_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
+        grid = np.arange(0, 1.001, 0.01).tolist()
+        best = max(evaluate(trainings_of([app], [0]), [share], [1 - share], 200) for share in grid)
         assert steal([app], 200).score >= best - 0.01
 
     @pytest.mark.parametrize(
