@@ -112,7 +112,8 @@ def steal(
     apps: Sequence[LearningApp], window_s: float, step: float = 0.1, iterations: int = 3, freed: Freed = "all"
 ) -> Loot:
     """Choose ways at the current shares, then shares for these ways, so many times; the last result counts."""
-    learn = answer = [0.5 / max(1, len(apps))] * len(apps)
+    learn: Sequence[float] = [0.5 / max(1, len(apps))] * len(apps)
+    answer = learn
     found: dict[tuple[int | None, ...], Loot] = {}
     loot: Loot | None = None
     for _ in range(iterations):
@@ -144,9 +145,9 @@ def choose_ways(
     Candidates promise more than the current accuracy; where one is left, not to learn is no choice.
     """
     chosen: list[int | None] = []
-    for app, *shares in zip(apps, learn, answer, strict=True):
+    for app, share, answers in zip(apps, learn, answer, strict=True):
         ways = [k for k in range(len(app.candidates)) if _promising(app, k)]
-        scores = [_score_alone(app, app.candidates[k], *shares, window_s) for k in ways]
+        scores = [_score_alone(app, app.candidates[k], share, answers, window_s) for k in ways]
         chosen.append(ways[_first_best(scores)] if ways else None)
     return tuple(chosen)
 

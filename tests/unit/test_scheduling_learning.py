@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import learners_factory as factory
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.afs import divide_slots
-from driftlab.platform.scheduling.base import Allocation, Window
+from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
 from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
@@ -24,7 +26,7 @@ from driftlab.platform.scheduling.evaluation import (
 )
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
 from driftlab.platform.scheduling.plans import Kept
-from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain
+from driftlab.platform.scheduling.recl import RecentGain, Recl, observe
 from driftlab.platform.scheduling.synergy import place
 from driftlab.platform.scheduling.zoo import Zoo, start_from
 
@@ -241,18 +243,67 @@ class TestMuri:
 
 
 class TestRecl:
-    def test_a_gain_is_known_after_four_observations(self):
-        assert recent_gain([0.5, 0.6, 0.7]) == OPTIMISTIC
-        assert recent_gain([0.1, 0.5, 0.6, 0.7]) == pytest.approx(0.15)
+    MICRO_S = 5.0
 
-    def test_who_gains_gets_more_and_who_does_not_still_something(self):
-        member, state = Recl(), None
-        for now in (0.3, 0.4, 0.5, 0.6, 0.7):
-            given: Window = factory.window(factory.running("a", 50, now=now), factory.running("b", 50), state=state)
-            allocation: Allocation = member.allocate(given)
+    def demand(self, app: str, accuracy: float, seen_s: float) -> Demand:
+        return replace(factory.running(app, 50), observed=accuracy, observed_s=seen_s)
+
+    def served(self, rises: dict[str, float], steps: int, window_s: float = 50.0) -> list[str]:
+        """Ask at the end of each micro-window; return whose each was. An accuracy rises in its own ones."""
+        member, state, found = Recl(micro_window_s=self.MICRO_S), None, []
+        accuracy = dict.fromkeys(rises, 0.3)
+        for step in range(steps):
+            now_s = step * self.MICRO_S
+            demands = [self.demand(app, accuracy[app], now_s) for app in rises]
+            reason = "again" if now_s % window_s else "window"
+            given = factory.window(*demands, start_s=now_s, window_s=window_s, state=state, reason=reason)
+            allocation = member.allocate(given)
             state = allocation.state
-        a, b = (grant.learn for grant in allocation.grants)
-        assert a / b == pytest.approx(0.15 / LEAST)
+            (learner,) = [
+                one.app for one, grant in zip(given.demands, allocation.grants, strict=True) if grant.learn > 0
+            ]
+            assert allocation.again_s == pytest.approx(self.MICRO_S)
+            accuracy[learner] += rises[learner]
+            found.append(learner)
+        return found
+
+    def test_each_learns_once_in_a_window_and_then_the_one_that_gains_most(self):
+        found = self.served({"a": 0.01, "b": 0.03, "c": -0.01}, 20)
+        assert sorted(found[:3]) == sorted(found[10:13]) == ["a", "b", "c"]
+        assert found[3:10] == found[13:] == ["b"] * 7
+
+    def test_the_order_of_applications_changes_nothing(self):
+        rises = {"a": 0.01, "b": 0.03, "c": 0.02}
+        assert self.served(rises, 12) == self.served(dict(reversed(rises.items())), 12)
+
+    def test_more_trainings_than_micro_windows_learn_in_turn(self):
+        names = [f"app{i:02}" for i in range(25)]
+        found = self.served(dict.fromkeys(names, 0.0), 50)
+        assert sorted(found[:25]) == sorted(found[25:]) == names
+
+    def test_a_micro_window_goes_on_whatever_else_happens(self):
+        first = Recl().allocate(factory.window(factory.running("b", 50), factory.running("c", 50)))
+        comes = [factory.offered("a", 0.5, factory.way(20, 0.6)), factory.running("b", 48), factory.running("c", 50)]
+        second = Recl().allocate(factory.window(*comes, start_s=2.0, state=first.state, reason="offer"))
+        assert [grant.learn > 0 for grant in second.grants] == [False, True, False]
+        assert second.again_s == pytest.approx(3.0)
+        ended = [comes[0], factory.demand("b", None), comes[2]]
+        third = Recl().allocate(factory.window(*ended, start_s=3.0, state=second.state, reason="end"))
+        assert [bool(grant.learn) for grant in third.grants] == [True, False, False]
+        assert third.again_s == pytest.approx(5.0)
+
+    def test_a_gain_is_that_of_the_time_since_the_accuracy_was_known_before(self):
+        """Without time for learning in between, a change says nothing."""
+        known = observe(RecentGain(), self.demand("a", 0.5, 1.0), 4.0)
+        same = observe(known, self.demand("a", 0.5, 1.0), 10.0)
+        assert (known.per_s, same.per_s, same.spent_s) == (math.inf, math.inf, 10.0)
+        assert observe(same, self.demand("a", 0.6, 30.0), 10.0).per_s == pytest.approx(0.005)
+        assert observe(known, self.demand("a", 0.2, 30.0), 0.0).per_s == math.inf
+
+    def test_one_training_alone_is_not_interrupted(self):
+        allocation = Recl().allocate(factory.window(factory.running("a", 50), factory.demand("b", None)))
+        assert allocation.again_s is None
+        assert allocation.grants[0].learn == pytest.approx(0.8)
 
 
 class TestZoo:
