@@ -1,12 +1,14 @@
-"""Measure the schedulers' gap to the exact optimum and their decision times; prints two JSON lines.
+"""Measure the schedulers' gap to the exact optimum and their decision times; prints three JSON lines.
 
 Two to six applications with five networks each, such as pruning makes them: work and memory fall with powers of the
 width. The gap is the cost of a schedule above the optimum, in percent of the optimum's loss against every answer
 right and in time (goals of accuracy are 1, so costs are errors plus lateness). It is measured for three weights of
 lateness and where memory is enough for 100, 75 and 55 % of the largest networks. Times are of one core for six
-applications, a whole decision each; the second line is for eight that offer to learn. The exact one is timed apart
-where memory binds, so that it has to be solved as an integer programme; `steepest_longer` walks a finer grid, so that
-it takes at least as long as `lookahead`.
+applications, a whole decision each. The exact one is timed apart where memory binds, so that it has to be solved as an
+integer programme; `steepest_longer` walks a finer grid, so that it takes at least as long as `lookahead`.
+
+The second line is for eight applications that offer to learn. The third is for Ekya's thief, with two cameras and with
+ten that may each be retrained in four ways; its goals are a hundredth of the time that the published simulator takes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from _options import options_of
 
 from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Learning, Scheduling, Way, Window
+from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.costs import memory_of, tabulate
+from driftlab.platform.scheduling.ekya import steal
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.mcdnn import Mcdnn
 from driftlab.platform.scheduling.nestdnn import NestDnn
@@ -36,6 +40,7 @@ from driftlab.platform.world.variants import knee
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)
 FINER = 2  # times as many units
+WINDOW_S, THIEF_GOAL_MS = 200.0, {"2": 1.0, "10": 80.0}
 Gaps = dict[str, list[float]]
 
 
@@ -139,6 +144,30 @@ def eight_ms(repeats: int) -> dict[str, float]:
     return {name: round(float(np.median(values)), 3) for name, values in times.items()}
 
 
+def thief_ms(repeats: int) -> dict[str, float]:
+    """Time the thief's plans for two cameras and for ten."""
+    return {count: round(float(np.median(_thief_ms(int(count), repeats))), 3) for count in THIEF_GOAL_MS}
+
+
+def _thief_ms(count: int, repeats: int) -> list[float]:
+    times = []
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        cameras = [_camera(rng, i) for i in range(count)]
+        start_s = time.process_time()
+        steal(cameras, WINDOW_S)
+        times.append(1e3 * (time.process_time() - start_s))
+    return times
+
+
+def _camera(rng: np.random.Generator, index: int) -> LearningApp:
+    """Draw a camera with ways of three seconds to five minutes; a quarter of the machine answers every frame."""
+    now, seconds = float(rng.uniform(0.3, 0.6)), np.exp(rng.uniform(np.log(3), np.log(300), 4)).tolist()
+    after = rng.uniform(0.3, 0.9, 4).tolist()
+    ways = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))
+    return LearningApp(index, f"camera{index}", now, candidates=ways)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=30, help="windows for each weight and memory")
@@ -180,3 +209,5 @@ if __name__ == "__main__":
     sys.stdout.write(json.dumps(line) + "\n")
     eight = {"benchmark": "decision", "apps": 8, "median_ms": eight_ms(options.repeats), "goal_ms": 1.0}
     sys.stdout.write(json.dumps(eight) + "\n")
+    thief = {"benchmark": "thief", "cameras": [2, 10], "median_ms": thief_ms(options.repeats), "goal_ms": THIEF_GOAL_MS}
+    sys.stdout.write(json.dumps(thief) + "\n")

@@ -65,6 +65,7 @@ class DeviceRun:
     sizes: dict[str, int] = field(default_factory=dict)  # the network of each application's last chosen way
     held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
     state: Any = None  # returned by the scheduler
+    again: simpy.Event | None = None  # the scheduler is called again then, unless it is called before
     asked_s: float = 0.0  # time of the last check for arrivals and departures
     until_s: float = 0.0  # start of the next window
     present: tuple[App, ...] = ()  # the applications that the scheduler knows
@@ -193,6 +194,7 @@ class DeviceRun:
                 f"applications (device={self.spec.name}, time={now_s:g} s)"
             )
         self.state, self.grants = allocation.state, self._settled(demands, allocation)
+        self._plan_again(allocation.again_s, now_s)
         for demand in demands:
             grant = self.grants[demand.app]
             self._hold(demand, grant)
@@ -200,6 +202,19 @@ class DeviceRun:
         if not self.prepares:
             self._release()
         return took_s
+
+    def _plan_again(self, after_s: float | None, now_s: float) -> None:
+        """Call the scheduler again after a time that it named, unless something else calls it before."""
+        self.again = None
+        if after_s is None or now_s + after_s >= self.until_s:
+            return  # the next window begins before that
+        if after_s <= 0:
+            raise RunError(
+                f"{self.parts.cell.system.scheduling} asked to be called again after {after_s:g} s, which would never "
+                f"end (device={self.spec.name}, time={now_s:g} s)"
+            )
+        self.again = due = self.machine.clock.timeout(after_s)
+        due.callbacks.append(lambda _: self.machine.share_out("again") if self.again is due else None)
 
     def _hold(self, demand: Demand, grant: Grant) -> None:
         """Hold the network of a grant in memory from now on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ class Afs(SharesAmongTrainings):
 
     slots: Annotated[int, Ge(1), Means("equal parts into which the share for learning is divided")] = 10
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
         jobs = [(i, k) for i, k in enumerate(chosen) if k is not None]
         if jobs:

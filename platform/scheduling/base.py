@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from driftlab.platform.core.records import Need, Reading, Share, Variant
 
-Reason = Literal["window", "offer", "end", "come", "go", "load"]
+Reason = Literal["window", "offer", "end", "come", "go", "load", "again"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
-ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load"})
+ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load", "again"})
 USUAL = ALWAYS - {"load"}  # twice a second is too often for most
 
 
@@ -90,6 +90,7 @@ class Allocation:
 
     grants: tuple[Grant, ...]
     state: Any = None  # for the next call
+    again_s: float | None = None  # time after which the member is called again, unless it is called before
 
 
 @dataclass(frozen=True)

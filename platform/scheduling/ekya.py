@@ -4,27 +4,27 @@ Every way to learn is tried out on a part of the samples, and the learning curve
 way per application and all shares are chosen together: each job in turn steals shares from every other one, as long as
 the mean accuracy rises.
 
-Differs from the paper: plans are evaluated exactly where its simulator counts whole seconds, and many at once.
+Differs from the paper: plans are evaluated exactly where its simulator counts whole seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
+from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.curves import predict_accuracy
-from driftlab.platform.scheduling.evaluation import AnswerScale, Freed, Trainings, evaluate, trainings_of
+from driftlab.platform.scheduling.evaluation import Freed, evaluate, multiplier, trainings_of
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
 
-Floats = npt.NDArray[np.float64]
 EPOCHS, EPOCHS_TRIED = 30.0, 5.0  # of the longest way, and of its trial
 LATE = "its training ends after the window"
 SAME = 1e-12  # scores that differ by less are equal
@@ -34,8 +34,8 @@ SAME = 1e-12  # scores that differ by less are equal
 class Loot:
     """Shares of training and of inference, the candidate of every application, and the mean accuracy."""
 
-    learn: Floats
-    answer: Floats
+    learn: Sequence[float]
+    answer: Sequence[float]
     chosen: tuple[int | None, ...]
     score: float
 
@@ -72,7 +72,7 @@ class Ekya(Scheduling):
             loot = share_fairly(apps, window_s, self.freed)
         else:
             loot = steal(apps, window_s, self.step, self.iterations, self.freed)
-        return SharePlan(loot.learn, loot.answer, loot.chosen)
+        return SharePlan(np.array(loot.learn), np.array(loot.answer), loot.chosen)
 
     def _inherit(self, window: Window, apps: Sequence[LearningApp]) -> SharePlan | None:
         """Split the shares of trainings that have ended equally; None where there is more to decide."""
@@ -112,11 +112,12 @@ def steal(
     apps: Sequence[LearningApp], window_s: float, step: float = 0.1, iterations: int = 3, freed: Freed = "all"
 ) -> Loot:
     """Choose ways at the current shares, then shares for these ways, so many times; the last result counts."""
-    learn = answer = np.full(len(apps), 0.5 / max(1, len(apps)))
+    learn: Sequence[float] = [0.5 / max(1, len(apps))] * len(apps)
+    answer = learn
     found: dict[tuple[int | None, ...], Loot] = {}
     loot: Loot | None = None
     for _ in range(iterations):
-        chosen = choose_ways(apps, learn, answer, window_s, freed)
+        chosen = choose_ways(apps, learn, answer, window_s)
         if loot is not None and chosen == loot.chosen:
             break  # the same ways at the same shares: nothing changes any more
         if chosen not in found:
@@ -129,33 +130,35 @@ def steal(
 
 def share_fairly(apps: Sequence[LearningApp], window_s: float, freed: Freed = "all") -> Loot:
     """Choose each application's way as if half of the machine trained it and half answered; then share equally."""
-    half = np.full(len(apps), 0.5)
-    chosen = choose_ways(apps, half, half, window_s, freed)
-    shares, score_of = _start(chosen), _scorer(apps, chosen, window_s, freed)
-    learn, answer = np.split(shares, 2)
-    return Loot(learn, answer, chosen, float(score_of(shares[None])[0]))
+    half = [0.5] * len(apps)
+    chosen = choose_ways(apps, half, half, window_s)
+    shares = _start(chosen)
+    learn, answer = shares[: len(apps)], shares[len(apps) :]
+    return Loot(learn, answer, chosen, evaluate(trainings_of(apps, chosen), learn, answer, window_s, freed))
 
 
 def choose_ways(
-    apps: Sequence[LearningApp], learn: Floats, answer: Floats, window_s: float, freed: Freed
+    apps: Sequence[LearningApp], learn: Sequence[float], answer: Sequence[float], window_s: float
 ) -> tuple[int | None, ...]:
     """Choose, for each application alone at its shares, the candidate of the best mean accuracy, the first of equals.
 
     Candidates promise more than the current accuracy; where one is left, not to learn is no choice.
     """
-    rows = [(i, k) for i, app in enumerate(apps) for k, one in enumerate(app.candidates) if _promising(app, k)]
-    if not rows:
-        return (None,) * len(apps)
-    of, which = np.array(rows).T
-    trainings = trainings_of([apps[i] for i in of], which.tolist())
-    alone = Trainings(trainings.now[:, None], trainings.then[:, None], trainings.seconds[:, None])
-    full_share = np.array([apps[i].full_share for i in of])[:, None]
-    scores = evaluate(alone, learn[of, None], answer[of, None], window_s, AnswerScale(full_share), freed)
-    chosen: list[int | None] = [None] * len(apps)
-    for i in np.unique(of):
-        mine = np.flatnonzero(of == i)
-        chosen[i] = int(which[mine[_first_best(scores[mine])]])
+    chosen: list[int | None] = []
+    for app, share, answers in zip(apps, learn, answer, strict=True):
+        ways = [k for k in range(len(app.candidates)) if _promising(app, k)]
+        scores = [_score_alone(app, app.candidates[k], share, answers, window_s) for k in ways]
+        chosen.append(ways[_first_best(scores)] if ways else None)
     return tuple(chosen)
+
+
+def _score_alone(app: LearningApp, one: Candidate, learn: float, answer: float, window_s: float) -> float:
+    """Return the mean accuracy of one application, whose answers take over the share of its training."""
+    assert one.after is not None, "it is promising"
+    end_s = min(one.seconds / learn, window_s) if learn else window_s
+    before = one.before * multiplier(app.full_share, answer)
+    after = one.after * multiplier(app.full_share, answer + learn if answer else 0.0)
+    return (before * end_s + after * (window_s - end_s)) / window_s
 
 
 def _promising(app: LearningApp, k: int) -> bool:
@@ -166,57 +169,39 @@ def _promising(app: LearningApp, k: int) -> bool:
 def _steal(
     apps: Sequence[LearningApp], chosen: tuple[int | None, ...], window_s: float, step: float, freed: Freed
 ) -> Loot:
-    """Let every job steal from every other one what raises the mean accuracy most, in order."""
-    score_of, best = _scorer(apps, chosen, window_s, freed), _start(chosen)
-    score, jobs = float(score_of(best[None])[0]), np.flatnonzero(best)
-    for thief in jobs:
-        victims = jobs[jobs != thief]
-        while len(victims):
-            raids, victim_of = _raids(best, int(thief), victims, step)
-            if not len(raids):
-                break
-            scores = score_of(raids)
-            better = np.flatnonzero(scores > score + SAME)
-            if not len(better):
-                break
-            place = victim_of[better[0]]  # the first victim that it gains from; the next ones lose of what is left
-            mine = np.flatnonzero(victim_of == place)
-            taken = mine[_first_best(scores[mine])]
-            best, score, victims = raids[taken], float(scores[taken]), victims[place + 1 :]
-    learn, answer = np.split(best, 2)
-    return Loot(learn, answer, chosen, score)
+    """Let every job steal from every other one the share that raises the mean accuracy most, in order."""
+    trainings, count, best = trainings_of(apps, chosen), len(apps), _start(chosen)
+
+    def score_of(shares: Sequence[float]) -> float:
+        return evaluate(trainings, shares[:count], shares[count:], window_s, freed)
+
+    score, jobs = score_of(best), [job for job, share in enumerate(best) if share]
+    for thief, victim in permutations(jobs, 2):
+        raids = _raids(best, thief, victim, step)
+        scores = [score_of(raid) for raid in raids]
+        if max(scores, default=0.0) > score + SAME:
+            taken = _first_best(scores)
+            best, score = raids[taken], scores[taken]
+    return Loot(best[:count], best[count:], chosen, score)
 
 
-def _raids(
-    best: Floats, thief: int, victims: npt.NDArray[np.int64], step: float
-) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return all shares after a theft from each victim, of each amount, and the place of that victim."""
-    counts = np.ceil(best[victims] / step - SAME).astype(np.int64)
-    victim_of = np.repeat(np.arange(len(victims)), counts)
-    nth = np.arange(len(victim_of)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-    held = best[victims][victim_of]
-    amounts = np.minimum(nth * step, held)
-    raids = np.repeat(best[None], len(amounts), axis=0)
-    raids[np.arange(len(amounts)), victims[victim_of]] = held - amounts
-    raids[:, thief] += amounts
-    return raids, victim_of
+def _raids(best: Sequence[float], thief: int, victim: int, step: float) -> list[list[float]]:
+    """Return all shares after a theft of one step, of two, and so on, until the victim has nothing left."""
+    held, raids = best[victim], []
+    for nth in range(1, ceil(held / step - SAME) + 1):
+        amount, raid = min(nth * step, held), [*best]
+        raid[victim] -= amount
+        raid[thief] += amount
+        raids.append(raid)
+    return raids
 
 
-def _start(chosen: Sequence[int | None]) -> Floats:
+def _start(chosen: Sequence[int | None]) -> list[float]:
     """Give all jobs, trainings first and then inferences, equal shares."""
-    there = np.array([*(one is not None for one in chosen), *(True for _ in chosen)], np.float64)
-    shares: Floats = there / max(1.0, there.sum())
-    return shares
+    trained = [one is not None for one in chosen]
+    return [job / max(1, len(chosen) + sum(trained)) for job in (*trained, *(True for _ in chosen))]
 
 
-def _scorer(
-    apps: Sequence[LearningApp], chosen: Sequence[int | None], window_s: float, freed: Freed
-) -> Callable[[Floats], Floats]:
-    """Return a function from shares [plans, jobs] to mean accuracies."""
-    trainings, scale = trainings_of(apps, chosen), AnswerScale(np.array([app.full_share for app in apps]))
-    count = len(apps)
-    return lambda shares: evaluate(trainings, shares[:, :count], shares[:, count:], window_s, scale, freed)
-
-
-def _first_best(scores: Floats) -> int:
-    return int(np.flatnonzero(scores >= scores.max() - SAME)[0])
+def _first_best(scores: Sequence[float]) -> int:
+    least = max(scores) - SAME
+    return next(place for place, score in enumerate(scores) if score >= least)

@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class Muri(SharesAmongTrainings):
     bound: Annotated[float, Ge(0), Means("efficiency that a group of so many parts of four must exceed")] = 0.0
     autopack: Annotated[bool, Means("whether a group that is slower than its members one by one is split")] = False
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds

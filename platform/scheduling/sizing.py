@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from annotated_types import Gt, Le
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import PatienceS, SharePlan, kept, settle
+from driftlab.platform.scheduling.plans import PatienceS, SharePlan, settle
 
 Ways = Literal["first", "best"]
 ROUNDS = 3
@@ -44,19 +44,14 @@ class SharesAmongTrainings(Scheduling):
         return replace(self.wants, trials=True, together=True) if self.ways == "best" else self.wants
 
     @abstractmethod
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
-        """Divide the machine among the trainings of the chosen candidates; `own` is what the member observed."""
-
-    def observe(self, window: Window, apps: Sequence[LearningApp], own: Any) -> Any:
-        """Return what the member keeps from call to call, given what it kept."""
-        return None
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+        """Divide the machine among the trainings of the chosen candidates."""
 
     def allocate(self, window: Window) -> Allocation:
         """Plan anew whenever something changes."""
         apps = read_apps(window)
-        own = self.observe(window, apps, kept(window).own)
-        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen, own))
-        return settle(window, apps, plan, self.patience_s, own)
+        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen))
+        return settle(window, apps, plan, self.patience_s)
 
 
 def plan_ways(apps: Sequence[LearningApp], ways: Ways, window_s: float, planner: Planner) -> SharePlan:

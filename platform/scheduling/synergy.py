@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 class Synergy(SharesAmongTrainings):
     """Share every engine by the demands of the trainings; each gets at least the proportional part that it can use."""
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,6 @@ class UniformLearning(SharesAmongTrainings):
 
     patience_s: float = field(default=1e9, init=False)  # no training ever waits
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen, own: Any = None) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         answers, learns = reserve(apps, self.answer), np.array([app.learns for app in apps], np.float64)
         return SharePlan((1 - answers) * learns / max(1.0, learns.sum()), answering(apps, answers), chosen)

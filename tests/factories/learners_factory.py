@@ -97,7 +97,7 @@ def played(apps: Sequence[LearningApp], window_s: float) -> float:
 
 
 def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float) -> float:
-    """Let a member share the machine, ask it again at the end of each training, and return the mean accuracy.
+    """Let a member share the machine, ask it at the end of each training and when it wants, for the mean accuracy.
 
     All demands offer at the start, their needs are on one engine, and their names are in order.
     """
@@ -115,7 +115,10 @@ def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float
         learn = np.array([accelerator_share(grant.learn or 0.0) for grant in allocation.grants])
         learn = np.where(np.isfinite(left), learn, 0.0)
         ends = np.divide(left, learn, out=np.full(len(left), np.inf), where=learn > 0)
-        passed_s = min(float(ends.min()), window_s - now_s)
+        passed_s = min(
+            float(ends.min()), window_s - now_s, np.inf if allocation.again_s is None else allocation.again_s
+        )
+        reason = "end" if float(ends.min()) <= passed_s else "again"
         total += passed_s * float(accuracy @ scale(np.array([grant.answer for grant in allocation.grants])))
         left, now_s = left - learn * passed_s, now_s + passed_s
         for i in np.flatnonzero(ends <= passed_s * (1 + 1e-12)):
@@ -130,6 +133,6 @@ def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float
         ]
         if now_s < window_s - 1e-9:
             rest_s = window_s - now_s
-            asked = window(*state, start_s=now_s, window_s=rest_s, reason="end", state=allocation.state)
+            asked = window(*state, start_s=now_s, window_s=rest_s, reason=reason, state=allocation.state)
             allocation = member.allocate(asked)
     return total / window_s / len(apps)

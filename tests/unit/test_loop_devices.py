@@ -168,6 +168,11 @@ class TestGrants:
         with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
             window(host(Scripted([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
+    def test_a_call_at_once_would_never_end_and_is_refused(self):
+        at_once = replace(granted((0.5, 0), (0.5, 0)), again_s=0.0)
+        with pytest.raises(RunError, match=r"after 0 s.*device=d"):
+            window(host(Scripted([at_once]), "a", "b"), 0.0)
+
 
 class TestLearning:
     """Application `a` begins to learn on the device at 2 s and ends at 4 s."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import learners_factory as factory
 import numpy as np
@@ -10,24 +12,29 @@ import pytest
 
 from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.afs import divide_slots
-from driftlab.platform.scheduling.base import Allocation, Window
+from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
 from driftlab.platform.scheduling.curves import predict_accuracy
 from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
-from driftlab.platform.scheduling.evaluation import AnswerScale, Trainings, evaluate, pieces, trainings_of
+from driftlab.platform.scheduling.evaluation import (
+    AnswerScale,
+    Trainings,
+    evaluate,
+    multiplier,
+    pieces,
+    trainings_of,
+)
 from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
 from driftlab.platform.scheduling.plans import Kept
-from driftlab.platform.scheduling.recl import LEAST, OPTIMISTIC, Recl, recent_gain
+from driftlab.platform.scheduling.recl import RecentGain, Recl, observe
 from driftlab.platform.scheduling.synergy import place
 from driftlab.platform.scheduling.zoo import Zoo, start_from
-
-SCALE = AnswerScale(np.full(2, 0.25))
 
 
 def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
     """Play one plan in short steps, as the machine does it, for a mean accuracy."""
     accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
-    scale = AnswerScale(np.full(len(learn), 0.25))
+    scale = AnswerScale(np.array(trainings.full_share))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
         total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
@@ -47,42 +54,36 @@ def played(trainings: Trainings, learn: list[float], answer: list[float], window
 
 
 class TestEvaluation:
+    QUARTERS = (0.25, 0.25)
+
     def test_two_cameras_by_hand(self):
-        trainings = Trainings(np.array([0.5, 0.7]), np.array([0.65, 0.72]), np.array([10.0, 10.0]))
-        shares = np.full((1, 2), 0.25)
-        assert evaluate(trainings, shares, shares, 200, SCALE) == pytest.approx([0.668])
+        trainings = Trainings((0.5, 0.7), (0.65, 0.72), (10.0, 10.0), self.QUARTERS)
+        assert evaluate(trainings, self.QUARTERS, self.QUARTERS, 200) == pytest.approx(0.668)
 
     @pytest.mark.slow
     def test_it_is_the_limit_of_short_steps(self):
         for seed in range(5):
-            rng = np.random.default_rng(seed)
-            trainings = trainings_of(factory.apps(seed, 3), [0, 1, 2])
-            shares = rng.dirichlet(np.ones(6))
-            exact = evaluate(trainings, shares[None, :3], shares[None, 3:], 300, AnswerScale(np.full(3, 0.25)))
-            assert played(trainings, shares[:3].tolist(), shares[3:].tolist(), 300, 0.02) == pytest.approx(
-                exact[0], abs=2e-4
-            )
+            rng, apps = np.random.default_rng(seed), factory.apps(seed, 3)
+            trainings, shares = trainings_of(apps, [0, 1, 2]), rng.dirichlet(np.ones(6)).tolist()
+            found = evaluate(trainings, shares[:3], shares[3:], 300)
+            assert played(trainings, shares[:3], shares[3:], 300, 0.02) == pytest.approx(found, abs=2e-4)
 
     def test_shares_add_up_to_one_at_every_instant(self):
-        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        found = list(pieces(trainings, shares, shares, 200))
-        assert [float(piece.stop_s[0]) for piece in found] == pytest.approx([40, 190, 200])
-        assert [float(piece.answer[0, 0]) for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
-        assert [float(piece.learn.sum() + piece.answer.sum()) for piece in found] == pytest.approx([1, 1, 1])
+        found = list(pieces(trainings_of(factory.CAMERAS, [0, 1]), self.QUARTERS, self.QUARTERS, 200))
+        assert [piece.stop_s for piece in found] == pytest.approx([40, 190, 200])
+        assert [piece.answer[0] for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
+        assert [sum(piece.learn) + sum(piece.answer) for piece in found] == pytest.approx([1, 1, 1])
 
     def test_a_freed_share_may_go_to_answers_only(self):
-        trainings, shares = trainings_of(factory.CAMERAS, [0, 1]), np.full((1, 2), 0.25)
-        _, second, *_ = pieces(trainings, shares, shares, 200, freed="inference")
-        assert (second.learn[0].tolist(), second.answer[0].tolist()) == ([0, 0.25], [0.375, 0.375])
+        trainings = trainings_of(factory.CAMERAS, [0, 1])
+        _, second, *_ = pieces(trainings, self.QUARTERS, self.QUARTERS, 200, freed="inference")
+        assert (second.learn, second.answer) == ([0, 0.25], [0.375, 0.375])
 
     def test_the_multiplier_is_that_of_the_table(self):
-        assert SCALE(np.array([[0.25, 0.125], [0.05, 0.02]])) == pytest.approx(np.array([[1, 0.95], [0.8125, 0]]))
-
-    def test_many_plans_at_once_are_each_as_alone(self):
-        rng, trainings = np.random.default_rng(0), trainings_of(factory.CAMERAS, [1, 1])
-        shares = rng.dirichlet(np.ones(4), 50)
-        alone = [evaluate(trainings, row[None, :2], row[None, 2:], 200, SCALE)[0] for row in shares]
-        assert evaluate(trainings, shares[:, :2], shares[:, 2:], 200, SCALE) == pytest.approx(alone)
+        shares = np.array([0.3, 0.25, 0.125, 0.05, 0.03125, 0.02, 0])
+        by_hand = pytest.approx([1, 1, 0.95, 0.8125, 0.7, 0, 0])
+        assert [multiplier(0.25, share) for share in shares.tolist()] == by_hand
+        assert AnswerScale(np.array(0.25))(shares).tolist() == by_hand
 
 
 class TestLearningCurves:
@@ -111,20 +112,19 @@ class TestThief:
         assert loot.chosen == (1, 0)
         assert [*loot.learn, *loot.answer] == pytest.approx([0.7, 0, 0.15, 0.15])
         assert loot.score == pytest.approx(0.677143, abs=5e-7)
-        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
-        assert first.stop_s[0] == pytest.approx(85.714, abs=5e-4)
-        theirs, scale = np.array([[0.45, 0.15, 0.15, 0.25]]), AnswerScale(np.array([0.25, 0.25]))
+        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
+        assert first.stop_s == pytest.approx(85.714, abs=5e-4)
         plan = trainings_of(factory.CAMERAS, (0, 0))
-        assert loot.score > evaluate(plan, theirs[:, :2], theirs[:, 2:], 200, scale)[0]  # of the published simulator
+        assert loot.score > evaluate(plan, (0.45, 0.15), (0.15, 0.25), 200)  # of the published simulator
 
     def test_the_published_case_shared_fairly(self):
         """The published score is the mean of 201 whole seconds; the integral is slightly lower."""
         loot = share_fairly(factory.CAMERAS, 200)
         assert loot.chosen == (0, 1)
         assert loot.score == pytest.approx(0.66125)
-        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn[None], loot.answer[None], 200))
+        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
         sampled = [
-            next(piece.accuracy[0].mean() for piece in found if second < piece.stop_s[0] or piece is found[-1])
+            next(np.mean(piece.accuracy) for piece in found if second < piece.stop_s or piece is found[-1])
             for second in range(201)
         ]
         assert np.mean(sampled) == pytest.approx(0.661443, abs=5e-7)
@@ -133,16 +133,15 @@ class TestThief:
         for seed in range(20):
             apps = factory.apps(seed, 3)
             loot = steal(apps, 200)
-            shares = np.where([*(k is not None for k in loot.chosen), *[True] * 3], 1.0, 0.0)
-            shares /= shares.sum()
-            scale = AnswerScale(np.array([app.full_share for app in apps]))
-            fair = evaluate(trainings_of(apps, loot.chosen), shares[None, :3], shares[None, 3:], 200, scale)
-            assert loot.score >= fair[0] - 1e-12
+            jobs = np.array([*(k is not None for k in loot.chosen), *[True] * 3], float)
+            shares = (jobs / jobs.sum()).tolist()
+            fair = evaluate(trainings_of(apps, loot.chosen), shares[:3], shares[3:], 200)
+            assert loot.score >= fair - 1e-12
 
     def test_one_application_finds_nearly_the_best_shares(self):
         app = factory.app(0, 0.5, (20, 0.9))
-        grid = np.arange(0, 1.001, 0.01)[:, None]
-        best = evaluate(trainings_of([app], [0]), grid, 1 - grid, 200, AnswerScale(np.array([0.25]))).max()
+        grid = np.arange(0, 1.001, 0.01).tolist()
+        best = max(evaluate(trainings_of([app], [0]), [share], [1 - share], 200) for share in grid)
         assert steal([app], 200).score >= best - 0.01
 
     @pytest.mark.parametrize(
@@ -244,18 +243,67 @@ class TestMuri:
 
 
 class TestRecl:
-    def test_a_gain_is_known_after_four_observations(self):
-        assert recent_gain([0.5, 0.6, 0.7]) == OPTIMISTIC
-        assert recent_gain([0.1, 0.5, 0.6, 0.7]) == pytest.approx(0.15)
+    MICRO_S = 5.0
 
-    def test_who_gains_gets_more_and_who_does_not_still_something(self):
-        member, state = Recl(), None
-        for now in (0.3, 0.4, 0.5, 0.6, 0.7):
-            given: Window = factory.window(factory.running("a", 50, now=now), factory.running("b", 50), state=state)
-            allocation: Allocation = member.allocate(given)
+    def demand(self, app: str, accuracy: float, seen_s: float) -> Demand:
+        return replace(factory.running(app, 50), observed=accuracy, observed_s=seen_s)
+
+    def served(self, rises: dict[str, float], steps: int, window_s: float = 50.0) -> list[str]:
+        """Ask at the end of each micro-window; return whose each was. An accuracy rises in its own ones."""
+        member, state, found = Recl(micro_window_s=self.MICRO_S), None, []
+        accuracy = dict.fromkeys(rises, 0.3)
+        for step in range(steps):
+            now_s = step * self.MICRO_S
+            demands = [self.demand(app, accuracy[app], now_s) for app in rises]
+            reason = "again" if now_s % window_s else "window"
+            given = factory.window(*demands, start_s=now_s, window_s=window_s, state=state, reason=reason)
+            allocation = member.allocate(given)
             state = allocation.state
-        a, b = (grant.learn for grant in allocation.grants)
-        assert a / b == pytest.approx(0.15 / LEAST)
+            (learner,) = [
+                one.app for one, grant in zip(given.demands, allocation.grants, strict=True) if grant.learn > 0
+            ]
+            assert allocation.again_s == pytest.approx(self.MICRO_S)
+            accuracy[learner] += rises[learner]
+            found.append(learner)
+        return found
+
+    def test_each_learns_once_in_a_window_and_then_the_one_that_gains_most(self):
+        found = self.served({"a": 0.01, "b": 0.03, "c": -0.01}, 20)
+        assert sorted(found[:3]) == sorted(found[10:13]) == ["a", "b", "c"]
+        assert found[3:10] == found[13:] == ["b"] * 7
+
+    def test_the_order_of_applications_changes_nothing(self):
+        rises = {"a": 0.01, "b": 0.03, "c": 0.02}
+        assert self.served(rises, 12) == self.served(dict(reversed(rises.items())), 12)
+
+    def test_more_trainings_than_micro_windows_learn_in_turn(self):
+        names = [f"app{i:02}" for i in range(25)]
+        found = self.served(dict.fromkeys(names, 0.0), 50)
+        assert sorted(found[:25]) == sorted(found[25:]) == names
+
+    def test_a_micro_window_goes_on_whatever_else_happens(self):
+        first = Recl().allocate(factory.window(factory.running("b", 50), factory.running("c", 50)))
+        comes = [factory.offered("a", 0.5, factory.way(20, 0.6)), factory.running("b", 48), factory.running("c", 50)]
+        second = Recl().allocate(factory.window(*comes, start_s=2.0, state=first.state, reason="offer"))
+        assert [grant.learn > 0 for grant in second.grants] == [False, True, False]
+        assert second.again_s == pytest.approx(3.0)
+        ended = [comes[0], factory.demand("b", None), comes[2]]
+        third = Recl().allocate(factory.window(*ended, start_s=3.0, state=second.state, reason="end"))
+        assert [bool(grant.learn) for grant in third.grants] == [True, False, False]
+        assert third.again_s == pytest.approx(5.0)
+
+    def test_a_gain_is_that_of_the_time_since_the_accuracy_was_known_before(self):
+        """Without time for learning in between, a change says nothing."""
+        known = observe(RecentGain(), self.demand("a", 0.5, 1.0), 4.0)
+        same = observe(known, self.demand("a", 0.5, 1.0), 10.0)
+        assert (known.per_s, same.per_s, same.spent_s) == (math.inf, math.inf, 10.0)
+        assert observe(same, self.demand("a", 0.6, 30.0), 10.0).per_s == pytest.approx(0.005)
+        assert observe(known, self.demand("a", 0.2, 30.0), 0.0).per_s == math.inf
+
+    def test_one_training_alone_is_not_interrupted(self):
+        allocation = Recl().allocate(factory.window(factory.running("a", 50), factory.demand("b", None)))
+        assert allocation.again_s is None
+        assert allocation.grants[0].learn == pytest.approx(0.8)
 
 
 class TestZoo:

@@ -69,11 +69,11 @@ class TestPublishedTrials:
             assert all(ours >= other - 1e-4 for ours, other in zip(found["joint"], others, strict=True))
         assert np.mean(found["ekya"]) > np.mean(found["fair"])
 
-    @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.008), (10, 0.08)])
-    def test_the_thief_is_far_quicker_than_the_published_simulator(self, count, limit_s):
+    @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.001), (10, 0.08)])
+    def test_the_thief_takes_a_hundredth_of_the_time_of_the_published_simulator(self, count, limit_s):
         """The simulator takes 0.1 s with two cameras and 8 s with ten."""
         apps, taken = read_apps(factory.window(*cameras(0, count))), []
-        for _ in range(5):
+        for _ in range(20):
             started = time.process_time()
             steal(apps, PERIOD_S, step=0.1)
             taken.append(time.process_time() - started)
