@@ -265,6 +265,8 @@ def _play(agent: Agent, directory: Path, as_json: bool) -> None:
         remark(f"To go on: driftlab device --resume {directory}")
         raise
     write_run(agent, directory)
+    if agent.missing:
+        remark(f"note: {agent.missing}")
     last = agent.report()
     if as_json:
         print_json({**vars(last), "directory": directory})

@@ -113,6 +113,7 @@ class Agent:
     answered: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last answers
     threads: list[threading.Thread] = field(default_factory=list)
     outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
+    missing: str = ""  # what the tables lack, and why
 
     def __post_init__(self) -> None:
         """Read or fetch the network, and place the lab's device and application in this process."""
@@ -366,7 +367,7 @@ class Agent:
         self.apply_results()
         self.stream_end = self.traffic.client.counted.both
         if not self.cell.app.local:
-            write_update_rows(self.traffic, self.outcomes)
+            self.missing = write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
         self.meter.charge(self.cell.app.account)
         loop.watching.write_shares(device)

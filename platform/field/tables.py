@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftlab.errors import DriftlabError
+from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
 from driftlab.platform.field.sending import Traffic
@@ -23,12 +23,12 @@ MEASURED = "wall clock of the device"
 LESSONS = "wall clock of the device; answers and lessons on the stream: computed from the hardware profile"
 
 
-def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Receipt]]) -> None:
-    """Write the server's training rounds, each with what became of it here; without a server there are none."""
+def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Receipt]]) -> str:
+    """Write the server's training rounds, each with what became of it here; return why there are none, if so."""
     try:
         rounds = traffic.client.ask_json("GET", f"{traffic.path}/rounds")
-    except DriftlabError:
-        return
+    except DriftlabError as error:
+        return f"the table of updates is empty, as the server did not tell its rounds: {first_line(error)}"
     for one in rounds:
         row, number = one["row"], int(one["number"])
         if not row:  # labels, which have no row here in a lab run either
@@ -39,6 +39,7 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Rece
             row |= {"version": version, "arrive_s": arrive_s, "accepted": receipt.accepted}
             row["reason"] = receipt.reason or None
         traffic.cell.loop.ledger.row("updates", **row)
+    return ""
 
 
 def energy_of(agent: Agent) -> str:
@@ -55,7 +56,7 @@ def write_run(agent: Agent, directory: Path) -> None:
         **provenance(),
         "times": LESSONS if agent.cell.loop.parts.learns_on_stream else MEASURED,
         "energy": energy_of(agent),
-        "field": {"server": agent.ticket.server, "session": agent.ticket.id},
+        "field": {"server": agent.ticket.server, "session": agent.ticket.id, "missing": agent.missing},
         "socket_bytes": {"up": up, "down": down},
         "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # of them, before the stream
         "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # and after it

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from served_factory import ASKED, TOKEN, served
@@ -17,7 +18,7 @@ from driftlab.platform.field.client import Backoff, Client, ServerAway
 from driftlab.platform.field.keeping import KeptNetwork
 from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver, Sender
-from driftlab.platform.field.tables import write_run
+from driftlab.platform.field.tables import write_run, write_update_rows
 from driftlab.platform.grid.run import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
 
@@ -89,6 +90,15 @@ def test_tables_count_the_payloads_of_both_sides(played):
     up, info = moved[moved["direction"] == "up"], read_info(run.path)
     assert info["socket_bytes"]["up"] > up["wire_bytes"].sum() + info["opening_bytes"]["up"] > 0
     assert 0 < info["closing_bytes"]["up"] < 500 < info["closing_bytes"]["down"]
+    assert info["field"]["missing"] == ""
+
+
+def test_tables_without_the_rounds_of_a_server_that_is_gone_say_so():
+    class Away:
+        def ask_json(self, method, path):
+            raise ServerAway("nobody answers at /sessions/x")
+
+    assert "nobody answers" in write_update_rows(SimpleNamespace(client=Away(), path="/sessions/x"), {})
 
 
 QUICK = {"name": "ams", "interval_s": 1.0}
