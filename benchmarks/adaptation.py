@@ -35,7 +35,7 @@ from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
 Params = tuple[tuple[str, Any], ...]
-CLASSES, SAMPLES, STEPS = 10, 100, 50
+CLASSES, SAMPLES = 10, 100
 
 
 def batch_of(size: int) -> Batch:
@@ -44,12 +44,12 @@ def batch_of(size: int) -> Batch:
     return Batch(images, None, rng, CLASSIFICATION)
 
 
-def adapt_seconds(member: Adaptation, model: nn.Module, size: int) -> tuple[float, Passes]:
+def adapt_seconds(member: Adaptation, model: nn.Module, size: int, steps: int) -> tuple[float, Passes]:
     """Time one phase of a member on a copy of a network."""
     twin, batch = copy.deepcopy(model), batch_of(size)
     state = member.prepare(twin)
     start_s = time.process_time()
-    done = member.adapt(twin, state, batch, Phase(STEPS))
+    done = member.adapt(twin, state, batch, Phase(steps))
     assert done.work is not None
     return time.process_time() - start_s, done.work
 
@@ -86,17 +86,19 @@ def in_turns(first: Callable[[], float], second: Callable[[], float], repeats: i
     return [(first(), second()) for _ in range(repeats)]
 
 
-def over_bare(name: str, model: nn.Module, size: int, repeats: int, params: Params = ()) -> float:
+def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, params: Params = ()) -> float:
     """Return the time of one phase of a member over that of its passes alone."""
     member = Member("adaptation", name, params).make()
-    _, passes = adapt_seconds(member, model, size)
-    pairs = in_turns(lambda: adapt_seconds(member, model, size)[0], lambda: bare_seconds(model, passes, size), repeats)
+    _, passes = adapt_seconds(member, model, size, steps)
+    pairs = in_turns(
+        lambda: adapt_seconds(member, model, size, steps)[0], lambda: bare_seconds(model, passes, size), repeats
+    )
     ratio = statistics.median(ours_s / bare_s for ours_s, bare_s in pairs)
     sys.stderr.write(f"{name} {dict(params) or ''}: {ratio:.3f} times {min(bare_s for _, bare_s in pairs):.3f} s\n")
     return round(ratio, 3)
 
 
-def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
+def fifth_of_filters(network: str, size: int, steps: int, repeats: int) -> dict[str, float]:
     """Return time and charge of a phase with a fifth of the filters, over those with all."""
     model = build(network, CLASSES, seed=0).eval()
     fifth, whole = (
@@ -104,16 +106,14 @@ def fifth_of_filters(network: str, size: int, repeats: int) -> dict[str, float]:
         for how, share in (("topfrac", 0.2), ("all", 1.0))
     )
     cost, hardware = count_cost(model, size, size), HARDWARE["raspberry-pi-4"]
-    charged = [need_of(cost, hardware, adapt_seconds(one, model, size)[1]).alone_s for one in (fifth, whole)]
-    pairs = in_turns(
-        lambda: adapt_seconds(fifth, model, size)[0], lambda: adapt_seconds(whole, model, size)[0], repeats
-    )
+    charged = [need_of(cost, hardware, adapt_seconds(one, model, size, steps)[1]).alone_s for one in (fifth, whole)]
+    pairs = in_turns(*(lambda one=one: adapt_seconds(one, model, size, steps)[0] for one in (fifth, whole)), repeats)
     median = statistics.median(one / other for one, other in pairs)
     least = min(one for one, _ in pairs) / min(other for _, other in pairs)
     return {"median": round(median, 3), "least": round(least, 3), "charged": round(charged[0] / charged[1], 3)}
 
 
-def measure(network: str, size: int, repeats: int, members: str, wide: str) -> dict[str, object]:
+def measure(network: str, size: int, steps: int, repeats: int, members: str, wide: str) -> dict[str, object]:
     torch.manual_seed(0)
     model = build(network, CLASSES, seed=0).eval()
     chosen = members.split(",") if members else [*FAMILIES["adaptation"]]
@@ -122,16 +122,18 @@ def measure(network: str, size: int, repeats: int, members: str, wide: str) -> d
         for name in chosen
         if name and member_class("adaptation", name).labels == "none" and name not in ("frozen", "elasticdnn_cua")
     ]
-    ratios = {name: over_bare(name, model, size, repeats) for name in learners}
+    ratios = {name: over_bare(name, model, size, steps, repeats) for name in learners}
     for name in learners:
         if "views" in parameters(member_class("adaptation", name)):
-            ratios[f"{name} without views"] = over_bare(name, model, size, repeats, (("views", "none"),))
+            ratios[f"{name} without views"] = over_bare(name, model, size, steps, repeats, (("views", "none"),))
     networks = [(name, int(side)) for name, _, side in (one.partition("@") for one in wide.split(","))]
     return {
         "benchmark": "adaptation",
         "unit": "times the bare loop",
         **ratios,
-        "fifth_of_filters": {f"{name} at {side}": fifth_of_filters(name, side, repeats) for name, side in networks},
+        "fifth_of_filters": {
+            f"{name} at {side}": fifth_of_filters(name, side, steps, repeats) for name, side in networks
+        },
         "network": network,
     }
 
@@ -140,10 +142,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="wide_residual")
     parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=50, help="of a phase")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--members", default="", help="of the comparison with bare loops; all without a name")
     parser.add_argument("--wide", default="tiny_classifier@32,wide_residual@32,resnet18@64", help="NETWORK@SIZE,...")
     torch.set_num_threads(1)
-    quick = {"network": "tiny_classifier", "size": 16, "repeats": 1, "wide": "tiny_classifier@16"}
+    quick = {"network": "tiny_classifier", "size": 16, "steps": 5, "repeats": 1, "wide": "tiny_classifier@16"}
     quick["members"] = "tent,elasticdnn"
     sys.stdout.write(json.dumps(measure(**vars(options_of(parser, **quick)))) + "\n")
