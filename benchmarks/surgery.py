@@ -1,4 +1,4 @@
-"""Measure channel surgery on torchvision's ResNet-50; prints one JSON line.
+"""Measure channel surgery, on ResNet-50 of torchvision unless asked otherwise; prints one JSON line.
 
 `groups_over_forward` compares finding the channel groups, once per architecture, with one forward pass over the same
 image. The others are relative to `copy.deepcopy` of the network, the least cost of a function that returns a new
@@ -29,11 +29,11 @@ def seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start_s
 
 
-def measure(repeats: int) -> dict[str, float]:
-    """Return the median seconds of every step."""
-    from torchvision.models import resnet50
+def measure(network: str, repeats: int) -> dict[str, float]:
+    """Return the median seconds of every step on a network of torchvision."""
+    from torchvision.models import get_model
 
-    model, image = resnet50(weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
+    model, image = get_model(network, weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
     found = surgery.groups(model, image)
     half = {name: range(0, size, 2) for name, size in found.sizes.items()}
     order = {name: range(size - 1, -1, -1) for name, size in found.sizes.items()}
@@ -58,9 +58,10 @@ def measure(repeats: int) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    options = options_of(parser, repeats=1)
+    parser.add_argument("--network", default="resnet50")
+    options = options_of(parser, repeats=1, network="squeezenet1_1")
     torch.set_num_threads(1)
-    times = measure(options.repeats)
+    times = measure(options.network, options.repeats)
     line = {
         "benchmark": "surgery",
         "groups_over_forward": round(times["groups"] / times["forward"], 2),
