@@ -203,7 +203,7 @@ _ROWS = (
     ),
     *_many("uniform-learning", "Equal shares for all that learn on one device", "uniform_learning"),
     *_many("ekya", "Trials and a thief of shares among applications that learn on one device"),
-    *_many("recl", "Shares for learning where accuracy has risen fastest"),
+    *_many("recl", "Micro-windows of learning where accuracy has risen fastest"),
     *_many("afs", "Slots of the machine to the learner whose completion gains most"),
     *_many("synergy", "Parts of the machine by what each learner can use of them"),
     *_many("muri", "Learners whose stages interleave on the parts of the machine"),

@@ -49,6 +49,12 @@ def test_accuracy_is_averaged_by_the_time_since_the_window_began():
     assert [line.get_color() for line in lines] == list(plots.COLOURS[:2])
 
 
+def test_bars_and_lines_have_legends_of_their_own():
+    lanes, *_, window = show(learners, made()).panels
+    assert [look.colour for look in lanes.legend.values()] == [learners.ANSWER, learners.LEARN]
+    assert list(window.legend) == ["status_quo", "total-0.1"]
+
+
 def test_decisions_are_told_in_milliseconds():
     (grid,) = show(learners, made()).grids
     assert texts(grid) == {"status_quo": ["2.00", "2.00"], "total-0.1": ["2.00", "2.00"]}

@@ -115,3 +115,9 @@ def test_costs_that_differ_much_are_counted_by_factors():
 @pytest.mark.parametrize("rows", [ROWS[:1] + ROWS[3:], [row | {"score": None} for row in ROWS]])
 def test_one_method_or_no_score_is_no_plot(rows):
     assert pareto.FIGURE.show(view(rows)) is None
+
+
+def test_names_of_close_points_stand_above_and_below():
+    rows = [run_row("a", 0.5, 10.0, 5.0), run_row("b", 0.9, 90.0, 6.0), run_row("c", 0.91, 95.0, 7.0)]
+    places = {text.get_text(): text.get_position() for text in drawn(rows)["w: traffic"].texts}
+    assert places == {"a": (5, -11), "b": (-5, -11), "c": (-5, 4)}

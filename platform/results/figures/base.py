@@ -66,6 +66,7 @@ class Panel:
     title: str
     draw: Callable[[Axes], None]
     height: int = HEIGHT
+    legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, where panels differ
 
 
 @dataclass(frozen=True)

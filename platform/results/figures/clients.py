@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-NOTE = (
-    "First what a device scores less than the same device where it never waits; the rule marks one point, the loss up "
-    "to which the paper calls a device served. Then how long an upload waits before the server begins to label it. "
-    "Means over streets and seeds with their 95 % intervals."
+LOST = (
+    "Score lost: against the same device where it never waits; the rule marks one point, the loss up to which the "
+    "paper calls a device served. "
 )
+WAITED = "Waiting: from the arrival of an upload until the server begins to label it. "
+MEANS = "Means over streets and seeds with their 95 % intervals."
 SERVED = 0.01
 
 
@@ -31,14 +32,16 @@ def show(view: View) -> Shown | None:
     sent = view.tables.once(uploads).merge(shared[["cell", "devices"]], on="cell")
     waited = sent.assign(waited_s=sent["teach_start_s"] - sent["arrive_s"])
     looks = {name: look for name, look in view.looks.items() if name in set(waited["system"])}
-    panels = []
+    panels, notes = [], []
     if len(lost):
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
         panels.append(Panel("score lost", partial(_draw_loss, points=loss, looks=looks)))
+        notes.append(LOST)
     if len(waited):
         wait = means(waited, ["system", "devices"], "waited_s", least=0.0)
         panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, looks=looks)))
-    return Shown(NOTE, panels, legend=looks) if panels else None
+        notes.append(WAITED)
+    return Shown("".join([*notes, MEANS]), panels, legend=looks) if panels else None
 
 
 def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

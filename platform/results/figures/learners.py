@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 NOTE = (
     "First one device with the most applications under the lowest seed: as high as a bar is, so large is a share of "
-    "the device; below the share that answers frames, on top of it the one that labels, tries out and trains. Then the "
-    "mean score of frames by the time since their window began, over all windows, devices and seeds."
+    "the device. Then the mean score of frames by the time since their window began, over all windows, devices and "
+    "seeds."
 )
 SYSTEMS = 4  # the first ones and the last one
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.9  # of a lane, by the whole device
+SEAM = 0.4  # width of the edges of bars, so that no gap shows between two of one colour
 BINS = 20  # of a window
 ANSWER, LEARN = plots.COLOURS[0], plots.COLOURS[1]
+JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style(LEARN)}
 
 
 def show(view: View) -> Shown | None:
@@ -36,8 +38,9 @@ def show(view: View) -> Shown | None:
     panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in drawn]
     points = by_window(view)
     if len(points):
-        panels.append(Panel("accuracy over a window", partial(_draw_window, points=points, looks=view.looks)))
-    return Shown(NOTE, panels, [_decisions(rows, names)], legend=view.looks)
+        draw = partial(_draw_window, points=points, looks=view.looks)
+        panels.append(Panel("accuracy over a window", draw, legend=view.looks))
+    return Shown(NOTE, panels, [_decisions(rows, names)])
 
 
 def by_window(view: View) -> pd.DataFrame:
@@ -55,16 +58,17 @@ def _panel(name: str, rows: pd.DataFrame) -> Panel:
     own = own[own["cell"] == own["cell"].min()]
     own = own[own["device"] == own["device"].min()]
     apps = sorted(set(own["app"]))
-    return Panel(name, partial(_draw_lanes, rows=own, apps=apps), FRAME + LANE * len(apps))
+    return Panel(name, partial(_draw_lanes, rows=own, apps=apps), FRAME + LANE * len(apps), JOBS)
 
 
 def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
     for lane, app in enumerate(reversed(apps)):
         own = rows[rows["app"] == app]
         answer, learn = FILL * own["share"], FILL * own["learn_share"].fillna(0.0)
-        usual: dict[str, Any] = {"align": "edge", "linewidth": 0, "width": own["window_s"]}
-        axis.bar(own["time_s"], answer, bottom=lane, color=ANSWER, **usual)
-        axis.bar(own["time_s"], learn, bottom=lane + answer, color=LEARN, **usual)
+        for foot, height, colour in ((0.0 * answer, answer, ANSWER), (answer, learn, LEARN)):
+            some = height > 0
+            look: dict[str, Any] = {"align": "edge", "color": colour, "edgecolor": colour, "linewidth": SEAM}
+            axis.bar(own["time_s"][some], height[some], own["window_s"][some], lane + foot[some], **look)
     plots.tidy(axis)
     axis.grid(visible=False)
     axis.set_yticks([lane + FILL / 4 for lane in range(len(apps))], apps[::-1])

@@ -35,7 +35,7 @@ def _show(data: View | Found, name: str, figures: Sequence[Figure]) -> None:
         canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
         panel.draw(axis)
         axis.set_title(panel.title, loc="left")
-        plots.legend(canvas, shown.legend)
+        plots.legend(canvas, panel.legend or shown.legend)
         plt.show()
     for grid in shown.grids:
         rows = {name: [f"{entry.text} {entry.note}" for entry in entries] for name, entries in grid.rows.items()}

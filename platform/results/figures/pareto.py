@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
 HALF = 0.5  # of an axis
+NAME_WIDTH, NAME_HEIGHT = 0.35, 0.06  # of an axis
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
@@ -73,10 +75,16 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
 
 
 def _name(axis: Axes, best: pd.DataFrame) -> None:
-    """Write the names of the methods on the front where the front leaves room: left above, or right below."""
-    for name, cost, mean in best[["cost", "mean"]].itertuples():
-        right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
-        place, side = ((-5, 4), "right") if right else ((5, -11), "left")
+    """Write the names of the methods on the front where the front leaves room: left above, or right below.
+
+    On the right, of two points that are close to each other, the cheaper one has its name below.
+    """
+    above = (math.inf, math.inf)
+    for name, cost, mean in best[["cost", "mean"]].iloc[::-1].itertuples():
+        x, y = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))
+        close = above[0] - x < NAME_WIDTH and above[1] - y < NAME_HEIGHT
+        place, side = ((-5, -11 if close else 4), "right") if x > HALF else ((5, -11), "left")
+        above = (x, y) if x > HALF else above
         axis.annotate(name, (cost, mean), place, textcoords="offset points", ha=side, fontsize=8, color=plots.INK)
 
 

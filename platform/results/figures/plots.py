@@ -31,6 +31,7 @@ DASHES: Mapping[str, Any] = {
 BELOW, ABOVE = 1.9, 2.0
 POINTS = 240  # a line on a page shows no more than this many
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+TICKS = 6  # steps of a score axis: more numbers would touch on a narrow page
 MARKS = 60  # and more scene changes than this would hide it
 
 
@@ -162,6 +163,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     name_rows(axis, looks)
     axis.set_xlabel(measure(runs))
     axis.margins(x=0.12)
+    axis.locator_params(axis="x", nbins=TICKS)
     tidy(axis)
     axis.grid(axis="y", visible=False)
 

@@ -39,7 +39,7 @@ class Section:
     title: str
     note: str
     legend: Mapping[str, Style]
-    pictures: list[tuple[str, str]]  # what stands above each, and the piece
+    pictures: list[tuple[str, Mapping[str, Style], str]]  # what stands above each, its own legend, and the piece
     grids: Sequence[Grid]
 
 
@@ -153,9 +153,9 @@ def side_by_side(run: Run, other: Run) -> Section:
     return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", BESIDE[2:], rows)])
 
 
-def _draw(figure: Figure, shown: Shown) -> list[tuple[str, str]]:
+def _draw(figure: Figure, shown: Shown) -> list[tuple[str, Mapping[str, Style], str]]:
     return [
-        (part.title, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
+        (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
         for k, part in enumerate(shown.panels)
     ]
 
