@@ -105,7 +105,7 @@ def _open_any_city(request: StreamRequest) -> Stream:
 def _street_scenery(name: str, seed: int) -> Scenery:
     from driftlab.datasets.streets.travel import draw_travel
 
-    preset = STREETS[_any_kind(seed) if name == "any-street" else name.partition("/")[2]]
+    preset = STREETS[name.partition("/")[2] or _any_kind(seed)]
     moves = any(speed for _, speed in preset.speed_mps)
     steady = not moves and len(preset.visits) == 1
     return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).stretches)
@@ -274,6 +274,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
                 _open_city,
                 _city_parameters(name),
                 family="city",
+                scenery=_street_scenery,
                 lessons=LESSONS,
             )
             for name in SETTINGS
@@ -284,6 +285,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             _open_any_city,
             _city_parameters(None),
             family="city",
+            scenery=_street_scenery,
             lessons=LESSONS,
         ),
         **{

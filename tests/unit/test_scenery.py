@@ -23,16 +23,18 @@ SEED = 3
     [("interview", True, False), ("dance", False, False), ("drift", False, True), ("driving_la", False, False)],
 )
 def test_a_street_is_steady_or_drifts_or_neither(name: str, steady: bool, drifts: bool):
-    found = scenery_of(f"streets/{name}", SEED)
-    assert found is not None
-    assert (found.steady, found.drifts) == (steady, drifts)
-    assert found.stretches(20.0) == draw_travel(PRESETS[name], SEED).stretches(20.0)
+    for world in ("streets", "city"):
+        found = scenery_of(f"{world}/{name}", SEED)
+        assert found is not None
+        assert (found.steady, found.drifts) == (steady, drifts)
+        assert found.stretches(20.0) == draw_travel(PRESETS[name], SEED).stretches(20.0)
 
 
-def test_of_any_street_it_is_that_of_the_kind_that_is_shown():
+@pytest.mark.parametrize("name", ["any-street", "any-city"])
+def test_of_any_street_it_is_that_of_the_kind_that_is_shown(name: str):
     for seed in range(4):
-        stream = open_stream("any-street", seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
-        found, kind = scenery_of("any-street", seed), scenery_of(stream.name, seed)
+        stream = open_stream(name, seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
+        found, kind = scenery_of(name, seed), scenery_of(stream.name, seed)
         assert found is not None and kind is not None
         assert (found.drifts, found.stretches(9.0)) == (kind.drifts, kind.stretches(9.0))
 
@@ -67,8 +69,9 @@ def made(workload: str, **tables: list[dict[str, object]]) -> Made:
     )
 
 
-def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read():
-    older = made("streets/walking_ny")
+@pytest.mark.parametrize("world", ["streets", "city"])
+def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read(world: str):
+    older = made(f"{world}/walking_ny")
     (row,) = sceneries(older, older.frame("runs")["cell"]).to_dict("records")
     travel = draw_travel(PRESETS["walking_ny"], SEED)
     assert (row["steady"], row["drifts"]) == (False, False)

@@ -14,14 +14,15 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
+DRAWN = ("streets/", "city/")
 WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
     """List the devices of some cells: `cell`, `device`, and of streets `steady`, `drifts` and `way`.
 
-    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it:
-    their streets are drawn again from their seeds.
+    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it, and
+    some later ones none of city streets: their streets are drawn again from their seeds.
     """
     import pandas as pd
 
@@ -33,7 +34,7 @@ def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
         steady, drifts, way = row.steady, row.drifts, ways.get((row.cell, row.device))
         workload, duration_s = runs.loc[row.cell]
         name = names.get(workload, "")
-        if way is None and name.startswith("streets/") and (scenery := scenery_of(name, int(row.stream_seed))):
+        if way is None and name.startswith(DRAWN) and (scenery := scenery_of(name, int(row.stream_seed))):
             steady, drifts, stream = scenery.steady, scenery.drifts, (name, int(row.stream_seed))
             if stream not in drawn:
                 drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=WAY)
