@@ -21,8 +21,8 @@ WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
     """List the devices of some cells: `cell`, `device`, and of streets `steady`, `drifts` and `way`.
 
-    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it, and
-    some later ones none of city streets: their streets are drawn again from their seeds.
+    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it,
+    and some later ones none of city streets: their streets are drawn again from their seeds.
     """
     import pandas as pd
 
