@@ -15,7 +15,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Finished, Noticed, Receipt, Reply, Weights
+from driftlab.platform.core.records import Finished, ModelCost, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.leaving import LeavingNetwork, exit_costs, exits_of
@@ -65,6 +65,8 @@ class Application:
         self._following: Following | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
+        # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
+        self._costs: dict[tuple[int | None, int], ModelCost] = {(None, spec.cost.parameters): spec.cost}
         self._at_exits: list[tuple[float, float]] = []  # time and energy of a frame by the exit at which it leaves
         self._run(Budget(), 0)
 
@@ -206,9 +208,10 @@ class Application:
         self._model = self._scaling.select(self._family, budget)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
-        known = self._layout.size == self._spec.cost.parameters  # counting takes a while
-        size = self._spec.student.height, self._spec.student.width
-        self._cost = self._spec.cost if known else count_cost(self._model, *size)
+        size, key = (self._spec.student.height, self._spec.student.width), (budget.variant, self._layout.size)
+        if key not in self._costs:
+            self._costs[key] = count_cost(self._model, *size)
+        self._cost = self._costs[key]
         self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
         if isinstance(self._model, LeavingNetwork) and not self._at_exits:  # networks differ in thresholds alone
             costs, device = exit_costs(self._model, size), self._spec.hardware

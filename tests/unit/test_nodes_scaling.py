@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from state_factory import CLASSES, HEIGHT, WIDTH, frames
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
+from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
@@ -164,3 +168,23 @@ def test_what_was_learned_stays_when_another_network_runs_in_between():
     application.switch(0)
     application.switch(1)
     assert application._versions[-1].state.vector.tobytes() == learned.tobytes()
+
+
+@pytest.mark.slow
+def test_networks_with_as_many_weights_are_priced_each_on_its_own():
+    application, _ = nodes()
+    fine = application._model
+    coarse = copy.deepcopy(fine)
+    first = next(layer for layer in coarse.modules() if isinstance(layer, torch.nn.Conv2d))
+    first.stride = (2 * first.stride[0], 2 * first.stride[1])
+    twins = {0: coarse, 1: fine}
+    application._scaling = SimpleNamespace(
+        select=lambda family, budget: twins[budget.variant], absorb=lambda family, model: family
+    )
+    costs = []
+    for variant in (0, 1, 0):
+        application.switch(variant)
+        costs.append(application._cost)
+    assert costs[0] == count_cost(coarse, HEIGHT, WIDTH) == costs[2]
+    assert costs[1] == count_cost(fine, HEIGHT, WIDTH)
+    assert costs[0].parameters == costs[1].parameters and costs[0].macs < costs[1].macs
