@@ -236,7 +236,8 @@ class TestHouse:
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
             assert verdict.word == "not testable here", verdict.claim.id
-            assert verdict.note.endswith(f": run {verdict.claim.experiment}")
+            untold = verdict.claim.measure == "no_table_tells"
+            assert verdict.note.endswith(f": run {verdict.claim.experiment}") != untold
         own = Made({"name": "ams-table1"})
         assert evaluate(own.run, ["AMS-1"], tables=own)[0].note == "needs 'ams' and 'no_custom', with truth"
 

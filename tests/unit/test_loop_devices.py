@@ -64,9 +64,8 @@ def host(
     tenants = tuple(AppSpec(App(name, priority=2.0), STREAM) for name in names)
     spec = DeviceSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
     context = SimpleNamespace(student=SimpleNamespace(cost=COST))
-    apps: Any = {
-        name: SimpleNamespace(app=name, context=context, learning=None, chosen=None, observed=None) for name in names
-    }
+    usual = {"context": context, "learning": None, "chosen": None, "observed": None, "as_estimated": tuple}
+    apps: Any = {name: SimpleNamespace(app=name, **usual) for name in names}
     parts: Any = SimpleNamespace(
         clock=make_clock("virtual"),
         scheduling=asked,
