@@ -92,6 +92,7 @@ class TestSwitch:
     def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
         """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
         node = application(steps(learns="beside"), macs_per_s=16e6)
+        node._costs[0, node._layout.size] = node._cost  # the other network costs as much
         node.watch(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
         node.switch(0)
         reply = node.watch(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
