@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
-from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest, files_in, memory_faults
+from driftlab.datasets.labelled import DIGITS, LabelledSet, Pictures, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def open_digits(request: SetRequest) -> LabelledSet:
         Pictures(_sized(pictures[rows], request.size), kinds[rows])
         for rows in (part[: request.at_most] for part in parts)
     )
-    return LabelledSet(request.name, tuple(str(digit) for digit in range(10)), train, val, test)
+    return LabelledSet(request.name, DIGITS, train, val, test)
 
 
 @lru_cache(maxsize=1)

@@ -64,6 +64,7 @@ class SetSource:
     opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
     problem: Problem | None = None  # of a procedural set: its classes and difficulty, which a request may change
     counts: Counts | None = None
+    classes: tuple[str, ...] = ()  # names that are known without its pictures
 
     @property
     def in_folder(self) -> bool:
@@ -89,13 +90,14 @@ def _open_digits(request: SetRequest) -> LabelledSet:
     return open_digits(request)
 
 
+DIGITS = tuple("0123456789")
 SETS: Mapping[str, SetSource] = MappingProxyType(
     {
         **{
             f"signs/{problem.name}": SetSource(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
             for problem in SIGNS.values()
         },
-        "digits": SetSource("1 797 handwritten digits that come with scikit-learn", _open_digits),
+        "digits": SetSource("1 797 handwritten digits that come with scikit-learn", _open_digits, classes=DIGITS),
         "cifar10": SetSource("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
         "cifar100": SetSource("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
         "mnist": SetSource("handwritten digits, 70 000 pictures on this machine", _open_archive),
@@ -141,11 +143,13 @@ def _drawn_test(name: str, size: int | tuple[int, int], count: int) -> Pictures:
 
 
 def class_names(name: str, *, size: int | tuple[int, int] = 32) -> tuple[str, ...]:
-    """Name the classes of a labelled set; no picture of a drawn set is drawn for it."""
+    """Name the classes of a labelled set; no picture of a built-in set is drawn or read for it."""
     from driftlab.datasets.signs.alphabet import names_of
 
     source, request = _checked(name, 0, size, 1, None, None)
-    return source.opener(request).classes if source.problem is None else names_of(request.problem.classes)
+    if source.problem is not None:
+        return names_of(request.problem.classes)
+    return source.classes or source.opener(request).classes
 
 
 def _checked(

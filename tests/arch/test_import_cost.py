@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "torchvision", "ray", "numpy", "pandas", "pyarrow", "cv2", "av", "matplotlib", "duckdb", "scipy"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "ray",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "cv2",
+    "av",
+    "matplotlib",
+    "duckdb",
+    "scipy.stats",
+    "sklearn",
+}
 TEACH = """
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.zoo import build
@@ -37,7 +50,12 @@ def test_nothing_heavy_is_loaded(code: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", ["list", "show adaptation/distill", "run nestdnn-fig10 --dry-run", "run demo --dry-run"]
+    "words",
+    [
+        "list",
+        "show adaptation/distill",
+        *(f"run {name} --dry-run" for name in ("nestdnn-fig10", "demo", "tta-streams")),
+    ],
 )
 def test_reading_loads_nothing_that_computes(words: str):
     code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
