@@ -1,10 +1,11 @@
 """Measure one adaptation of each label-free member per 100 samples against bare PyTorch; prints one JSON line.
 
-The bare loop makes the same forward and backward passes over batches of the same sizes, with a plain step of gradient
-descent and nothing else. `fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a
-fifth of each layer's filters over that with all of them, and the same share of what the cost model charges. Times are
-of the processor, on one thread, in turns, and ratios are medians of those of two turns; there the least times' too,
-which what else runs disturbs least.
+The bare loop makes the same forward and backward passes over batches of the same sizes, through the network as the
+member prepares it, with a plain step of gradient descent and nothing else. A member without passes has no ratio.
+`fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a fifth of each layer's
+filters over that with all of them, and the same share of what the cost model charges. Times are of the processor, on
+one thread, in turns, and ratios are medians of those of two turns; there the least times' too, which what else runs
+disturbs least.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ import torch
 from _options import options_of
 from torch import nn
 
-from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Batch, Phase
 from driftlab.platform.adaptation.stream import entropies
 from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.core.records import Passes
+from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.training.schooling import Data, Lessons
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 
@@ -44,10 +46,20 @@ def batch_of(size: int) -> Batch:
     return Batch(images, None, rng, CLASSIFICATION)
 
 
-def adapt_seconds(member: Adaptation, model: nn.Module, size: int, steps: int) -> tuple[float, Passes]:
+def pack_of(member: Adaptation, model: nn.Module, size: int) -> Weights:
+    """Return the summary of source data for a member that needs one."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (2 * SAMPLES, size, size, 3), dtype=np.uint8)
+    lessons = Lessons(images, rng.integers(0, CLASSES, len(images)).astype(np.uint8))
+    return member.pack(copy.deepcopy(model), Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons))
+
+
+def adapt_seconds(
+    member: Adaptation, model: nn.Module, size: int, steps: int, pack: Weights = EMPTY_PACK
+) -> tuple[float, Passes]:
     """Time one phase of a member on a copy of a network."""
     twin, batch = copy.deepcopy(model), batch_of(size)
-    state = member.prepare(twin)
+    state = member.prepare(twin, pack)
     start_s = time.process_time()
     done = member.adapt(twin, state, batch, Phase(steps))
     assert done.work is not None
@@ -86,12 +98,18 @@ def in_turns(first: Callable[[], float], second: Callable[[], float], repeats: i
     return [(first(), second()) for _ in range(repeats)]
 
 
-def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, params: Params = ()) -> float:
-    """Return the time of one phase of a member over that of its passes alone."""
+def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, params: Params = ()) -> float | None:
+    """Return the time of one phase of a member over that of its passes alone; None where it makes none."""
     member = Member("adaptation", name, params).make()
-    _, passes = adapt_seconds(member, model, size, steps)
+    pack, prepared = pack_of(member, model, size), copy.deepcopy(model)
+    member.prepare(prepared, pack)
+    _, passes = adapt_seconds(member, model, size, steps, pack)
+    if not passes.forward:
+        return None
     pairs = in_turns(
-        lambda: adapt_seconds(member, model, size, steps)[0], lambda: bare_seconds(model, passes, size), repeats
+        lambda: adapt_seconds(member, model, size, steps, pack)[0],
+        lambda: bare_seconds(prepared, passes, size),
+        repeats,
     )
     ratio = statistics.median(ours_s / bare_s for ours_s, bare_s in pairs)
     sys.stderr.write(f"{name} {dict(params) or ''}: {ratio:.3f} times {min(bare_s for _, bare_s in pairs):.3f} s\n")

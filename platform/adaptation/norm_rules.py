@@ -48,8 +48,9 @@ class FollowingNorm:
             self.starved[name] = None
             return None
         seen = _by_channel(given)
-        mean = (1 - self.share) * norm.running_mean + self.share * seen.mean(dim=1)
-        variance = (1 - self.share) * norm.running_var + self.share * seen.var(dim=1, unbiased=False)
+        own_mean, own_variance = _moments(seen, correction=0)
+        mean = (1 - self.share) * norm.running_mean + self.share * own_mean
+        variance = (1 - self.share) * norm.running_var + self.share * own_variance
         norm.running_mean.copy_(mean.detach())
         norm.running_var.copy_(variance.detach())
         return _normalised(norm, given, (_lift(mean, given), _lift(variance, given)))
@@ -70,8 +71,7 @@ class InstanceNorm:
             return None
         mean, variance = norm.running_mean, norm.running_var
         if self.momentum is not None:
-            seen = _by_channel(given)
-            mean, variance = seen.mean(dim=1), seen.var(dim=1)
+            mean, variance = _moments(_by_channel(given))
             norm.running_mean.lerp_(mean.detach(), self.momentum)
             norm.running_var.lerp_(variance.detach(), self.momentum)
         mean, variance = _lift(mean, given), _lift(variance, given)
@@ -80,9 +80,9 @@ class InstanceNorm:
         return _normalised(norm, given, (mean, variance))
 
     def _corrected(self, norm: _BatchNorm, given: torch.Tensor, usual: Moments) -> Moments:
-        places, around = given[0, 0].numel(), tuple(range(2, given.dim()))
+        places, alone = given[0, 0].numel(), (*given.shape[:2], *(1,) * (given.dim() - 2))
         mean, variance = usual
-        own_mean, own_variance = given.mean(dim=around, keepdim=True), given.var(dim=around, keepdim=True)
+        own_mean, own_variance = (one.view(alone) for one in _moments(given.flatten(2)))
         widest = (variance + norm.eps) * self.width
         mean = mean + _shrunk(own_mean - mean, self.width * ((variance + norm.eps) / places).sqrt())
         change = _shrunk(own_variance - variance, widest * math.sqrt(2 / (places - 1)))
@@ -101,9 +101,8 @@ class MemoryNorm:
         if name not in self.stored or given.numel() == given.shape[1]:
             return None
         mean, variance = self.stored[name].to(given)
-        seen = _by_channel(given)
         count = self.frames * given[0, 0].numel()
-        mean, variance = mix_statistics((mean, variance), (seen.mean(dim=1), seen.var(dim=1)), count, self.width)
+        mean, variance = mix_statistics((mean, variance), _moments(_by_channel(given)), count, self.width)
         return _normalised(norm, given, (_lift(mean, given), _lift(variance, given)))
 
 
@@ -119,8 +118,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
     def hook_of(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
             if given[0].numel() > given[0].shape[1]:
-                seen = _by_channel(given[0].detach())
-                found[name] = torch.stack([seen.mean(dim=1), seen.var(dim=1)])
+                found[name] = torch.stack(_moments(_by_channel(given[0].detach())))
 
         return hook
 
@@ -142,6 +140,13 @@ def mix_statistics(stored: Moments, seen: Moments, count: int, width: float) -> 
 
 def _by_channel(given: torch.Tensor) -> torch.Tensor:
     return given.transpose(0, 1).flatten(1)
+
+
+def _moments(values: torch.Tensor, *, correction: int = 1) -> Moments:
+    """Return mean and variance of the last dimension; in two passes, which take a fraction of the time of `var`."""
+    mean = values.mean(dim=-1, keepdim=True)
+    variance = (values - mean).square().sum(dim=-1) / (values.shape[-1] - correction)
+    return mean.squeeze(-1), variance
 
 
 def _lift(values: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

@@ -115,6 +115,27 @@ class ResidualClassifier(nn.Module):
         return logits
 
 
+class DeepClassifier(nn.Module):
+    """Classification network of thirteen convolutions in five stages, laid out as VGG-16 is."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        stages, inputs = [], 3
+        for times, depth in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
+            outputs = times * width
+            stages.append(nn.Sequential(_conv(inputs, outputs), *(_conv(outputs, outputs) for _ in range(depth - 1))))
+            inputs = outputs
+        self.stages = nn.ModuleList(stages)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.stages[0](images)
+        for stage in self.stages[1:]:
+            x = stage(F.max_pool2d(x, 2))
+        logits: torch.Tensor = self.head(x.mean(dim=(2, 3)))
+        return logits
+
+
 class FrameContext(nn.Module):
     """Scale each channel by a function of the frame's average: the look of a scene is a property of the whole frame."""
 
@@ -162,6 +183,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "wide_classifier": partial(Classifier, width=64),
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
+    "deep_classifier": partial(DeepClassifier, width=8),
     "tiny_staged": partial(residual.four_stages, width=8, stride=2),
     "staged": partial(residual.four_stages, width=16, stride=1),
     "tiny_detector": partial(Detector, width=16),

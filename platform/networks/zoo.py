@@ -100,6 +100,11 @@ OWN: Mapping[str, ZooEntry] = {
     "wide_residual": ZooEntry(
         CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters", ("first", "deep.0", "deep.1")
     ),
+    "deep_classifier": ZooEntry(
+        CLASSIFICATION,
+        "thirteen convolutions as VGG-16 has them, at an eighth of its width, 260 k parameters",
+        tuple(f"stages.{stage}" for stage in range(5)),
+    ),
     "tiny_staged": ZooEntry(
         CLASSIFICATION,
         "four stages of residual blocks, at half the width and resolution of staged, 81 k parameters",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,16 @@ from torch.overrides import TorchFunctionMode
 from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
 from driftlab.platform.networks.predict import evaluating, to_input
+from driftlab.platform.pruning.rankings import RESPONSES, Ranking, Response
 from driftlab.platform.pruning.surgery import Groups
 from driftlab.platform.tasks.tasks import Answers
 
-Ranking = Literal["trr", "l1", "bn_gamma", "random"]
 Scores = Mapping[str, Tensor]  # by group, one number per channel
 BATCH = 64
+TINY = 1e-12
 POOLING = frozenset(("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "mean", "amax"))
 FLATTENING = frozenset(("flatten", "reshape", "view"))
+ACTIVATIONS = frozenset(("relu", "relu_", "relu6", "hardswish", "silu", "gelu", "leaky_relu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +68,20 @@ def rank(
     labels: Answers,
     rng: np.random.Generator,
 ) -> Scores:
-    """Score the channels of every group by a method; only `trr` uses the images and their labels."""
-    if method == "trr":
-        return _by_response(model, groups, images, labels)
+    """Score the channels of every group by a method; only those by response use the images and their labels."""
+    if method in RESPONSES:
+        return _by_response(model, groups, images, labels, RESPONSES[method])
     if method == "random":
         return {name: torch.from_numpy(rng.random(size)) for name, size in groups.sizes.items()}
     return _by_weights(model, groups, norms=method == "bn_gamma")
 
 
-def triplet_response_residual(sums: Sums) -> Tensor:
+def triplet_response_residual(sums: Sums, *, ratio: bool = False) -> Tensor:
     """Average Eq. 1 of NestDNN over all triplets (anchor, positive, negative), in closed form: one number per channel.
 
     Summed over the triplets of class c, with n of the N samples, the distances between classes count n - 1 times and
-    those within it N - n times. A class with a single sample makes no triplet.
+    those within it N - n times. A class with a single sample makes no triplet. With `ratio` the sum is divided by that
+    of the distances within classes; a filter that never answers has 0.
     """
     n, rest = sums.count[:, None], (sums.count.sum() - sums.count)[:, None]
     everything = sums.total.sum(dim=0)
@@ -88,7 +91,11 @@ def triplet_response_residual(sums: Sums) -> Tensor:
     triplets = (n * (n - 1) * rest).sum()
     if not triplets > 0:
         raise RequestError("Filters are ranked by triplets: two classes are needed, one of them with two samples.")
-    return ((n - 1) * between - rest * within).sum(dim=0) / triplets
+    residual = ((n - 1) * between - rest * within).sum(dim=0)
+    if not ratio:
+        return residual / triplets
+    close = (rest * within).sum(dim=0)
+    return residual / close.clamp_min(TINY * float(close.max()) + TINY)
 
 
 def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) -> Sums:
@@ -104,16 +111,19 @@ def sums_of(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) ->
     return Sums(member.sum(dim=1), member @ energy, total, centre)
 
 
-def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers) -> Scores:
-    """Compute `trr` on the maps that the next layer reads, as they were before any pooling, batch by batch."""
+def _by_response(
+    model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers, response: Response
+) -> Scores:
+    """Compute residuals of the maps that the next layer reads, as they were before any pooling, batch by batch."""
     if labels.dtype == object:
         raise RequestError("trr ranks filters by classes of whole frames or of pixels; for other tasks rank by l1.")
+    traced = POOLING | FLATTENING | (ACTIVATIONS if response.linear else frozenset())
     classes = int(labels[labels != IGNORE].max(initial=0) if labels.ndim > 1 else labels.max(initial=0)) + 1
     found: dict[str, Sums] = {}
     readers = _readers(model, groups)
     channel_of: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
-    def listen(name: str, rows: slice, maps: PoolingTrace) -> Callable[..., None]:
+    def listen(name: str, rows: slice, maps: Trace) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
             seen, channel_of[name] = maps.before(given[0], readers[name])
             sums = sums_of(*_samples(seen, labels[rows]), classes)
@@ -123,29 +133,32 @@ def _by_response(model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8]
 
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(images), BATCH):
-            rows, maps = slice(start, start + BATCH), PoolingTrace()
+            rows, maps = slice(start, start + BATCH), Trace(traced)
             hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
             with maps:
                 model(to_input(images[rows]).to(next(model.parameters()).device))
             for hook in hooks:
                 hook.remove()
-    parts = [(channel_of[name], triplet_response_residual(sums)) for name, sums in found.items()]
+    parts = [(channel_of[name], triplet_response_residual(sums, ratio=response.ratio)) for name, sums in found.items()]
     return _gathered(groups, parts)
 
 
-class PoolingTrace(TorchFunctionMode):
-    """Records the source of every map that is pooled, averaged or flattened."""
+class Trace(TorchFunctionMode):
+    """Records the source of every map that some functions make: pooling, flattening, activations."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: frozenset[str]) -> None:
         super().__init__()
+        self._traced = traced
         self._made: dict[int, tuple[Tensor, Tensor]] = {}  # by id; both tensors are held, so that no id is reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        follows = func.__name__ in self._traced and isinstance(args[0], Tensor) and args[0].dim() == 4
+        source = args[0].clone() if follows and func.__name__ in ACTIVATIONS else args[0]  # some overwrite it
         made = func(*args, **(kwargs or {}))
-        if func.__name__ in POOLING | FLATTENING and isinstance(made, Tensor) and args[0].dim() == 4:
-            self._made[id(made)] = (made, args[0])
+        if follows and isinstance(made, Tensor):
+            self._made[id(made)] = (made, source)
         return made
 
     def before(self, given: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:

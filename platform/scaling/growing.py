@@ -17,7 +17,8 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.vector import layout_of
 from driftlab.platform.pruning.family import Family, Widths, merge_networks
-from driftlab.platform.pruning.ranking import Ranking, Scores, rank
+from driftlab.platform.pruning.ranking import Scores, rank
+from driftlab.platform.pruning.rankings import Ranking
 from driftlab.platform.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.scaling.widths import width_of
 from driftlab.platform.training.schooling import Data, grade

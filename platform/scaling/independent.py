@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
+from driftlab.platform.pruning.rankings import Ranking
 from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ class Independent(OfWidths):
     start: Annotated[
         Literal["scratch", "pruned"], Means("where training begins: random weights, or the pruned network")
     ] = "scratch"
-    ranking: Annotated[
-        Literal["trr", "l1", "bn_gamma", "random"], Means("how filters are ranked where networks are pruned")
-    ] = "l1"
+    ranking: Annotated[Ranking, Means("how filters are ranked where networks are pruned")] = "l1"
     ranked_on: Annotated[int, Ge(2), Means("frames that the ranking looks at", "frames")] = 500
     epochs: Annotated[int, Ge(0), Means("passes over the data that each network learns for", "epochs")] = 12
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.05

@@ -19,6 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, Means
+from driftlab.platform.pruning.rankings import Ranking
 from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Nested(OfWidths):
         Literal["uniform", "sensitivity"],
         Means("whether each layer loses the same share, or less where it matters more"),
     ] = field(default="uniform", metadata={BEFORE: "uniform"})
-    ranking: Annotated[Literal["trr", "l1", "bn_gamma", "random"], Means("how filters are ranked")] = "trr"
+    ranking: Annotated[Ranking, Means("how filters are ranked")] = "trr"
     ranked_on: Annotated[int, Ge(2), Means("frames that the ranking looks at", "frames")] = 500
     accuracy_loss: Annotated[
         float, Ge(0), Le(1), Means("how far the smallest network may score below the whole one", "fraction")

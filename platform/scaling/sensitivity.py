@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.pruning.ranking import Ranking
+from driftlab.platform.pruning.rankings import Ranking
 from driftlab.platform.pruning.surgery import cut
 from driftlab.platform.scaling.growing import PruningContext, best_channels, score_filters
 from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of

@@ -16,7 +16,7 @@ from driftlab.platform.networks.zoo import build
 from driftlab.platform.pruning.ranking import rank, sums_of, triplet_response_residual
 from driftlab.platform.pruning.surgery import groups, mask
 
-METHODS = ("trr", "l1", "bn_gamma", "random")
+METHODS = ("trr", "trr_ratio", "trr_linear", "trr_linear_ratio", "l1", "bn_gamma", "random")
 SEEDS = range(5)
 
 
@@ -186,6 +186,35 @@ def test_maps_count_as_the_filters_made_them_whatever_pools_them_afterwards():
         for (name, score), maps in zip(scores.items(), model.maps(to_input(images)), strict=True):
             wanted = residual(maps.flatten(2), labels)
             assert torch.allclose(score, wanted / wanted.abs().mean()), name
+
+
+def test_maps_before_the_activation_are_those_that_the_convolutions_made():
+    torch.manual_seed(0)
+    model, rng = Pooled().eval(), np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (90, 20, 20, 3), dtype=np.uint8), rng.integers(0, 3, 90).astype(np.uint8)
+    found = groups(model, torch.zeros(1, 3, 20, 20))
+    scores = rank(model, found, "trr_linear", images=images, labels=labels, rng=rng)
+    with torch.no_grad():
+        first = model.first(to_input(images))
+        maps = [first, model.second(model.pool(first.relu()))]
+    for (name, score), each in zip(scores.items(), maps, strict=True):
+        wanted = residual(each.flatten(2), labels)
+        assert torch.allclose(score, wanted / wanted.abs().mean()), name
+
+
+def test_the_ratio_is_that_of_the_distances_and_knows_no_energy():
+    maps, labels = maps_of(0)
+    loud = maps * torch.tensor([1.0, 3.0, 0.1, 0.0])[:, None]  # the last filter never answers
+    far = (maps[:, None] - maps[None]).square().sum(dim=3)
+    pairs = [
+        (far[anchor, negative], far[anchor, positive])
+        for anchor, positive, negative in itertools.product(range(len(labels)), repeat=3)
+        if anchor != positive and labels[anchor] == labels[positive] != labels[negative]
+    ]
+    apart, close = (torch.stack(side).sum(dim=0) for side in zip(*pairs, strict=True))
+    ratio = triplet_response_residual(sums_of(loud, labels, 3), ratio=True)
+    assert torch.allclose(ratio[:3], (apart / close - 1)[:3], rtol=1e-9)
+    assert ratio[3] == 0
 
 
 @pytest.mark.slow
