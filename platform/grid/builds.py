@@ -102,6 +102,9 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 fresh_head=has_own_classes(seen, stream),
                 start=(start := getattr(part, "weights", None) or ""),
                 start_digest=digest_of(start) if start else "",
+                elsewhere=(elsewhere := getattr(part, "elsewhere", None) or ""),
+                elsewhere_steps=part.elsewhere_steps if isinstance(part, StudentPart) and elsewhere else 0,
+                elsewhere_content=folder_digest_of(elsewhere),
             ),
             builder_of(member),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
+from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.wording import describe_fault
@@ -24,7 +24,7 @@ from driftlab.platform.world import apps, hardware, link, load, load_csv
 if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
     from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.request.parts import AppPart, DevicePart, WorkloadPart
+from driftlab.platform.request.parts import AppPart, DevicePart, StudentPart, WorkloadPart
 
 FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
 
@@ -120,7 +120,20 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "student.network", partial(zoo.check, experiment.student.network)
     if experiment.student.weights:
         yield "student.weights", partial(digest_of, experiment.student.weights)
+    if experiment.student.elsewhere is not None:
+        yield "student.elsewhere", partial(_check_elsewhere, experiment.student)
     yield "teacher.network", partial(_check_teacher, experiment)
+
+
+def _check_elsewhere(student: StudentPart) -> None:
+    """Refuse what is no labelled set, and a network that would not learn for its own classes afterwards."""
+    if not str(student.elsewhere).startswith(SET_PREFIX):
+        raise RequestError(f"'{student.elsewhere}' is no labelled set; name one as set:signs/ri100.")
+    find_workload(str(student.elsewhere))
+    if zoo.task_of(student.network) is not TASKS["classification"]:
+        raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
+    if student.weights or not student.pretrain_steps:
+        raise RequestError("A network that learned elsewhere needs pretrain_steps above 0, and no file of weights.")
 
 
 def fault_of(place: str, check: Callable[[], Any]) -> list[str]:

@@ -123,6 +123,8 @@ class StudentPart(StrictPart):
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
     weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
+    elsewhere: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
+    elsewhere_steps: Steps = 4000
     per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
 
     @model_validator(mode="before")

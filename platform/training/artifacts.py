@@ -49,6 +49,9 @@ class Recipe:
     lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
     start: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a file of weights to begin from
     start_digest: str = dataclasses.field(default="", metadata={BEFORE: ""})  # of that file
+    elsewhere: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a labelled set that it learns first
+    elsewhere_steps: int = dataclasses.field(default=0, metadata={BEFORE: 0})
+    elsewhere_content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of that set's folder
 
     def key(self) -> str:
         """Hash the recipe and the version of torch, which changes the last bits."""

@@ -7,6 +7,7 @@ so a pre-trained network has never seen the stream on which it is tested.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.frames import Frames
-from driftlab.datasets.labelled import open_set
+from driftlab.datasets.labelled import class_names, open_set
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
@@ -44,9 +45,32 @@ def pretrain(recipe: Recipe) -> Weights:
         model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
         if recipe.start:
             begin_from(model, recipe.start, ZOO[recipe.network].head, trained=recipe.steps > 0)
+        if recipe.elsewhere:
+            _learn_elsewhere(model, recipe)
         if recipe.steps:
             _train(model, recipe, _lessons(recipe))
         return state_of(_begun_anew(model, recipe) if recipe.fresh_head else model)
+
+
+def _learn_elsewhere(model: torch.nn.Module, recipe: Recipe) -> None:
+    """Take over what the network learns from another labelled set, except the head."""
+    from driftlab.platform.training.artifacts import obtain
+
+    name, size = recipe.elsewhere.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
+    taught = replace(
+        recipe,
+        workloads=recipe.elsewhere,
+        classes=len(class_names(name, size=size)),
+        steps=recipe.elsewhere_steps,
+        content=recipe.elsewhere_content,
+        lessons=(),
+        elsewhere="",
+        elsewhere_steps=0,
+        elsewhere_content="",
+    )
+    head = f"{ZOO[recipe.network].head}."
+    kept = {name: torch.from_numpy(value) for name, value in obtain(taught).items() if not name.startswith(head)}
+    model.load_state_dict({**model.state_dict(), **kept})
 
 
 def _lessons(recipe: Recipe) -> Lessons:

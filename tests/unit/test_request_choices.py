@@ -45,6 +45,7 @@ class TestOverrides:
         "student.pretrain_rate=0.1",
         "student.pretrain_batch=16",
         "student.per_seed=true",
+        "student.elsewhere_steps=7",
         "student.pretrain_seed=3",
         "teacher.kind=network",
         "teacher.network=tiny",
@@ -81,7 +82,13 @@ class TestOverrides:
         settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
         overridden = {override.partition("=")[0] for override in self.CHANGES}
         untouched = {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)}
-        assert untouched == {"size", "bound_rows", "tuned", "student.weights"}  # of a file, or recorded
+        assert untouched == {
+            "size",
+            "bound_rows",
+            "tuned",
+            "student.weights",
+            "student.elsewhere",
+        }  # files
 
     def test_a_whole_number_may_stand_for_a_float_and_no_float_for_a_count(self):
         assert parse(document(), ["window_s=5"]).window_s == 5.0

@@ -1,0 +1,49 @@
+"""Networks that learned another labelled set first: what they keep of it, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from request_factory import document, refusal
+
+from driftlab.platform.training.artifacts import Recipe, obtain
+from driftlab.platform.training.pretrain import pretrain
+
+OWN = Recipe("tiny_classifier", classes=10, height=16, width=16, workloads="set:signs/vc", seed=3, steps=0, batch=8)
+ELSEWHERE = replace(OWN, elsewhere="set:signs/vs", elsewhere_steps=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path))
+
+
+def test_all_but_the_head_comes_from_the_other_set():
+    learned, untrained = pretrain(ELSEWHERE), pretrain(OWN)
+    other = obtain(replace(OWN, workloads="set:signs/vs", classes=16, steps=2))
+    head = {"head.weight", "head.bias"}
+    assert all(np.array_equal(learned[name], untrained[name]) for name in head)
+    assert all(np.array_equal(learned[name], other[name]) for name in set(other) - head)
+    assert not np.array_equal(learned["first.0.weight"], untrained["first.0.weight"])
+
+
+def test_keys_of_networks_that_learned_nothing_elsewhere_are_what_they_were():
+    assert replace(ELSEWHERE, elsewhere="", elsewhere_steps=0).key() == OWN.key() != ELSEWHERE.key()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("elsewhere=streets/dance",), "'streets/dance' is no labelled set"),
+        (("elsewhere=set:nothing",), "Unknown workload 'set:nothing'"),
+        (("elsewhere=set:signs/vc",), "'tiny' is no classifier"),
+        (
+            ("elsewhere=set:signs/vc", "network=tiny_classifier", "pretrain_steps=0"),
+            "A network that learned elsewhere needs pretrain_steps above 0",
+        ),
+    ],
+)
+def test_what_no_network_can_learn_is_refused(changes, said):
+    assert f"student.elsewhere: {said}" in refusal(document(), tuple(f"student.{change}" for change in changes))
