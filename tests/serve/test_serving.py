@@ -73,7 +73,7 @@ def test_the_walk_through_as_written(served, tmp_path):
     """Run every command of the page; only place, token, length and the size of network and frames are the test's."""
     here = {"http://127.0.0.1:8700": served[1], "TOKEN": TOKEN, "120": "20"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
-    here["runs/field/spec.yaml"] = str(tmp_path / "field/spec.yaml")
+    here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")
     names = []
     for words in walk_through():
         names.append(words[0])
