@@ -41,7 +41,8 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
                 found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
-                print(f"session {sessions}: {', '.join(one.done)}: {'; '.join(found) or 'holds'}", flush=True)
+                said = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
+                print(f"{said}: {'; '.join(found) or 'holds'}", flush=True)
                 sessions += 1
         finally:
             server.stop()
