@@ -49,6 +49,8 @@ class Door:
             http=HurriedProtocol,
             lifespan="off",
             log_level="error",
+            access_log=False,
+            proxy_headers=False,
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
             **tls,

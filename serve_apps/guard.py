@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from driftlab.serve_apps.hub import Hub
 from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
 
-OPEN_PATH = "/healthz"  # the only one without a token
 BODY_S = 30.0  # for a body to come
 RETRY_AFTER = {"Retry-After": "2"}
 GUARDS = {
@@ -24,6 +23,7 @@ GUARDS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_PACKED_GUARDS = [(name.lower().encode(), value.encode()) for name, value in GUARDS.items()]
 DENIAL = "websocket.http.response"  # the extension by which a WebSocket is refused with a status
 
 
@@ -49,8 +49,6 @@ class Guard:
 
     def _refused(self, asked: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal."""
-        if asked.url.path == OPEN_PATH:
-            return None
         hub, token = self.hub(), token_of(asked)
         if not hub.is_owner(token) and hub.session_of(token) is None:
             return 401, "give a token", ASK_TOKEN
@@ -86,8 +84,7 @@ class Guard:
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.hub().meters.count_reply(message["status"])
-                ours = [(name.lower().encode(), value.encode()) for name, value in GUARDS.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *ours]}
+                message = {**message, "headers": [*message.get("headers", ()), *_PACKED_GUARDS]}
             await send(message)
 
         return told

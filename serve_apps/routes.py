@@ -87,9 +87,8 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 # Routes ---------------------------------------------------------------------------------------------------------------
 
 
-async def healthz(request: Request) -> JSONResponse:
-    """Say that the server runs, or is about to stop; the only route without a token."""
-    hub = hub_of(request)
+async def healthz(hub: AnyHub) -> JSONResponse:
+    """Say that the server runs, or is about to stop, to every token."""
     status = "draining" if hub.draining else "ok" if hub.is_working else "broken"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
@@ -182,11 +181,12 @@ async def resync(session: Session) -> Response:
     return Response(str(session.ask_all()), media_type="text/plain")
 
 
-async def answers(request: Request, session: Session) -> Response:
+async def answers(request: Request, name: str) -> Response:
     """Answer a PNG or JPEG image with one whole version of the network, which the reply names."""
-    body = await read_body(request, hub_of(request).limits.image_bytes)
+    session, hub = await session_of(request, name), hub_of(request)  # itself: a dependency takes as long as the rest
+    body = await read_body(request, hub.limits.image_bytes)
     answering: ImageBatches = request.app.state.answering
-    with hub_of(request).meters.answer_s.time():
+    with hub.meters.answer_s.time():
         document = await answering.answer(session, body)
     return Response(document, media_type="application/json")
 
@@ -222,6 +222,7 @@ async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("POST", "/sessions/{name}/answer", answers),  # the most frequent one first: routes are tried in order
     ("GET", "/healthz", healthz),
     ("GET", "/metrics", metrics),
     ("GET", "/", page),
@@ -236,7 +237,6 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/sessions/{name}/uploads", upload),
     ("GET", "/sessions/{name}/updates", updates),
     ("POST", "/sessions/{name}/resync", resync),
-    ("POST", "/sessions/{name}/answer", answers),
     ("GET", "/sessions/{name}/pictures/{kind}", picture),
     ("POST", "/demo", start_demo),
     ("DELETE", "/demo", stop_demo),

@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.field.beside import compared
+from benchmarks.field.beside import SYSTEMS, compared
 from benchmarks.field.faults import Disturbed
 from benchmarks.field.fuzz import fuzzed
 from benchmarks.field.processes import RayServerProcess, ServerProcess
@@ -41,7 +41,8 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
                 found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
-                print(f"session {sessions}: {', '.join(one.done)}: {'; '.join(found) or 'holds'}", flush=True)
+                said = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
+                print(f"{said}: {'; '.join(found) or 'holds'}", flush=True)
                 sessions += 1
         finally:
             server.stop()
@@ -62,11 +63,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
     parser.add_argument("--per-session", type=int, default=6, help="faults of one stream at most")
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="to play in the field and in the lab")
     options = parser.parse_args()
     if options.campaign == "faults":
         told, broken = faults(options, options.count or 50)
     elif options.campaign == "beside":
-        told, broken = compared(options.seed, options.seconds)
+        told, broken = compared(options.seed, options.seconds, options.systems)
     else:
         told, broken = fuzzed(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:

@@ -74,7 +74,7 @@ def serve(
 ) -> None:
     """Serve learning, updates and answers over HTTP on Ray Serve, until it is interrupted.
 
-    Every route but /healthz needs the token. It is made at the start and printed once, or given.
+    Every route needs the token. It is made at the start and printed once, or given.
     """
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.door import ServerAddress

@@ -37,6 +37,7 @@ from driftlab.platform.results.tables.shapes import shape_fault
 from driftlab.platform.world.link import Transfer
 
 STATE = "field.json"  # beside the tables: how a killed device finds its session again
+MOST_SHARES = 1000  # the newest ones, for the laboratory's experiment
 RECENT_S = 10.0  # over which rates and latency are told
 MOST_TRIES = 40  # to fetch the network again: about nine minutes
 LEAVE_S = 5.0  # for the network threads to end
@@ -111,6 +112,7 @@ class Agent:
     traffic: Traffic = field(init=False)
     version: int = 0
     answered: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last answers
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SHARES))  # of measured times, see `_share`
     threads: list[threading.Thread] = field(default_factory=list)
     outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
     missing: str = ""  # what the tables lack, and why
@@ -133,6 +135,7 @@ class Agent:
             path,
             self.now,
             self._open_camera(),
+            take=self._take,
             begins_s=begins_s,
             number=None if self.ticket.began else 0,
         )
@@ -262,6 +265,8 @@ class Agent:
             self._tell_rows()
             self._remember(chosen / fps, latency_s)
             course = ((chosen / fps, self._share(latency_s)),)
+            if not self.cell.loop.parts.learns_on_stream:  # whose answers take as long as the profile says
+                self.shares.append(course[0][1])
             shown = chosen + 1
             chosen = max(shown, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
             if self.now() - told_s >= every_s:
@@ -310,10 +315,10 @@ class Agent:
         return session.nodes[self.cell.app.node("application")]
 
     def _wait_for(self, time_s: float) -> None:
-        """Sleep until a time, and apply what arrives meanwhile: between two frames."""
+        """Wait until a time, and apply what arrives meanwhile: between two frames."""
         while (left_s := time_s - self.now()) > 0:
-            time.sleep(min(left_s, 0.05))
-            self.apply_results()
+            with contextlib.suppress(queue.Empty):
+                self.traffic.inbox.get(timeout=left_s)()
 
     # Results --------------------------------------------------------------------------------------------------------
 
@@ -322,9 +327,6 @@ class Agent:
         with contextlib.suppress(queue.Empty):
             while True:
                 self.traffic.inbox.get_nowait()()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._take(*self.traffic.results.get_nowait())
 
     def _take(self, result: ResultMessage, transfer: Transfer) -> None:
         """Hand a result to the application; its plan is in force once the result was accepted."""

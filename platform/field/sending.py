@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from driftlab.errors import DriftlabError
 from driftlab.platform.backend.base import NodeId
@@ -41,7 +42,7 @@ class Traffic:
     stop: threading.Event = field(default_factory=threading.Event)
     turn: threading.Lock = field(default_factory=threading.Lock)  # of the application node
     inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the answering thread
-    results: queue.SimpleQueue[tuple[ResultMessage, Transfer]] = field(default_factory=queue.SimpleQueue)
+    take: Callable[[ResultMessage, Transfer], None] = lambda result, transfer: None  # in the answering thread
     resync: threading.Event = field(default_factory=threading.Event)
     begins_s: float | None = 0.0  # time of the first plan; None: now, after a break
     line: Line = field(init=False)
@@ -222,7 +223,7 @@ class Receiver:
             traffic.after = result.number
             size = len(result.payload) or len(result.plan)
             transfer = Transfer(asked_s, now_s, now_s, now_s, size, len(result.encode(fps)), 0)
-            traffic.results.put((result, transfer))
+            traffic.inbox.put(partial(traffic.take, result, transfer))
 
     def _resync(self) -> None:
         """Ask for every weight; the answer comes as the next update."""

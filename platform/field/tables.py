@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
+from driftlab.platform.field.lab import write_lab
 from driftlab.platform.field.sending import Traffic
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.plan import origins_of
@@ -65,3 +66,4 @@ def write_run(agent: Agent, directory: Path) -> None:
     cell = agent.cell.loop.parts.cell
     origin = origins_of(agent.cell.experiment, [cell])[cell.id]
     Recorder(str(directory)).write(cell.id, agent.cell.loop.ledger.rows, origin)
+    write_lab(agent, directory)

@@ -28,12 +28,23 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
 def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
     """Return time, energy, and memory beyond that of the running network, for counted passes."""
     back = list(_gone_back(cost, passes.trained, passes.shares))
-    steps: list[tuple[LayerCost, float, int]]
-    steps = [(layer, 1, frames) for frames in passes.forward for layer in _layers(cost)]
-    steps += [(layer, times, frames) for frames in passes.backward for layer, times in back]
-    seconds = sum(times * _layer_s(layer, hardware, frames) for layer, times, frames in steps)
-    joules = sum(times * _layer_j(layer, hardware, frames) for layer, times, frames in steps)
+    through: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
+    steps = [*_layer_needs(through, hardware, passes.forward), *_layer_needs(back, hardware, passes.backward)]
+    seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     return Need({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
+
+
+def _layer_needs(
+    layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[int]
+) -> Iterator[tuple[float, float]]:
+    """Yield seconds and joules of each layer in each pass; passes of one size are counted once."""
+    known = {
+        frames: [
+            (times * _layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames)) for one, times in layers
+        ]
+        for frames in set(batches)
+    }
+    return (need for frames in batches for need in known[frames])
 
 
 def add_needs(needs: Sequence[Need]) -> Need:

@@ -1,14 +1,15 @@
 """Links between a device and a server: rate, delay, loss and outages; every byte is counted.
 
 A message holds the link while its bits are sent and then travels for half a round trip, during which the next
-message may already be sent. An infinite rate takes no time; a kilobit is 1000 bit.
+message may already be sent. An infinite rate takes no time; a kilobit is 1000 bit. Flights that were measured are
+repeated message by message.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -23,9 +24,9 @@ from driftlab.platform.world.profile import STRICT, parse
 MTU_BYTES = 1500  # an Ethernet frame's payload: what a lost packet costs
 
 Kbps = Annotated[float, Ge(1e-6)]
-Joules = Annotated[float, Ge(0), Lt(math.inf)]
+NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
 Window = tuple[Annotated[float, Ge(0)], float]
-MAX_WINDOWS = 1000
+MAX_WINDOWS, MAX_FLIGHTS = 1000, 10_000
 MAX_WALKED_PERIODS = 1000  # a message that outlasts more periods of outages is computed in closed form
 
 
@@ -95,11 +96,17 @@ class Link:
     """
 
     def __init__(
-        self, clock: Clock, rate_kbps: float, rtt_ms: float, loss: float, outages: Outages, rng: np.random.Generator
+        self,
+        clock: Clock,
+        rate_kbps: float,
+        flights_s: Sequence[float],
+        loss: float,
+        outages: Outages,
+        rng: np.random.Generator,
     ) -> None:
         self._clock = clock
         self._bits_per_s = rate_kbps * 1000
-        self._flight_s = rtt_ms / 2000
+        self._flights_s, self._last_s = itertools.cycle(flights_s), 0.0
         self._loss = loss
         self._outages = outages
         self._rng = rng
@@ -116,8 +123,16 @@ class Link:
             done_s = self._outages.finish_s(start_s, wire_bytes * 8 / self._bits_per_s)
             yield self._clock.timeout(done_s - start_s)
             sent_s = self._clock.now
-        yield self._clock.timeout(self._flight_s)
+        yield self._clock.timeout(self._flight_s(sent_s))
         return Transfer(queued_s, start_s, sent_s, self._clock.now, size_bytes, wire_bytes, again)
+
+    def _flight_s(self, sent_s: float) -> float:
+        """Return how long a message travels; none arrives before the one that was sent before it."""
+        flight_s = next(self._flights_s)
+        if self._last_s > sent_s + flight_s:
+            flight_s = self._last_s - sent_s
+        self._last_s = sent_s + flight_s
+        return flight_s
 
     def _lose(self, size_bytes: int) -> tuple[int, int]:
         """Draw the number of retransmitted packets, and their bytes."""
@@ -135,11 +150,11 @@ class Radio:
 
     __pydantic_config__: ClassVar = STRICT
 
-    up_j_per_byte: Joules = 0.0
-    down_j_per_byte: Joules = 0.0
-    active_w: Joules = 0.0  # while a message holds the link
-    wake_j: Joules = 0.0
-    tail_w: Joules = 0.0  # awake without a message
+    up_j_per_byte: NotNegative = 0.0
+    down_j_per_byte: NotNegative = 0.0
+    active_w: NotNegative = 0.0  # while a message holds the link
+    wake_j: NotNegative = 0.0
+    tail_w: NotNegative = 0.0  # awake without a message
     tail_s: Annotated[float, Ge(0), Lt(math.inf)] = 0.0  # awake for so long after a message
 
 
@@ -182,14 +197,17 @@ class LinkProfile:
     damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive truncated or with flipped bits
     outages: Outages = Outages()
     radio: Radio = Radio()  # without figures the radio draws nothing
+    down_flights_s: Annotated[tuple[NotNegative, ...], MaxLen(MAX_FLIGHTS)] = ()  # of one message after another,
+    # and again from the first on; none: half a round trip each
 
     def up(self, clock: Clock, rng: np.random.Generator) -> Link:
         """Open the direction to the server."""
-        return Link(clock, self.up_kbps, self.rtt_ms, self.loss, self.outages, rng)
+        return Link(clock, self.up_kbps, (self.rtt_ms / 2000,), self.loss, self.outages, rng)
 
     def down(self, clock: Clock, rng: np.random.Generator) -> Link:
         """Open the direction to the device."""
-        return Link(clock, self.down_kbps, self.rtt_ms, self.loss, self.outages, rng)
+        flights_s = self.down_flights_s or (self.rtt_ms / 2000,)
+        return Link(clock, self.down_kbps, flights_s, self.loss, self.outages, rng)
 
 
 # Power models of phones measured in commercial networks (Huang et al., MobiSys 2012, tables 3 and 4): nJ per bit in

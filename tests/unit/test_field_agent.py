@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +17,13 @@ from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
 from driftlab.platform.field.keeping import KeptNetwork
+from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver, Sender
 from driftlab.platform.field.tables import write_run, write_update_rows
 from driftlab.platform.grid.run import create_run
+from driftlab.platform.request.cells import cells_of
+from driftlab.platform.request.experiment import load
 from driftlab.platform.results.tables.read import open_run, read_info
 
 FPS = 4
@@ -60,6 +64,16 @@ def test_the_device_answers_while_the_server_is_away(played):
     assert away["processed"].mean() > 0.5
     profile_ms = played[1]._node.work_s * 1e3
     assert frames["latency_ms"].min() > 5 * profile_ms  # measured here, not computed for the device's hardware
+
+
+@pytest.mark.slow
+def test_the_laboratory_has_the_times_of_this_device(played):
+    run, agent, _ = played
+    (cell,) = cells_of(load(str(run.path / LAB)))
+    (device,), share = cell.devices, median(agent.shares)
+    assert device.hardware.overhead_s == pytest.approx(agent.cell.device.spec.hardware.overhead_s / share)
+    assert len(device.link.down_flights_s) == (run.frame("transfers")["direction"] == "down").sum() > 0
+    assert min(device.link.down_flights_s) > 0
 
 
 @pytest.mark.slow

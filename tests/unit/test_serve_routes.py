@@ -19,8 +19,6 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.codec import pack
 from driftlab.serve_apps.hub import Limits
 
-OPEN = {"/healthz"}
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -58,7 +56,7 @@ def test_every_route_asks_for_a_token(server, session):
         here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
         for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
             status, data, _ = raw(server, method, here, token)
-            assert status == (200 if path in OPEN else 401), (method, path, token)
+            assert status == 401, (method, path, token)
             assert TOKEN.encode() not in data
     assert raw(server, "GET", "/nothing")[0] == 401
     assert raw(server, "GET", "/nothing", TOKEN)[0] == 404

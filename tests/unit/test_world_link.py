@@ -16,10 +16,10 @@ from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.link import LINKS, Link, LinkProfile, Outages, Transfer, find, from_mapping
 
 
-def carry(messages, *, rate_kbps=80.0, rtt_ms=100.0, loss=0.0, outages=None, seed=0) -> list[Transfer]:
+def carry(messages, *, rate_kbps=80.0, rtt_ms=100.0, loss=0.0, outages=None, flights=None, seed=0):
     """Hand over messages (time, bytes) and collect their transfers in order of arrival."""
     clock = make_clock("virtual")
-    link = Link(clock, rate_kbps, rtt_ms, loss, outages or Outages(), np.random.default_rng(seed))
+    link = Link(clock, rate_kbps, flights or (rtt_ms / 2000,), loss, outages or Outages(), np.random.default_rng(seed))
     arrived: list[Transfer] = []
 
     def sender(at_s, size_bytes):
@@ -51,6 +51,15 @@ def test_the_next_message_starts_when_the_last_bit_is_on_the_link_not_when_it_ar
 def test_messages_of_one_moment_keep_the_order_in_which_they_were_handed_over():
     sizes = [900, 10, 500, 0, 700]
     assert [t.bytes for t in carry([(1.0, size) for size in sizes])] == sizes
+
+
+def test_measured_flights_are_repeated_in_order_and_no_message_overtakes_another():
+    flights = [0.5, 0.1, 0.3]
+    transfers = carry([(0.1 * i, 0) for i in range(5)], flights=flights)
+    assert [t.arrive_s for t in transfers] == pytest.approx([0.5, 0.5, 0.5, 0.8, 0.8])
+    link = LinkProfile("measured", 100, 100, rtt_ms=400, down_flights_s=tuple(flights))
+    directions = [opens(make_clock("virtual"), np.random.default_rng(0)) for opens in (link.up, link.down)]
+    assert [[one._flight_s(10.0 * i) for i in range(4)] for one in directions] == [[0.2] * 4, [*flights, 0.5]]
 
 
 def test_an_infinite_rate_leaves_half_a_round_trip():
@@ -127,7 +136,7 @@ def test_the_same_seed_loses_the_same_packets():
 def test_without_loss_nothing_is_drawn():
     rng = np.random.default_rng(1)
     clock = make_clock("virtual")
-    clock.run(clock.process(Link(clock, 100, 0, 0.0, Outages(), rng).send(10_000)))
+    clock.run(clock.process(Link(clock, 100, (0,), 0.0, Outages(), rng).send(10_000)))
     assert rng.random() == np.random.default_rng(1).random()
 
 
