@@ -117,6 +117,7 @@ def test_darts_runs_the_heaviest_operator_of_each_stage(monkeypatch: pytest.Monk
     assert all(changed)  # every operator has learned, and so has the exit
 
 
+@pytest.mark.slow
 def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monkeypatch: pytest.MonkeyPatch):
     made, told, graded = branched(), [], {}
     before = {name: first_of(module).clone() for name, module in made.parts()}
@@ -139,18 +140,18 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     assert changed >= {"stem", "1.base", "2.base", "exit.2"} and "exit.1" not in changed
 
 
-def test_a_controller_draws_by_its_probabilities_and_moves_towards_rewards():
+def test_a_controller_moves_towards_rewards_and_draws_by_its_probabilities():
     one, same = (Controller((3, 2), seed, 0.05) for seed in (4, 4))
-    rng = np.random.default_rng(0)
-    drawn = [one.draw(rng) for _ in range(400)]
-    odds = {path: float(one(path)[0].exp()) for path in {*drawn}}
-    assert sum(odds.values()) == pytest.approx(1.0)
-    assert all(abs(drawn.count(path) / 400 - share) < 0.08 for path, share in odds.items())
     for _ in range(10):
-        one.learn((2, 0), 1.0)
-        one.learn((0, 1), 0.0)
-    assert float(one((2, 0))[0]) > float(same((2, 0))[0]) + 0.5
-    assert float(one((0, 1))[0]) < float(same((0, 1))[0])
+        one.learn((0, 1), 1.0)
+        one.learn((2, 0), 0.0)
+    assert float(one((0, 1))[0].detach()) > float(same((0, 1))[0].detach()) + 0.5
+    assert float(one((2, 0))[0].detach()) < float(same((2, 0))[0].detach())
+    rng = np.random.default_rng(0)
+    drawn = [one.draw(rng) for _ in range(300)]
+    odds = {path: float(one(path)[0].detach().exp()) for path in {*drawn}}
+    assert sum(odds.values()) == pytest.approx(1.0, abs=0.02)
+    assert all(abs(drawn.count(path) / 300 - share) < 0.08 for path, share in odds.items())
     told = Controller((2,), 0, 0.1)
     for reward in (1.0, 0.0):
         told.learn((1,), reward)
