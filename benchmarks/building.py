@@ -14,7 +14,7 @@ import time
 from _options import options_of
 
 from driftlab.platform.grid.builds import recipes_of
-from driftlab.platform.request.experiment import load
+from driftlab.platform.request.experiment import Choice, load
 from driftlab.platform.training.artifacts import obtain
 from driftlab.platform.training.pretrain import build_family
 
@@ -22,10 +22,13 @@ from driftlab.platform.training.pretrain import build_family
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", default="adascale-spaces")
-    parser.add_argument("--set", action="append", default=[])
-    options = options_of(parser, experiment="quick")
+    parser.add_argument("--workload", nargs="*", default=[], help="those of the experiment, if not all")
+    parser.add_argument("--system", nargs="*", default=[], help="likewise")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of a run")
+    options = options_of(parser, experiment="quick", set=["student.pretrain_steps=0"])
+    choice = Choice(systems=tuple(options.system), workloads=tuple(options.workload))
     first: dict[str, float] = {}
-    for recipe in recipes_of(load(options.experiment, overrides=options.set)).values():
+    for recipe in recipes_of(load(options.experiment, options.set, choice)).values():
         weights = obtain(recipe.network)
         begun_s = time.process_time()
         build_family(recipe, weights)

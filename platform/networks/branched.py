@@ -115,7 +115,8 @@ class MixedNetwork(nn.Module):
     def __init__(self, branched: Branched) -> None:
         super().__init__()
         self.expects, self.stem, self.head = branched.expects, branched.stem, branched.heads[-1]
-        self.stages = nn.ModuleList(nn.ModuleList(modules) for modules in branched.stages)
+        self.stages = branched.stages
+        self.registered = nn.ModuleList(module for modules in branched.stages for module in modules)
 
     def forward(self, images: torch.Tensor, shares: Sequence[torch.Tensor]) -> torch.Tensor:
         x = self.stem(self.expects.convert(images))
