@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
 Trials = Annotated[int | None, typer.Option(min=1, help="How many trials, the defaults included.", show_default=False)]
 SearcherName = Annotated[
-    Literal["tpe", "nsga2", "cmaes", "evolution", "random", "grid"] | None,
+    Literal["tpe", "nsga2", "cmaes", "evolution", "reinforce", "random", "grid"] | None,
     typer.Option("--searcher", help="What proposes settings.", show_default=False),
 ]
 Early = Annotated[bool, typer.Option("--early-stopping", help="Stop trials that fall behind (ASHA).")]

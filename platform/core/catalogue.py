@@ -80,6 +80,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
         "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
         "nas": "driftlab.platform.scaling.nas:Nas",
+        "darts": "driftlab.platform.scaling.darts:Darts",
+        "enas": "driftlab.platform.scaling.enas:Enas",
         "early_exit": "driftlab.platform.scaling.early_exit:EarlyExit",
         "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
         "light": "driftlab.platform.scaling.light:Substitute",

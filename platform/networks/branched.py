@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -88,8 +88,12 @@ class Branched:
 
     def network(self, path: Path) -> PathNetwork:
         """Copy a path's network, in evaluation mode."""
-        (_, stem), *stages, (_, head) = copy.deepcopy(self.used(path))
-        return PathNetwork(self.expects, stem, [module for _, module in stages], head, path).eval()
+        return copy.deepcopy(self.shared(path)).eval()
+
+    def shared(self, path: Path) -> PathNetwork:
+        """Return a path's network of the modules themselves: what it learns, others that hold them have learned."""
+        (_, stem), *stages, (_, head) = self.used(path)
+        return PathNetwork(self.expects, stem, [module for _, module in stages], head, path)
 
     def replaced(self, network: PathNetwork) -> Branched:
         """Return all modules with those of a path from its network, which has learned."""
@@ -100,6 +104,26 @@ class Branched:
         heads, last = list(self.heads), len(network.path) - 1
         heads[last] = learned.head
         return replace(self, stem=learned.stem, stages=tuple(map(tuple, stages)), heads=tuple(heads))
+
+
+class MixedNetwork(nn.Module):
+    """All operators side by side: a stage's features are the mean of theirs, weighted by shares; the last exit answers.
+
+    It holds the modules themselves, no copies.
+    """
+
+    def __init__(self, branched: Branched) -> None:
+        super().__init__()
+        self.expects, self.stem, self.head = branched.expects, branched.stem, branched.heads[-1]
+        self.stages = branched.stages
+        self.registered = nn.ModuleList(module for modules in branched.stages for module in modules)
+
+    def forward(self, images: torch.Tensor, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+        x = self.stem(self.expects.convert(images))
+        for modules, parts in zip(self.stages, shares, strict=True):
+            x = torch.stack([part * module(x) for part, module in zip(parts, modules, strict=True)]).sum(dim=0)
+        output: torch.Tensor = self.head(x, images)
+        return output
 
 
 def branch(chain: Chain, space: PathSpace, make: MakeStage = Chain.stage) -> Branched:

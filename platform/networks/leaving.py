@@ -12,8 +12,9 @@ from torch import nn
 
 from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.predict import device_of, evaluating, to_input
+from driftlab.platform.networks.predict import evaluating, to_input, torch_device
 from driftlab.platform.networks.zoo import Input
+from driftlab.platform.tasks.tasks import Answers, Task
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,11 +121,16 @@ def _exit_behind(layer: LayerCost) -> int:
     return int(rest.partition(".")[0]) if part in ("stages", "heads") else 0
 
 
-def exits_of(network: LeavingNetwork, images: npt.NDArray[np.uint8], *, batch: int = 32) -> list[int]:
-    """Return the exit at which each frame leaves."""
-    found: list[int] = []
+def predict_leaving(
+    network: LeavingNetwork, images: npt.NDArray[np.uint8], task: Task, *, batch: int = 32, device: str = "cpu"
+) -> tuple[Answers, list[int]]:
+    """Predict every frame as `predict` does, and return the exit at which each one leaves."""
+    network.to(torch_device(device))
+    height, width = images.shape[1:3]
+    answers, exits = task.blank(len(images), height, width), list[int]()
     with evaluating(network), torch.inference_mode():
         for start in range(0, len(images), batch):
-            part = to_input(images[start : start + batch]).to(device_of(network))
-            found += network.leave(part)[1].tolist()
-    return found
+            output, left = network.leave(to_input(images[start : start + batch]).to(device))
+            answers[start : start + batch] = task.answers(output, height, width)
+            exits += left.tolist()
+    return answers, exits

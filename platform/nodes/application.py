@@ -18,7 +18,7 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Finished, ModelCost, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.leaving import LeavingNetwork, exit_costs, exits_of
+from driftlab.platform.networks.leaving import LeavingNetwork, exit_costs, predict_leaving
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
@@ -32,7 +32,7 @@ from driftlab.platform.nodes.sights import Sight, Sights
 from driftlab.platform.nodes.specs import AppNodeSpec
 from driftlab.platform.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.scaling.base import Budget, Draft
-from driftlab.platform.tasks.tasks import Answers
+from driftlab.platform.tasks.tasks import Answer, Answers
 from driftlab.platform.wire import delta, draft
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.damage import Damage, damaged
@@ -246,7 +246,7 @@ class Application:
         look_s = 0.0 if self._detector is None else self._detector.need.alone_s
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
-        works = self._works(sights, places)
+        works, known = self._works(sights, places)
         begun = [self._begin(sight, alone_s + look_s) for sight, (alone_s, _) in zip(sights, works, strict=True)]
         chosen = [sight for sight, own in zip(sights, begun, strict=True) if own]
         self._sights.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
@@ -257,22 +257,32 @@ class Application:
             mine = [sight for at, sight in zip(places, sights, strict=True) if at == place and sight.processed]
             if mine:
                 self._use(self._versions[place])
-                for sight, answer in zip(mine, self._predict(mine), strict=True):
+                answers = [known[sight.time_s] for sight in mine] if known else self._predict(mine)
+                for sight, answer in zip(mine, answers, strict=True):
                     sight.answer = answer
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
         if self._noticing is not None:
             self._noticing.add(sights)
 
-    def _works(self, sights: Sequence[Sight], places: npt.NDArray[np.intp]) -> list[tuple[float, float]]:
-        """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave."""
+    def _works(
+        self, sights: Sequence[Sight], places: npt.NDArray[np.intp]
+    ) -> tuple[list[tuple[float, float]], dict[float, Answer]]:
+        """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
+
+        To know the exits takes the answers, which are returned as well, by time; without exits there are none yet.
+        """
+        known: dict[float, Answer] = {}
         if not isinstance(self._model, LeavingNetwork):
-            return [(self._alone_s, self._alone_j)] * len(sights)
+            return [(self._alone_s, self._alone_j)] * len(sights), known
         exits: list[int] = []
         for place in np.unique(places):
             self._use(self._versions[place])
-            mine = [sight.image for at, sight in zip(places, sights, strict=True) if at == place]
-            exits += exits_of(self._model, np.stack(mine))
-        return [self._at_exits[exit_] for exit_ in exits]
+            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place]
+            images, device = np.stack([sight.image for sight in mine]), self._spec.student.torch_device
+            answers, left = predict_leaving(self._model, images, self._task, device=device)
+            known |= {sight.time_s: answer for sight, answer in zip(mine, answers, strict=True)}
+            exits += left
+        return [self._at_exits[exit_] for exit_ in exits], known
 
     def _detect(self, chosen: Sequence[Sight]) -> None:
         """Let the detector look at frames, and pay for it."""

@@ -9,12 +9,14 @@ from driftlab.platform.search.base import Searcher
 from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.optuna import Optuna
 from driftlab.platform.search.plain import GridSearch, Random
+from driftlab.platform.search.reinforce import Reinforce
 
 SEARCHERS: Mapping[str, Callable[[], Searcher]] = {
     "evolution": Evolution,
     "tpe": lambda: Optuna("tpe"),
     "nsga2": lambda: Optuna("nsga2"),
     "cmaes": lambda: Optuna("cmaes"),
+    "reinforce": Reinforce,
     "random": Random,
     "grid": GridSearch,
 }

@@ -262,6 +262,16 @@ _ROWS = (
         scaling="nas",
     ),
     _row(
+        "darts",
+        "One path whose operators are found by gradients of a mixture of all, whatever the load of the device.",
+        scaling="darts",
+    ),
+    _row(
+        "enas",
+        "One path that a controller finds among paths with shared weights, whatever the load of the device.",
+        scaling="enas",
+    ),
+    _row(
         "clairvoyant",
         "The best path by the true load until the next reading: a bound on what following it can gain.",
         scaling="clairvoyant",

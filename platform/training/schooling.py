@@ -37,6 +37,9 @@ class Lessons:
     def first(self, count: int) -> Lessons:
         return Lessons(self.images[:count], self.labels[:count])
 
+    def part(self, rows: Rows) -> Lessons:
+        return Lessons(self.images[rows], self.labels[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Data:

@@ -45,6 +45,8 @@ QUICK = {
     "branches": (("exits", 2), ("stage_epochs", 1), ("operator_epochs", 1), ("path_epochs", 1)),
     "once_for_all": (("epochs", 1), ("candidates", 2)),
     "early_exit": (("exits", 2), ("stage_epochs", 1)),
+    "darts": (("stages", 2), ("search_epochs", 1), ("epochs", 1)),
+    "enas": (("stages", 2), ("search_epochs", 1), ("epochs", 1), ("steps", 2), ("candidates", 2)),
     "light": (("network", "squeezenet"), ("epochs", 1)),
 }
 

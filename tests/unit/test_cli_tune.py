@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import get_args
 
 import pytest
 import tuning_factory as factory
 import yaml
 
 from driftlab.cli.app import main
+from driftlab.cli.tune import SearcherName
+from driftlab.platform.search.catalogue import SEARCHERS
 from driftlab.tune_spaces import loggers
 
 
@@ -67,3 +70,8 @@ def test_a_logger_without_its_package_is_refused(space, monkeypatch, capsys):
 
 def test_mlflow_writes_a_database_as_its_folders_of_files_are_refused_by_now(tmp_path):
     assert loggers.LOGGERS["mlflow"].options(tmp_path)["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_the_command_line_offers_every_searcher():
+    offered, _ = get_args(get_args(SearcherName)[0])
+    assert set(get_args(offered)) == set(SEARCHERS)

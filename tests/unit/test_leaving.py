@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,13 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.core.catalogue import Member
 from driftlab.platform.networks import leaving
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit
+from driftlab.platform.tasks.tasks import CLASSIFICATION
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
 
@@ -73,10 +75,11 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
 @pytest.mark.slow
 def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained):
     """Thresholds at which half of the frames leave first: each pays for the layers that it passed, and no others."""
-    member, family = untrained
+    member, family = untrained[0], copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():
         sure = leaving.confidence(family.network.outputs(to_input(images))[0]).numpy()
+        family.network.heads[2].answer.bias[3] += 9.0  # another answer than that of the first exit
     family = replace(family, thresholds=np.tile([np.median(sure), 2.0], (len(family.thresholds), 1)))
     costs, whole = leaving.exit_costs(family.network, factory.SIZE), count_cost(family.network, *factory.SIZE)
     assert costs[2] == whole and costs[0].macs < costs[1].macs < whole.macs
@@ -86,9 +89,13 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained):
     )
     node = Application(AppNodeSpec("cam", "frames", student, PHONE, whole), member.store(family))
     times_s = np.arange(len(images), dtype=np.float64)
-    told = node.watch(Frames(times_s, images, np.zeros(8, np.int32), np.zeros(8, np.uint8)), None, 9.0, ((0.0, 0.5),))
+    answers = predict(member.select(family, Budget()), images, task=CLASSIFICATION)
+    truth = np.where(np.arange(8) < 4, answers, (answers + 1) % factory.CLASSES)
+    told = node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
+    assert list(told.rows["frames"][0]["score_frame"]) == [1.0] * 4 + [0.0] * 4
     left = [0 if one else 2 for one in sure >= np.median(sure)]
     assert sorted(left) == [0] * 4 + [2] * 4
+    assert [int(one == 3) for one in answers] == [one // 2 for one in left]
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
     assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
     assert told.facts.joules["answering"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))

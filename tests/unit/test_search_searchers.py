@@ -22,6 +22,7 @@ from driftlab.platform.search.base import (
 from driftlab.platform.search.catalogue import SEARCHERS, searcher_of
 from driftlab.platform.search.evolution import Evolution
 from driftlab.platform.search.pareto import hypervolume, ranks
+from driftlab.platform.search.reinforce import rewards
 from driftlab.platform.search.space import OneOf, Range, Space, key
 
 NUMBERS = Space({"a": Range(0.001, 1.0, log=True), "b": Range(-3, 3, integer=True), "c": Range(0.0, 1.0)})
@@ -145,7 +146,7 @@ def test_evolution_tries_nothing_twice_and_ends():
     assert len(set(tried)) == 6
 
 
-@pytest.mark.parametrize("name", ["evolution", "tpe", "nsga2"])
+@pytest.mark.parametrize("name", ["evolution", "tpe", "nsga2", "reinforce"])
 def test_a_bound_is_kept(name):
     problem = SearchProblem(MIXED, (Objective("w"),), (Constraint("w", "<=", 4.0),))
     search = Search(searcher_of(name), problem, 60, MIXED.at([0.5] * 3))
@@ -168,6 +169,31 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
                 break
         found.append(len(search.history))
     assert np.median(found) <= 250
+
+
+def test_reinforce_learns_which_options_are_good():
+    """Six settings of six options each, whose worths add up: after 32 trials it draws better ones than at random."""
+    space = Space({name: OneOf(tuple("uvwxyz")) for name in "abcdef"})
+    late = {}
+    for name in ("reinforce", "random"):
+        found = []
+        for seed in range(2):
+            worth = np.random.default_rng(seed).random((6, 6))
+            search = Search(searcher_of(name), SearchProblem(space, (OBJECTIVE,), seed=seed), 40, space.at([0.0] * 6))
+            while (asked := search.ask()) is not None:
+                values = [worth["abcdef".index(key), "uvwxyz".index(value)] for key, value in asked[1].items()]
+                search.tell(*asked, {"v": float(sum(values))})
+                found += values if asked[0] >= 32 else []
+        late[name] = np.mean(found)
+    assert late["reinforce"] > late["random"] + 0.1
+
+
+def test_a_reward_is_the_share_of_trials_that_are_beaten():
+    problem = SearchProblem(MIXED, (Objective("v"),), (Constraint("w", "<=", 1.0),))
+    rows = [(1, 0), (3, 0), (3, 1), (9, 2)]
+    trials = [Trial(k, {}, dict(zip("vw", row, strict=True))) for k, row in enumerate(rows)]
+    assert rewards([*trials, Trial(4, {}, None)], problem) == [0.5, 0.875, 0.875, 0.25, 0.0]
+    assert rewards(trials[:1], problem) == [0.0]
 
 
 def test_cmaes_says_what_it_cannot_search():

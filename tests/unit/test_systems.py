@@ -87,6 +87,8 @@ def test_who_needs_a_teacher():
         "once_for_all",
         "light",
         "nas",
+        "darts",
+        "enas",
         "nestdnn+adascale",
         *RIVALS,
     }

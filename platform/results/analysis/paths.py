@@ -15,7 +15,7 @@ CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
 FIXED, ADAPTIVE, BOUND, LIGHT = "branches", "adascale", "clairvoyant", "light"  # scaling members
 CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", BOUND)
-BESIDE = ("usnet", "once_for_all", "early_exit", LIGHT)  # other networks, beside the paths of one
+BESIDE = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # other networks, beside the paths of one
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:

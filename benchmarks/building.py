@@ -1,0 +1,48 @@
+"""Time the building of each family of networks that an experiment needs; prints a JSON line for each.
+
+`processor_s` is what training and measuring the family took of a processor, given the pre-trained network that all of
+them begin from; `ratio` is how many times as long as the first system's on the same network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from _options import options_of
+
+from driftlab.platform.grid.builds import recipes_of
+from driftlab.platform.request.experiment import Choice, load
+from driftlab.platform.training.artifacts import obtain
+from driftlab.platform.training.pretrain import build_family
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiment", default="adascale-spaces")
+    parser.add_argument("--workload", nargs="*", default=[], help="those of the experiment, if not all")
+    parser.add_argument("--system", nargs="*", default=[], help="likewise")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of a run")
+    options = options_of(parser, experiment="quick", set=["student.pretrain_steps=0"])
+    choice = Choice(systems=tuple(options.system), workloads=tuple(options.workload))
+    first: dict[str, float] = {}
+    for recipe in recipes_of(load(options.experiment, options.set, choice)).values():
+        weights = obtain(recipe.network)
+        begun_s = time.process_time()
+        build_family(recipe, weights)
+        took_s = time.process_time() - begun_s
+        line = {
+            "benchmark": "building",
+            "network": recipe.network.network,
+            "family": str(recipe.scaling),
+            "processor_s": round(took_s, 1),
+            "ratio": round(took_s / first.setdefault(recipe.network.key(), took_s), 2),
+        }
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
