@@ -123,7 +123,7 @@ def _by_response(
     readers = _readers(model, groups)
     channel_of: dict[str, Tensor] = {}  # of each reader: which channel each map is
 
-    def listen(name: str, rows: slice, maps: Trace) -> Callable[..., None]:
+    def listen(name: str, rows: slice, maps: SourceTrace) -> Callable[..., None]:
         def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
             seen, channel_of[name] = maps.before(given[0], readers[name])
             sums = sums_of(*_samples(seen, labels[rows]), classes)
@@ -133,7 +133,7 @@ def _by_response(
 
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(images), BATCH):
-            rows, maps = slice(start, start + BATCH), Trace(traced)
+            rows, maps = slice(start, start + BATCH), SourceTrace(traced)
             hooks = [model.get_submodule(name).register_forward_pre_hook(listen(name, rows, maps)) for name in readers]
             with maps:
                 model(to_input(images[rows]).to(next(model.parameters()).device))
@@ -143,7 +143,7 @@ def _by_response(
     return _gathered(groups, parts)
 
 
-class Trace(TorchFunctionMode):
+class SourceTrace(TorchFunctionMode):
     """Records the source of every map that some functions make: pooling, flattening, activations."""
 
     def __init__(self, traced: frozenset[str]) -> None:

@@ -73,7 +73,7 @@ def test_the_laboratory_has_the_times_of_this_device(played):
     (device,), share = cell.devices, median(agent.shares)
     assert device.hardware.overhead_s == pytest.approx(agent.cell.device.spec.hardware.overhead_s / share)
     assert len(device.link.down_flights_s) == (run.frame("transfers")["direction"] == "down").sum() > 0
-    assert min(device.link.down_flights_s) > 0
+    assert 0 <= min(device.link.down_flights_s) < max(device.link.down_flights_s)  # 0: it took less than the median
 
 
 @pytest.mark.slow
