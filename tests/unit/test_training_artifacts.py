@@ -57,8 +57,8 @@ def test_the_second_request_reads_what_the_first_one_built(built):
 def test_what_is_kept_says_how_it_was_built_and_leaves_no_drafts(built):
     obtain(RECIPE)
     told = json.loads(kept().with_suffix(".json").read_text())
-    given, later = dataclasses.asdict(RECIPE), ("fresh_head", "content", "lessons", "start", "start_digest")
-    later += ("elsewhere", "elsewhere_steps", "elsewhere_content")
+    given, later = dataclasses.asdict(RECIPE), ["fresh_head", "content", "lessons", "start", "start_digest"]
+    later += ["elsewhere", "elsewhere_steps", "elsewhere_content"]
     assert not any(given.pop(name) or name in told for name in later)  # so that what was built before them is found
     assert {**told, **given} == told
     assert told["digest"] == digest(WEIGHTS)
