@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,13 @@ from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import RequestError, unknown_name
 
+if TYPE_CHECKING:
+    from driftlab.datasets.frames import Stream
+
 LOAD_S = 120.0  # that is drawn of a load
 SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
+FILM_FPS = 30.0
+DRAWN_SIZE = {"height": 144, "width": 256}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -52,6 +57,10 @@ def show(
     ],
     as_json: Json = False,
     image: Annotated[Path | None, typer.Option(help="Draw a workload, a shift or a load.", metavar="FILE.png")] = None,
+    film: Annotated[
+        Path | None, typer.Option(help="Write a workload as a film with label maps.", metavar="FILE.mp4")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Length of the film.", min=1, max=3600)] = 60.0,
     seed: Annotated[int, typer.Option(help="Which of the workload's worlds to draw.", min=0)] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Draw a workload with this parameter.")
@@ -64,8 +73,10 @@ def show(
     entry = kind_of(kind).describe(rest)
     if image is not None:
         _draw(entry, image, seed, set_ or [])
-    elif set_:
-        raise RequestError("--set changes what --image draws; give --image FILE.png too.")
+    if film is not None:
+        _film(entry, film, seconds, seed, set_ or [])
+    if set_ and image is None and film is None:
+        raise RequestError("--set changes what --image draws and --film writes; give one of them too.")
     if as_json:
         print_json(asdict(entry))
     else:
@@ -81,18 +92,33 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
         return
     if entry.kind != "workloads":
         raise RequestError(f"--image draws workloads, shifts and loads; {entry.kind}/{entry.name} has nothing to draw.")
-    from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.datasets.sheet import contact_sheet, save_png
-    from driftlab.platform.request.overrides import apply_overrides
 
-    workload, params = find_workload(entry.name), apply_overrides({}, settings)
-    for key in set(params) - set(workload.parameters):
-        raise unknown_name("parameter", key, workload.parameters)
-    span_s = None if workload.own_length else SHEET_S
-    stream = open_stream(entry.name, seed=seed, height=144, width=256, fps=30.0, duration_s=span_s, **params)
+    stream = _stream(entry.name, seed, SHEET_S, settings)
     times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
     save_png(contact_sheet(stream, times_s), image)
     remark(f"Drawn to {image}")
+
+
+def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[str]) -> None:
+    if entry.kind != "workloads":
+        raise RequestError(f"--film writes workloads; {entry.kind}/{entry.name} has no frames.")
+    from driftlab.datasets.film import save_film
+
+    save_film(_stream(entry.name, seed, seconds, settings), film)
+    remark(f"Written to {film}, its label maps to {film}.labels; as a workload it is video:{film}")
+
+
+def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Stream:
+    """Open a workload at a camera's rate, for as long as it is or else for so many seconds."""
+    from driftlab.datasets.catalogue import find_workload, open_stream
+    from driftlab.platform.request.overrides import apply_overrides
+
+    workload, params = find_workload(name), apply_overrides({}, settings)
+    for key in set(params) - set(workload.parameters):
+        raise unknown_name("parameter", key, workload.parameters)
+    span_s = None if workload.own_length else length_s
+    return open_stream(name, seed=seed, fps=FILM_FPS, duration_s=span_s, **DRAWN_SIZE, **params)
 
 
 def _draw_load(name: str, image: Path, seed: int) -> None:

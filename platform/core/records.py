@@ -131,6 +131,8 @@ class Reading:
     temperature_c: float | None = None  # None: not sensed
     battery: float | None = None  # charge, a fraction; None: no battery
     law: CpuLaw = "shared"  # how the CPU load slows the device
+    memory: float = 0.0  # share in use by other programs, 0 to 1
+    gpu: float | None = None  # share in use by other programs; None: no GPU
 
 
 @dataclass(frozen=True)

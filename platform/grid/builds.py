@@ -105,6 +105,8 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 elsewhere=(elsewhere := getattr(part, "elsewhere", None) or ""),
                 elsewhere_steps=part.elsewhere_steps if isinstance(part, StudentPart) and elsewhere else 0,
                 elsewhere_content=folder_digest_of(elsewhere),
+                device=experiment.compute.torch_device,
+                precision=experiment.compute.precision,
             ),
             builder_of(member),
         )

@@ -11,7 +11,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Engine, ModelCost, Need, Passes, Variant
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.scaling.base import Profile, most_accurate, variants_on
+from driftlab.platform.scaling.base import WHOLE, Profile, most_accurate, variants_on
 from driftlab.platform.tasks.tasks import Task
 from driftlab.platform.world.clock import ClockKind
 from driftlab.platform.world.cost import inference_j, inference_s, need_of
@@ -110,7 +110,7 @@ class AppContext:
         if self.measured:
             return self.measured
         found = variants_on(hardware, self.student.profile)
-        return found if len(found) > 1 else (replace(found[0], name=self.student.name),)
+        return tuple(replace(one, name=self.student.name) if one.name == WHOLE else one for one in found)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ class Sensing:
         step, until_s = self.load.at(now_s), now_s + 1 / self.load.sense_hz
         free_bytes = int(self.memory_bytes * (1 - step.memory))
         cpu = self.load.mean_cpu(now_s, until_s)
-        return Reading(now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery, step.law)
+        return Reading(
+            now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery, step.law, step.memory, step.gpu
+        )  # fmt: skip
 
     @property
     def readings(self) -> tuple[Reading, ...]:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from driftlab.platform.networks import light
+from driftlab.platform.networks.boxed import RARE, TellsBoxes
 from driftlab.platform.networks.published import detection, library, residual, segmentation
 from driftlab.platform.tasks.boxes import SIDES
 
@@ -71,7 +73,7 @@ class Classifier(_Trunk):
         return logits
 
 
-class Detector(_Trunk):
+class Detector(_Trunk, TellsBoxes):
     """Detection network: per place, the probability of a centre of each class and the distances of its sides."""
 
     def __init__(self, classes: int, width: int) -> None:
@@ -79,7 +81,7 @@ class Detector(_Trunk):
         self.neck = _conv(3 * width, 2 * width)
         self.head = nn.Conv2d(2 * width, classes + SIDES, 1)
         if self.head.bias is not None:
-            nn.init.constant_(self.head.bias[:classes], -4.0)  # centres are rare
+            nn.init.constant_(self.head.bias[:classes], RARE)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.head(self.neck(self.features(images)))
@@ -188,6 +190,9 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "staged": partial(residual.four_stages, width=16, stride=1),
     "tiny_detector": partial(Detector, width=16),
     "wide_detector": partial(Detector, width=48),
+    "tiny_mobile": light.mobile_classifier,
+    "tiny_mobile_segmenter": light.mobile_segmenter,
+    "tiny_mobile_detector": light.mobile_detector,
     "deeplabv3_mobilenet": library.DeepLab,
     "deeplabv3_mobilenet_v2": segmentation.MobileDeepLab,
     "resnet56": residual.residual_56,

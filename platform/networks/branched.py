@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.networks.account import count_cost, stored_bytes
+from driftlab.platform.networks.boxed import BoxHead
 from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.paths import BASE, Path, PathSpace
 from driftlab.platform.networks.zoo import Input
@@ -44,6 +45,19 @@ class MapExit(nn.Module):
     def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         size = [round(side / self.shrinks) for side in images.shape[-2:]]
         return F.interpolate(self.answer(self.local(x)), size=size, mode="bilinear", align_corners=False)
+
+
+class BoxExit(nn.Module):
+    """Answer with boxes: each place of the features tells centres and sides of the places that it covers."""
+
+    def __init__(self, channels: int, outputs: int, shrinks: float, finer: int) -> None:
+        super().__init__()
+        self.local, self.answer, self.shrinks = _local(channels, stride=1), BoxHead(channels, outputs, finer), shrinks
+
+    def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        height, width = (round(side / self.shrinks) for side in images.shape[-2:])
+        output: torch.Tensor = self.answer(self.local(x), (height, width))
+        return output
 
 
 def _local(channels: int, *, stride: int) -> nn.Sequential:
@@ -137,16 +151,22 @@ def branch(chain: Chain, space: PathSpace, make: MakeStage = Chain.stage) -> Bra
         )
         for modules in stages:
             x = modules[-1].eval()(x)
-            heads.append(_head(chain, x.shape[1]))
+            heads.append(_head(chain, x))
     built = Branched(space, chain.expects, chain.stem, stages, tuple(heads))
     for _, module in built.parts():
         module.eval()
     return built
 
 
-def _head(chain: Chain, channels: int) -> nn.Module:
-    outputs, *places = chain.output
-    return MapExit(channels, outputs, chain.size[0] / places[0]) if places else FrameExit(channels, outputs)
+def _head(chain: Chain, features: torch.Tensor) -> nn.Module:
+    """Make an exit of the network's own kind."""
+    (outputs, *places), channels = chain.output, features.shape[1]
+    if not places:
+        return FrameExit(channels, outputs)
+    shrinks = chain.size[0] / places[0]
+    if chain.boxes:
+        return BoxExit(channels, outputs, shrinks, max(1, round(places[0] / features.shape[-2])))
+    return MapExit(channels, outputs, shrinks)
 
 
 def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
+from driftlab.platform.networks.boxed import TellsBoxes
 from driftlab.platform.networks.features import head_of
 from driftlab.platform.networks.operators import OPERATORS, LowRank, OperatorBlock, inherit
 from driftlab.platform.networks.predict import evaluating
@@ -81,6 +82,7 @@ class Chain:
     stages: tuple[tuple[Block, ...], ...]
     output: tuple[int, ...]  # shape of the network's own output for one picture
     size: tuple[int, int]  # of the picture
+    boxes: bool = False  # whether the output tells boxes
 
     def stage(self, which: int, operator: str | None) -> nn.Module:
         """Copy a stage, with an operator in place of each block that it can replace; None: as it is."""
@@ -114,7 +116,7 @@ def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int
         parts = np.split(np.arange(stages[-1] + 1), [end + 1 for end in stages[:-1]])
     groups = tuple(tuple(rest[which] for which in part) for part in parts)
     size = (example.shape[-2], example.shape[-1])
-    return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size)
+    return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size, isinstance(model, TellsBoxes))
 
 
 @dataclass(eq=False)

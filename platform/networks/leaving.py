@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from driftlab.platform.core.records import LayerCost, ModelCost
+from driftlab.platform.core.records import LayerCost, ModelCost, Passes
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.predict import evaluating, to_input, torch_device
+from driftlab.platform.networks.boxed import box_confidence
+from driftlab.platform.networks.branched import BoxExit
 from driftlab.platform.networks.zoo import Input
-from driftlab.platform.tasks.tasks import Answers, Task
 
 Floats = npt.NDArray[np.float64]
+
+
+class ExitLog(list[int]):
+    """The exits of frames in the order in which they passed; copies of a network go on writing into the same log."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExitLog:
+        return self
 
 
 class LeavingNetwork(nn.Module):
     """Stages with an exit behind each; the answer of a frame is that of the first exit whose confidence is reached.
 
-    All stages run for all frames of a batch, and answers are picked afterwards: `exit_costs` tells what a device that
+    All stages run for all frames of a batch, and answers are picked afterwards: `reached_cost` tells what a device that
     stops would compute. While it trains, it answers at the last exit.
     """
 
@@ -33,6 +42,7 @@ class LeavingNetwork(nn.Module):
         self.expects, self.stem = expects, stem
         self.stages, self.heads = nn.ModuleList(stages), nn.ModuleList(heads)
         self.thresholds: tuple[float, ...] = (float("inf"),) * (len(stages) - 1)  # of all exits but the last
+        self.log: ExitLog | None = None
 
     def outputs(self, images: torch.Tensor) -> list[torch.Tensor]:
         """Return the output of every exit."""
@@ -42,8 +52,15 @@ class LeavingNetwork(nn.Module):
             found.append(head(x, images))
         return found
 
+    def confidence(self, output: torch.Tensor) -> torch.Tensor:
+        """Return how sure an exit is of each frame."""
+        return box_confidence(output) if isinstance(self.heads[0], BoxExit) else confidence(output)
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.leave(images)[0]
+        answer, exits = self.leave(images)
+        if self.log is not None:
+            self.log += exits.tolist()
+        return answer
 
     def leave(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the answer of each frame, and the number of the exit at which it leaves, from 0 on."""
@@ -53,7 +70,7 @@ class LeavingNetwork(nn.Module):
         if self.training:
             return answer, exits
         for number in reversed(range(last)):
-            sure = confidence(outputs[number]) >= self.thresholds[number]
+            sure = self.confidence(outputs[number]) >= self.thresholds[number]
             answer = torch.where(sure.view(-1, *[1] * (answer.dim() - 1)), outputs[number], answer)
             exits = torch.where(sure.cpu(), number, exits)
         return answer, exits
@@ -99,20 +116,36 @@ def mean_cost(network: LeavingNetwork, size: tuple[int, int], leaving: Floats) -
     layers = []
     for layer in whole.layers:
         part = float(reached[_exit_behind(layer)])
-        numbers = {
-            name: round(part * getattr(layer, name)) for name in ("macs", "input_bytes", "output_bytes", "weight_bytes")
-        }
-        layers.append(replace(layer, **numbers))
+        layers.append(_scaled(layer, part, ("macs", "input_bytes", "output_bytes", "weight_bytes")))
     return replace(whole, macs=sum(layer.macs for layer in layers), layers=tuple(layers))
 
 
-def exit_costs(network: LeavingNetwork, size: tuple[int, int]) -> tuple[ModelCost, ...]:
-    """Count a frame that leaves at each exit: the layers that it passes, with the exits that were not sure of it."""
-    whole, found = count_cost(network, *size), []
-    for exit_ in range(len(network.heads)):
-        layers = tuple(layer for layer in whole.layers if _exit_behind(layer) <= exit_)
-        found.append(replace(whole, macs=sum(layer.macs for layer in layers), layers=layers))
-    return tuple(found)
+def reached_cost(whole: ModelCost, exits: Sequence[int]) -> ModelCost:
+    """Count the mean cost of a frame of a batch whose frames leave at these exits.
+
+    A layer works for the frames that reach it, and reads its weights once; layers that none reaches are left out.
+    """
+    left = np.asarray(exits)
+    layers = []
+    for layer in whole.layers:
+        part = float(np.mean(left >= _exit_behind(layer)))
+        if part:
+            layers.append(_scaled(layer, part, ("macs", "input_bytes", "output_bytes")))
+    return replace(whole, macs=sum(layer.macs for layer in layers), layers=tuple(layers))
+
+
+def reached_work(work: Passes, whole: ModelCost, reached: ModelCost) -> Passes:
+    """Return passes without the training of modules that no frame reached: no gradient comes back to them."""
+    if work.trained is None:
+        return work
+    unreached = {layer.name for layer in whole.layers} - {layer.name for layer in reached.layers}
+    kept = [which for which, name in enumerate(work.trained) if name not in unreached]
+    shares = None if work.shares is None else tuple(work.shares[which] for which in kept)
+    return replace(work, trained=tuple(work.trained[which] for which in kept), shares=shares)
+
+
+def _scaled(layer: LayerCost, part: float, names: Sequence[str]) -> LayerCost:
+    return replace(layer, **{name: round(part * getattr(layer, name)) for name in names})
 
 
 def _exit_behind(layer: LayerCost) -> int:
@@ -121,16 +154,15 @@ def _exit_behind(layer: LayerCost) -> int:
     return int(rest.partition(".")[0]) if part in ("stages", "heads") else 0
 
 
-def predict_leaving(
-    network: LeavingNetwork, images: npt.NDArray[np.uint8], task: Task, *, batch: int = 32, device: str = "cpu"
-) -> tuple[Answers, list[int]]:
-    """Predict every frame as `predict` does, and return the exit at which each one leaves."""
-    network.to(torch_device(device))
-    height, width = images.shape[1:3]
-    answers, exits = task.blank(len(images), height, width), list[int]()
-    with evaluating(network), torch.inference_mode():
-        for start in range(0, len(images), batch):
-            output, left = network.leave(to_input(images[start : start + batch]).to(device))
-            answers[start : start + batch] = task.answers(output, height, width)
-            exits += left.tolist()
-    return answers, exits
+@contextmanager
+def record_exits(model: nn.Module) -> Iterator[ExitLog]:
+    """Record the exit of each frame that passes within this context; a network that none leaves early has no exits."""
+    log = ExitLog()
+    if not isinstance(model, LeavingNetwork):
+        yield log
+        return
+    before, model.log = model.log, log
+    try:
+        yield log
+    finally:
+        model.log = before

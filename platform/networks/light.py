@@ -6,13 +6,16 @@ for frames, a 1x1 convolution for places. Depths and widths are ours; the struct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from driftlab.platform.networks.boxed import BoxHead, TellsBoxes
 from driftlab.platform.networks.published.residual import BasicBlock, SqueezeExcite, conv_norm
+from driftlab.platform.tasks.boxes import SIDES, STRIDE
 
 WIDTH = 16  # channels of a stem
 Trunk = tuple[nn.Module, int]  # with the number of its channels
@@ -159,6 +162,38 @@ class LightNetwork(nn.Module):
             return logits
         size = [round(side / self.shrinks) for side in images.shape[-2:]]
         return F.interpolate(self.head(features), size=size, mode="bilinear", align_corners=False)
+
+
+class LightDetector(nn.Module, TellsBoxes):
+    """A trunk and a head that tells boxes, in the grid of the lab's detectors."""
+
+    def __init__(self, trunk: Trunk, classes: int, finer: int) -> None:
+        super().__init__()
+        self.trunk, channels = trunk
+        self.head = BoxHead(channels, classes + SIDES, finer)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height, width = (math.ceil(side / STRIDE) for side in images.shape[-2:])
+        output: torch.Tensor = self.head(self.trunk(images), (height, width))
+        return output
+
+
+def _mobile_tiny() -> Trunk:
+    """Five inverted residuals down to a quarter of the resolution: places must stay apart for maps and boxes."""
+    return _mobile(((1, 16, 1, True, False), (3, 24, 2, False, False), (3, 24, 1, False, False),
+                    (3, 32, 1, True, True), (3, 32, 1, True, True)))  # fmt: skip
+
+
+def mobile_classifier(classes: int) -> LightNetwork:
+    return LightNetwork(_mobile_tiny(), classes, None)
+
+
+def mobile_segmenter(classes: int) -> LightNetwork:
+    return LightNetwork(_mobile_tiny(), classes, 1.0)
+
+
+def mobile_detector(classes: int) -> LightDetector:
+    return LightDetector(_mobile_tiny(), classes, 2)
 
 
 def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork:

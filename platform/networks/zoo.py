@@ -67,6 +67,7 @@ IMAGENET = Input((224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SMALL_PICTURES = Input((32, 32))
 LARGE = UsualTraining(steps=20_000, rate=0.001, batch=16)
 STAGED = ("stem", "stages.0", "stages.1", "stages.2")
+MOBILE = tuple(f"trunk.{part}" for part in (0, *range(2, 7)))
 SHUFFLED = ("conv1", "stage2", "stage3", "stage4", "conv5")
 
 
@@ -113,8 +114,15 @@ OWN: Mapping[str, ZooEntry] = {
     "staged": ZooEntry(
         CLASSIFICATION, "four stages of two residual blocks for pictures of 32 x 32, 320 k parameters", FOUR_STAGES
     ),
+    "tiny_mobile": ZooEntry(
+        CLASSIFICATION, "five inverted residuals down to a quarter of the resolution, 23 k parameters", MOBILE
+    ),
+    "tiny_mobile_segmenter": ZooEntry(SEGMENTATION, "tiny_mobile with a class for each pixel, 23 k parameters", MOBILE),
+    "tiny_mobile_detector": ZooEntry(
+        DETECTION, "tiny_mobile with a head that finds middles and sides, 24 k parameters", MOBILE, "head.answer"
+    ),
     "tiny_detector": ZooEntry(
-        DETECTION, "tiny with a head that finds middles and sides, 24 k parameters", (*TRUNK, "neck")
+        DETECTION, "tiny with a head that finds middles and sides, 38 k parameters", (*TRUNK, "neck")
     ),
     "wide_detector": ZooEntry(DETECTION, "tiny_detector at four times its width, 370 k parameters", (*TRUNK, "neck")),
 }

@@ -18,7 +18,7 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Finished, ModelCost, Noticed, Receipt, Reply, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.leaving import LeavingNetwork, exit_costs, predict_leaving
+from driftlab.platform.networks.leaving import LeavingNetwork, reached_cost, record_exits
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes import student
@@ -67,7 +67,7 @@ class Application:
         self._built = state.NO_BUFFERS  # of the current network, before any learning
         # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
         self._costs: dict[tuple[int | None, int], ModelCost] = {(None, spec.cost.parameters): spec.cost}
-        self._at_exits: list[tuple[float, float]] = []  # time and energy of a frame by the exit at which it leaves
+        self._at_exits: dict[int, tuple[float, float]] = {}  # time and energy of a frame by the exit at which it leaves
         self._run(Budget(), 0)
 
     def switch(self, variant: int) -> Reply:
@@ -208,14 +208,12 @@ class Application:
         self._model = self._scaling.select(self._family, budget)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
-        size, key = (self._spec.student.height, self._spec.student.width), (budget.variant, self._layout.size)
+        leaves = isinstance(self._model, LeavingNetwork)  # such networks differ in thresholds, and cost a mean in specs
+        key = (-1 if leaves else budget.variant, self._layout.size)
         if key not in self._costs:
-            self._costs[key] = count_cost(self._model, *size)
+            self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
         self._cost = self._costs[key]
-        self._alone_s, self._alone_j = (count(self._cost, self._spec.hardware) for count in (inference_s, inference_j))
-        if isinstance(self._model, LeavingNetwork) and not self._at_exits:  # networks differ in thresholds alone
-            costs, device = exit_costs(self._model, size), self._spec.hardware
-            self._at_exits = [(inference_s(cost, device), inference_j(cost, device)) for cost in costs]
+        self._alone_s, self._alone_j = self._price(self._cost)
         if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
@@ -274,15 +272,26 @@ class Application:
         known: dict[float, Answer] = {}
         if not isinstance(self._model, LeavingNetwork):
             return [(self._alone_s, self._alone_j)] * len(sights), known
-        exits: list[int] = []
+        works: list[tuple[float, float]] = []
         for place in np.unique(places):
             self._use(self._versions[place])
             mine = [sight for at, sight in zip(places, sights, strict=True) if at == place]
-            images, device = np.stack([sight.image for sight in mine]), self._spec.student.torch_device
-            answers, left = predict_leaving(self._model, images, self._task, device=device)
+            answers, paid = self._predict_priced(mine)
             known |= {sight.time_s: answer for sight, answer in zip(mine, answers, strict=True)}
-            exits += left
-        return [self._at_exits[exit_] for exit_ in exits], known
+            works += paid
+        return works, known
+
+    def _predict_priced(self, sights: Sequence[Sight]) -> tuple[Answers, list[tuple[float, float]]]:
+        """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
+        with record_exits(self._model) as exits:
+            answers = self._predict(sights)
+        for exit_ in set(exits) - self._at_exits.keys():
+            self._at_exits[exit_] = self._price(reached_cost(self._cost, [exit_]))
+        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(sights)
+
+    def _price(self, cost: ModelCost) -> tuple[float, float]:
+        """Return time and energy of one frame alone on the machine."""
+        return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
 
     def _detect(self, chosen: Sequence[Sight]) -> None:
         """Let the detector look at frames, and pay for it."""
@@ -297,10 +306,10 @@ class Application:
             self._tracker.see(sight.time_s, sight.image)
             if not self._free(sight):
                 continue
-            (predicted,) = self._predict([sight])
+            (predicted,), ((alone_s, alone_j),) = self._predict_priced([sight])
             sight.answer, flows = self._tracker.follow(sight.time_s, predicted)
-            self._begin(sight, self._alone_s + flows * flow.alone_s)
-            self._sights.spend("answering", self._alone_j)
+            self._begin(sight, alone_s + flows * flow.alone_s)
+            self._sights.spend("answering", alone_j)
             self._sights.spend("tracking", flows * flow.joules)
 
     def _free(self, sight: Sight) -> bool:

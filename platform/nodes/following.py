@@ -17,6 +17,7 @@ from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import ModelCost, Need, Passes
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, zoo
+from driftlab.platform.networks.leaving import reached_cost, reached_work, record_exits
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.nodes.lesson import ENDLESS, attempt, check_answers
@@ -182,19 +183,21 @@ class Following:
     def _answer(self, sights: list[Sight], now_s: float, output: Sights) -> None:
         """Answer frames; a member that fails is left out, and the network answers by itself."""
         batch, answered = self._batch(sights, self._rng), None
-        try:
-            if not self._left_out:
-                with time_limit(self._spec.member_limit_s):
-                    answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
-        except (Exception, TookTooLong) as error:
-            self._left_out = True
-            why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
-            self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, output)
-        if answered is None:
-            plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
-            answered = Answered(plain, self.memory)
+        with record_exits(self._model) as exits:
+            try:
+                if not self._left_out:
+                    with time_limit(self._spec.member_limit_s):
+                        answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
+            except (Exception, TookTooLong) as error:
+                self._left_out = True
+                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+                self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, output)
+            if answered is None:
+                exits.clear()
+                plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
+                answered = Answered(plain, self.memory)
         self.memory = answered.state
-        need = self._need(answered.work or Passes(forward=(len(sights),)))
+        need = self._need(answered.work or Passes(forward=(len(sights),)), exits)
         self._begin(sights, answered.answers, now_s, need, output)
 
     def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, output: Sights) -> None:
@@ -217,7 +220,8 @@ class Following:
     def _learn(self, pool: list[Sight], now_s: float, output: Sights) -> None:
         """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
         before = state.read(self._model)
-        done = self._attempt(pool)
+        with record_exits(self._model) as exits:
+            done = self._attempt(pool)
         after = state.read(self._model)
         state.write(self._model, before)
         work = done.work or Passes()
@@ -226,9 +230,9 @@ class Following:
                 self._answer(pool, now_s, output)
             else:  # the lesson's first forward pass has computed them
                 first = Passes(forward=work.forward[:1])
-                self._begin(pool, done.answers, now_s, self._need(first), output)
+                self._begin(pool, done.answers, now_s, self._need(first, exits[: len(pool)]), output)
                 work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
-        self._lesson = self._limited(Lesson(len(pool), self._need(work), done, None if done.skipped else after))
+        self._lesson = self._limited(Lesson(len(pool), self._need(work, exits), done, None if done.skipped else after))
         copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
         output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes + copy_bytes)
 
@@ -286,8 +290,12 @@ class Following:
         times_s = np.array([sight.time_s for sight in sights])
         return Batch(images, None, rng, self._task, times_s, self._known_domain(sights[-1]))
 
-    def _need(self, work: Passes) -> Need:
-        return need_of(self._cost, self._spec.hardware, work)
+    def _need(self, work: Passes, exits: Sequence[int]) -> Need:
+        """Return the need of passes; frames that left a network early pay for what they reached."""
+        if not exits:
+            return need_of(self._cost, self._spec.hardware, work)
+        reached = reached_cost(self._cost, exits)
+        return need_of(reached, self._spec.hardware, reached_work(work, self._cost, reached))
 
 
 def _part_of(need: Need, part: float) -> Need:

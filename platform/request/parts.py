@@ -171,6 +171,7 @@ class ComputePart(StrictPart):
     """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
 
     torch_device: str = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
 
 

@@ -6,7 +6,8 @@ returns the cheapest of the most accurate paths within the limits.
 
 Differs from the paper: its objective holds no accuracy, so that its literal form (`mode: paper`) always runs the
 cheapest path that is accurate enough, and its distance of demands from capabilities (`mode: distance`) has no units
-here; by default the load is taken to stay as it was last sensed (`forecaster`).
+here; by default the load is taken to stay as it was last sensed (`forecaster`), and latency is predicted from the CPU
+load instead of a load index (`load_measure`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from driftlab.platform.scaling.selecting import (
     respond,
 )
 from driftlab.platform.world.forecasting import Forecaster
+from driftlab.platform.world.load import IndexWeights
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class AdaScale(OfPaths):
     forecaster: Annotated[
         Literal["persistence", "mean", "ar"], Means("what the load is taken to be until the next readings")
     ] = "persistence"
+    load_measure: Annotated[
+        Literal["cpu", "index"],
+        Means("what latency is predicted from: the CPU load, or the mean of the use of CPU, GPU and memory"),
+    ] = "cpu"
+    cpu_weight: Annotated[float, Gt(0), Le(1000), Means("weight of the CPU in the load index")] = 0.6
+    gpu_weight: Annotated[float, Ge(0), Le(1000), Means("weight of the GPU in it, where there is one")] = 0.2
+    memory_weight: Annotated[float, Ge(0), Le(1000), Means("weight of the memory in the load index")] = 0.2
     dwell_s: Annotated[float, Ge(0), Le(3600), Means("time after a switch before a better path is loaded", "s")] = 1.0
     patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
@@ -62,7 +71,8 @@ class AdaScale(OfPaths):
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Sense, predict, and switch where the trigger asks for it."""
         objective = self.objective
-        slower, outlook = foresee(budget, Forecaster(self.forecaster), None if state is None else state.outlook)
+        before = None if state is None else state.outlook
+        slower, outlook = foresee(budget, Forecaster(self.forecaster), before, self._weights)
         if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):
             table = PathTable.of(variants)
             limits = self._limits(table, budget)
@@ -73,12 +83,19 @@ class AdaScale(OfPaths):
         return after.which, replace(after, outlook=outlook)
 
     def forecast(self, state: Any) -> float | None:
-        """Return the load that is expected at the next reading."""
+        """Return the load that is expected at the next reading: the index, where that stands for the CPU load."""
         return None if state is None else state.outlook.expected
 
     @property
     def objective(self) -> PathObjective:
         return PathObjective(self.latency_weight, self.energy_weight, self.tolerance, self.mode)
+
+    @property
+    def _weights(self) -> IndexWeights | None:
+        """Return the weights of the load index; None where predictions go by the CPU load."""
+        if self.load_measure == "cpu":
+            return None
+        return IndexWeights(self.cpu_weight, self.gpu_weight, self.memory_weight)
 
     def _limits(self, table: PathTable, budget: Budget) -> PathLimits:
         return limits_of(budget, float(table.accuracy.max()) - self.accuracy_loss)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from driftlab.platform.training.schooling import Data
 
 Size = tuple[int, int]  # height and width of a frame
+WHOLE = "whole"  # name of a network that no member has made: the student's as it is
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Scaling(ABC):
 
 def single_profile(cost: ModelCost) -> tuple[Profile, ...]:
     """Return the profile of a network without siblings, whose accuracy is not measured."""
-    return (Profile("whole", None, cost.weight_bytes, cost),)
+    return (Profile(WHOLE, None, cost.weight_bytes, cost),)
 
 
 def variants_on(hardware: Hardware, profile: Sequence[Profile]) -> tuple[Variant, ...]:

@@ -70,6 +70,7 @@ class OfPaths(Scaling):
     path_epochs: Annotated[int, Ge(0), Means("passes over the data along random paths", "epochs")] = 2
     batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
 
+    version = 2
     needs_data = True
     nested = False
     built_as: ClassVar[str] = "branches"

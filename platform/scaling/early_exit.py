@@ -4,7 +4,7 @@ The stages and exits are those of a branched network without operators. Threshol
 that the shares of frames that leave at each exit form a geometric series; every series is a network to choose, with the
 mean cost of a frame. Under a load the most accurate one in time runs, and each frame takes the time of its own exit.
 
-Differs from the paper: confidence is the largest probability.
+Differs from the paper: confidence is the largest probability, or that of the centres of boxes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EarlyExit(Scaling):
         tuple[float, ...], Gt(0), Le(100), Means("how many times as many frames leave at an exit as at the one before")
     ] = (0.2, 0.5, 1.0, 2.0, 5.0)
 
-    version = 2
+    version = 3
     needs_data = True
     nested = True
     leaves_early = True
@@ -164,12 +164,11 @@ def _confidences(network: LeavingNetwork, lessons: Lessons) -> npt.NDArray[np.fl
     import numpy as np
     import torch
 
-    from driftlab.platform.networks.leaving import confidence
     from driftlab.platform.networks.predict import to_input
 
     rows = []
     with torch.no_grad():
         for start in range(0, len(lessons), 64):
             outputs = network.outputs(to_input(lessons.images[start : start + 64]))
-            rows.append(torch.stack([confidence(output) for output in outputs], dim=1).double().numpy())
+            rows.append(torch.stack([network.confidence(output) for output in outputs], dim=1).double().numpy())
     return np.concatenate(rows)

@@ -1,7 +1,8 @@
-"""Once-for-all: networks of different depths and widths, trained jointly, of which a search keeps the best.
+"""Once-for-all: networks of different depths and widths, trained together, of which a search keeps the best.
 
 Every step trains the widest network, the narrowest and some whose groups of channels each have a width of their own,
-without some of the residual blocks that keep their shape; they learn from the widest. Then, for each size in `keep`,
+without some of the residual blocks that keep their shape; they learn from the widest. With `training: progressive` the
+networks shrink step by step: the whole network learns first, then depths, then widths. Then, for each size in `keep`,
 candidates of at most the operations of the even network of that size are drawn and scored on validation frames, and the
 best one stays (Cai et al., ICLR 2020).
 
@@ -13,13 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.scaling.widths import OfWidths, width_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from driftlab.platform.pruning.family import Family
     from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.scaling.slimming import Share
+    from driftlab.platform.scaling.slimming import Draws, Share
+    from driftlab.platform.training.schooling import Course
 
 logger = logging.getLogger(__name__)
 Shares = Mapping[str, float]  # of the channels, by group; of a block, 0 or 1
@@ -48,6 +50,10 @@ class OnceForAll(OfWidths):
     calibration: Annotated[int, Ge(1), Means("batches that each network's statistics are measured on")] = 5
     candidates: Annotated[int, Ge(0), Means("networks scored for each size, beside the even one")] = 12
     depth: Annotated[bool, Means("whether residual blocks that keep their shape may be left out")] = True
+    training: Annotated[
+        Literal["joint", "progressive"],
+        Means("whether depths and widths are elastic at once, or the whole network learns, then depths, then widths"),
+    ] = field(default="joint", metadata={BEFORE: "joint"})
 
     version = 2
     nested = True
@@ -55,11 +61,11 @@ class OnceForAll(OfWidths):
     def grow_family(self, context: PruningContext) -> Family:
         from driftlab.platform.pruning.family import merge_networks
         from driftlab.platform.scaling.growing import drop_equal_shares, measure_accuracies
-        from driftlab.platform.scaling.slimming import calibrate, train_widths
+        from driftlab.platform.scaling.slimming import calibrate
         from driftlab.platform.training.schooling import Course
 
         course = Course(self.epochs, self.learning_rate, self.batch)
-        whole = train_widths(context, partial(self._draws, context), course)
+        whole = self._trained(context, course)
         chosen: list[Shares] = []
         for number, share in enumerate(drop_equal_shares(context, self.keep)):
             even = {**dict.fromkeys(context.groups.sizes, share), **dict.fromkeys(self._blocks(context), 1.0)}
@@ -72,6 +78,37 @@ class OnceForAll(OfWidths):
         own = {name for name, _ in context.model.named_buffers()}
         family = merge_networks(context.model, context.groups, widths, networks, own=own)
         return measure_accuracies(family, context, networks)
+
+    def _trained(self, context: PruningContext, course: Course) -> nn.Module:
+        """Train the weights that all networks share; phases have equally many epochs, the last ones more."""
+        from driftlab.platform.scaling.slimming import sort_channels, train_widths
+
+        if self.training == "joint":
+            return train_widths(context, partial(self._draws, context), course)
+        phases: dict[str, Draws] = {"whole": self._draw_whole}
+        if self._blocks(context):
+            phases["depths"] = partial(self._draw_depths, context)
+        phases["widths"] = partial(self._draws, context)
+        whole, left = context.model, self.epochs
+        for number, (name, draws) in enumerate(phases.items()):
+            epochs = left // (len(phases) - number)
+            whole = sort_channels(context, whole) if name == "widths" else whole
+            whole = train_widths(context, draws, replace(course, epochs=epochs), whole, f"once_for_all/{name}")
+            left -= epochs
+            logger.info("Trained %s for %d epochs", name, epochs)
+        return whole
+
+    def _draw_whole(self, rng: np.random.Generator) -> Iterator[Share]:
+        """Yield the widest network, the only one of a step."""
+        yield self.keep[0]
+
+    def _draw_depths(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
+        """Yield networks of full width: the deepest first, the shallowest, and some without random blocks."""
+        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep[0]), self._blocks(context)
+        yield self.keep[0]
+        yield {**groups, **dict.fromkeys(blocks, 0.0)}
+        for _ in range(self.widths - 2):
+            yield {**groups, **{name: float(rng.random() < STAYS) for name in blocks}}
 
     @property
     def narrowest(self) -> float:

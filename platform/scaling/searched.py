@@ -41,6 +41,8 @@ class OfSearch(OfSingle):
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of weights at the beginning")] = 0.025
     batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
 
+    version = 2
+
     @abstractmethod
     def find_path(self, branched: Branched, data: Data, course: Course) -> Path:
         """Search the best path to the last exit; its modules may be trained."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.world.forecasting import Forecaster, ForecastState
-from driftlab.platform.world.load import slowdown
+from driftlab.platform.world.load import IndexWeights, load_index, slowdown
 
 Floats = npt.NDArray[np.float64]
 Flag = Literal["ok", "relaxed", "infeasible"]
@@ -193,11 +193,17 @@ def limits_of(budget: Budget, floor: float) -> PathLimits:
     )
 
 
-def foresee(budget: Budget, forecaster: Forecaster, before: Foreseen | None) -> tuple[float, Foreseen]:
-    """Predict the slowdown until the next readings, by the highest load that is forecast, and keep the model."""
+def foresee(
+    budget: Budget, forecaster: Forecaster, before: Foreseen | None, weights: IndexWeights | None = None
+) -> tuple[float, Foreseen]:
+    """Predict the slowdown until the next readings, by the highest load that is forecast, and keep the model.
+
+    With weights the load index stands for the CPU load.
+    """
     if not budget.load:
         return predicted_slowdown(budget), Foreseen()
-    loads, model = forecaster.predict([one.cpu for one in budget.load], None if before is None else before.model)
+    sensed = [one.cpu if weights is None else load_index(one, weights) for one in budget.load]
+    loads, model = forecaster.predict(sensed, None if before is None else before.model)
     worst = replace(budget.load[-1], cpu=max(loads))
     return predicted_slowdown(replace(budget, load=(worst,))), Foreseen(loads[0], model)
 

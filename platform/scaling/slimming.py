@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.pruning.depth import outside_blocks, without_blocks
-from driftlab.platform.pruning.surgery import cut, restrict
-from driftlab.platform.scaling.growing import PruningContext, prefix_of
+from driftlab.platform.pruning.surgery import cut, permute, restrict
+from driftlab.platform.scaling.growing import PruningContext, prefix_of, score_filters
 from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
@@ -25,9 +25,14 @@ Shapes = dict[tuple[tuple[int, ...], tuple[str, ...]], nn.Module]  # by the chan
 Draws = Callable[[np.random.Generator], Iterable[Share]]
 
 
-def train_widths(context: PruningContext, draws: Draws, course: Course) -> nn.Module:
-    """Train a copy of the network at many widths, which share the same weights; `draws` yields those of a step."""
-    whole, rng = copy.deepcopy(context.model), context.rng("usnet")
+def train_widths(
+    context: PruningContext, draws: Draws, course: Course, begin: nn.Module | None = None, purpose: str = "usnet"
+) -> nn.Module:
+    """Train a copy of the network at many widths, which share the same weights; `draws` yields those of a step.
+
+    It goes on from `begin`, by default from the original network. `purpose` names the random numbers.
+    """
+    whole, rng = copy.deepcopy(context.model if begin is None else begin), context.rng(purpose)
     shapes: Shapes = {}
 
     def learn(rows: Rows) -> None:
@@ -45,9 +50,16 @@ def train_widths(context: PruningContext, draws: Draws, course: Course) -> nn.Mo
                 torch.autograd.backward(loss)
             teacher_logits = output.detach() if teacher_logits is None else teacher_logits
 
-    for _ in epochs(whole, context.data, course, context.rng("usnet", "order"), learn=learn):
+    for _ in epochs(whole, context.data, course, context.rng(purpose, "order"), learn=learn):
         pass
     return whole.eval()
+
+
+def sort_channels(context: PruningContext, whole: nn.Module) -> nn.Module:
+    """Put the channels with the largest weights first, so that narrow networks begin with them; outputs stay equal."""
+    scores = score_filters(context, whole, "l1", ranked_on=1)
+    order = {name: each.argsort(descending=True, stable=True) for name, each in scores.items()}
+    return permute(whole, context.groups, order)
 
 
 def draw_widths(keep: tuple[float, ...], widths: int, rng: np.random.Generator) -> Iterator[float]:

@@ -52,6 +52,8 @@ class Recipe:
     elsewhere: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a labelled set that it learns first
     elsewhere_steps: int = dataclasses.field(default=0, metadata={BEFORE: 0})
     elsewhere_content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of that set's folder
+    device: str = dataclasses.field(default="cpu", metadata={BEFORE: "cpu"})  # of torch, that it is trained on
+    precision: str = dataclasses.field(default="float32", metadata={BEFORE: "float32"})  # of its forward passes
 
     def key(self) -> str:
         """Hash the recipe and the version of torch, which changes the last bits."""

@@ -20,7 +20,7 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
-from driftlab.platform.networks.predict import load, state_of, to_input
+from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
 from driftlab.platform.networks.vector import bind_vector
 from driftlab.platform.networks.zoo import ZOO, build, task_of
 from driftlab.platform.training.descent import Adam, Descent
@@ -56,8 +56,15 @@ def _learn_elsewhere(model: torch.nn.Module, recipe: Recipe) -> None:
     """Take over what the network learns from another labelled set, except the head."""
     from driftlab.platform.training.artifacts import obtain
 
+    head, taught = f"{ZOO[recipe.network].head}.", obtain(_elsewhere(recipe))
+    kept = {name: torch.from_numpy(value) for name, value in taught.items() if not name.startswith(head)}
+    model.load_state_dict({**model.state_dict(), **kept})
+
+
+def _elsewhere(recipe: Recipe) -> Recipe:
+    """Return the recipe of what a network learns before its own lessons."""
     name, size = recipe.elsewhere.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
-    taught = replace(
+    return replace(
         recipe,
         workloads=recipe.elsewhere,
         classes=len(class_names(name, size=size)),
@@ -68,9 +75,6 @@ def _learn_elsewhere(model: torch.nn.Module, recipe: Recipe) -> None:
         elsewhere_steps=0,
         elsewhere_content="",
     )
-    head = f"{ZOO[recipe.network].head}."
-    kept = {name: torch.from_numpy(value) for name, value in obtain(taught).items() if not name.startswith(head)}
-    model.load_state_dict({**model.state_dict(), **kept})
 
 
 def _lessons(recipe: Recipe) -> Lessons:
@@ -112,7 +116,8 @@ def build_pack(recipe: PackRecipe, stored: Weights, limit_s: float = math.inf) -
 def draw_data(recipe: Recipe) -> Data:
     """Draw the data for a family: the network's own training frames, with validation and test frames."""
     if uses_labelled_set(recipe):
-        return _data_of_set(recipe)
+        before = (lambda: _data_of_set(_elsewhere(recipe))) if recipe.elsewhere else None
+        return replace(_data_of_set(recipe), elsewhere=before)
     count = max(MIN_FRAMES, min(FRAMES, recipe.steps * recipe.batch))
     train = draw_lessons(recipe, count)
     val = draw_lessons(recipe, min(count, VAL_FRAMES), "val")
@@ -152,8 +157,9 @@ def _frames(recipe: Recipe, workload: str, part: str, number: int) -> Frames:
 
 def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
     rng = rng_for(recipe.seed, "pretrain", "order")
-    task = task_of(recipe.network)
-    model.train()
+    task, device = task_of(recipe.network), torch_device(recipe.device)
+    precision = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    model.to(device).train()
     with bind_vector(model) as flat:
         still = np.zeros(flat.layout.size, dtype=np.float32)
         walk = Descent(Adam(recipe.lr), flat.weights, (still, still), 0)  # torch.optim takes 1.5 s to import
@@ -163,7 +169,9 @@ def _train(model: torch.nn.Module, recipe: Recipe, lessons: Lessons) -> None:
             if not uses_labelled_set(recipe) and rng.random() < 0.5:  # streets may be mirrored, digits may not
                 images, labels = images.flip(-1), task.mirror(labels, recipe.width)
             flat.gradients.zero_()
-            loss = task.loss(model(images), labels)
+            with precision:  # of the passes alone: weights, losses and moments keep all their bits
+                output = model(images.to(device))
+            loss = task.loss(output.float(), labels)
             if loss is not None:
                 torch.autograd.backward(loss)
                 walk.rule = Adam(recipe.lr * _pace(step / recipe.steps))

@@ -51,6 +51,7 @@ class Data:
     val: Lessons
     test: Lessons
     seed: int = 0
+    elsewhere: Callable[[], Data] | None = None  # draws the labelled set that the network learned before, if any
 
     @property
     def size(self) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load, or on a device whose
 law is `queued` t / (clock * (1 - min(cpu, 0.95))); the law of a device holds for its machine and for every prediction.
+AdaScale's load index, a weighted mean of the use of CPU, GPU and memory, slows nothing: a member may predict by it.
 Loads are drawn before a session, from a profile and a seed, or read from a file.
 """
 
@@ -43,11 +44,12 @@ class Activity:
     cpu: tuple[Part, Part]
     memory: tuple[Part, Part] = (0.0, 0.0)  # share of the memory that they hold
     dwell_s: tuple[Positive, Positive] = (5.0, 20.0)
+    gpu: tuple[Part, Part] | None = None  # share of the GPU in use; None: the device has none
 
     def __post_init__(self) -> None:
         """Refuse ranges that run backwards."""
-        for name in ("cpu", "memory", "dwell_s"):
-            low, high = getattr(self, name)
+        ranges = {name: getattr(self, name) for name in ("cpu", "memory", "dwell_s", "gpu")}
+        for name, (low, high) in ((name, ends) for name, ends in ranges.items() if ends is not None):
             if low > high:
                 raise ValueError(f"{name} of '{self.name}' runs from {low:g} to {high:g}; give the lower end first")
 
@@ -118,6 +120,22 @@ def slowdown(load: Sequence[Reading]) -> float:
 
 
 @dataclass(frozen=True)
+class IndexWeights:
+    """The weights of the load index; only their ratios count. AdaScale gives none, these are ours."""
+
+    cpu: float = 0.6
+    gpu: float = 0.2
+    memory: float = 0.2
+
+
+def load_index(reading: Reading, weights: IndexWeights = IndexWeights()) -> float:
+    """Return the weighted mean of the use of CPU, GPU and memory; without a GPU that of the other two."""
+    used = ((weights.cpu, reading.cpu), (weights.gpu, reading.gpu), (weights.memory, reading.memory))
+    there = [(weight, share) for weight, share in used if share is not None]
+    return sum(weight * share for weight, share in there) / sum(weight for weight, _ in there)
+
+
+@dataclass(frozen=True)
 class LoadStep:
     """The load from a time on."""
 
@@ -127,6 +145,7 @@ class LoadStep:
     clock: float = 1.0
     temperature_c: float | None = None
     battery: float | None = None  # charge, a fraction
+    gpu: float | None = None  # share in use by other programs; None: no GPU
     law: CpuLaw = "shared"
 
     @property
@@ -175,7 +194,9 @@ class Load:
         if battery is not None and self.capacity_j is not None:
             battery = max(0.0, battery - spent_j / self.capacity_j)
         free_bytes = int(memory_bytes * (1 - now.memory))
-        return Reading(time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.law)
+        return Reading(
+            time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.law, now.memory, now.gpu
+        )  # fmt: skip
 
     def instants(self, stop_s: float) -> Iterator[float]:
         """Yield the times before a stop at which the speed may change or a reading is due, each once."""
@@ -255,27 +276,28 @@ def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> L
     of_activities, of_noise = rng.spawn(2)  # apart, so that a shorter session has the beginning of a longer one
     means = list(_activities(profile, duration_s, of_activities))
     noise = _noise(profile, len(times_s), of_noise)
-    starts_s = [start_s for start_s, _, _ in means]
+    starts_s = [start_s for start_s, *_ in means]
     steps = []
     for time_s, extra in zip(times_s.tolist(), noise, strict=True):
-        _, cpu, memory = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
-        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, law=profile.law))
+        _, cpu, memory, gpu = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
+        steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, gpu=gpu, law=profile.law))
     capacity_j = profile.battery.capacity_j if profile.battery else None
     return Load(profile.name, tuple(_drained(_heated(steps, profile), profile)), profile.sense_hz, capacity_j)
 
 
 def _activities(
     profile: LoadProfile, duration_s: float, rng: np.random.Generator
-) -> Iterator[tuple[float, float, float]]:
-    """Yield the start, CPU load and memory of one activity after another."""
+) -> Iterator[tuple[float, float, float, float | None]]:
+    """Yield the start, CPU load, memory and GPU load of one activity after another."""
     known, now_s = profile.activities, 0.0
     if not known:
-        yield 0.0, 0.0, 0.0
+        yield 0.0, 0.0, 0.0, None
         return
     which = 0 if profile.order == "cycle" else int(rng.integers(len(known)))
     while now_s < duration_s:
         one = known[which]
-        yield now_s, float(rng.uniform(*one.cpu)), float(rng.uniform(*one.memory))
+        cpu, memory = float(rng.uniform(*one.cpu)), float(rng.uniform(*one.memory))
+        yield now_s, cpu, memory, None if one.gpu is None else float(rng.uniform(*one.gpu))
         now_s += float(rng.uniform(*one.dwell_s))
         step = 1 if profile.order == "cycle" or len(known) == 1 else 1 + int(rng.integers(len(known) - 1))
         which = (which + step) % len(known)

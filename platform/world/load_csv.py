@@ -26,9 +26,10 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "clock": (1e-3, 10),
     "temperature_c": (-100, 1000),
     "battery": (0, 1),
+    "gpu": (0, 1),
 }
 COLUMNS = tuple(LIMITS)
-SHARES = ("cpu", "memory", "battery")
+SHARES = ("cpu", "memory", "battery", "gpu")
 MAX_BYTES, MAX_ROWS = 2**26, 200_000
 FAULTS_SHOWN = 5
 

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,14 +95,14 @@ def planned(words: tuple[str, ...]) -> str:
 
 
 def write_files(page: Path, folder: Path) -> None:
-    """Put the files of a page, and the examples that it links, where its commands find them."""
-    for name in re.findall(r"\]\(examples/([^)]+)\)", prose(page)):
-        shutil.copy(DOCS / "examples" / name, folder / name)
-    for block in blocks(page):
-        if block.name:
-            (folder / block.name).write_text(block.text, encoding="utf-8")
-            for film in re.findall(r"video:([\w.]+)", block.text):
-                put_beside(write_film(folder / film))
+    """Put the files of a page, the examples that it links, and their films, where its commands find them."""
+    linked = re.findall(r"\]\(examples/([^)]+)\)", prose(page))
+    texts = {name: (DOCS / "examples" / name).read_text(encoding="utf-8") for name in linked}
+    texts |= {block.name: block.text for block in blocks(page) if block.name}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for film in {film for text in texts.values() for film in re.findall(r'name: "video:([\w.]+)"', text)}:
+        put_beside(write_film(folder / film))
 
 
 def covered(page: Path) -> list[str]:
@@ -217,11 +216,11 @@ def test_the_picture_is_whole():
         assert word in words
 
 
-def test_the_example_files_are_those_of_the_page():
+def test_the_example_files_are_those_of_the_pages():
     written = {block.name: block.text for block in blocks(OWN) if block.name}
     kept = {file.name: file.read_text(encoding="utf-8") for file in (DOCS / "examples").iterdir() if file.is_file()}
     assert written == {name: text for name, text in kept.items() if name in written}
-    linked = {target for _, target in re.findall(r"\[([^]]+)\]\(examples/([^)]+)\)", prose(OWN))}
+    linked = {target for page in PAGES for target in re.findall(r"\]\(examples/([^)]+)\)", prose(page))}
     assert linked | set(written) == set(kept)
 
 

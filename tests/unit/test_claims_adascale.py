@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show
-from paths_factory import EXITS, SEEN, tables
+from paths_factory import EXITS, LOADS, SAME, SEEN, tables
 
 from driftlab.platform.results.analysis import paths
 from driftlab.platform.results.analysis.measured import Untestable
@@ -40,12 +40,49 @@ def test_the_best_fixed_exit_misses_no_more_than_ours():
         ("AS-12b", (0.04 + 0.02) / 2, "information"),
         ("AS-14", 0.82 - 0.79, "reproduced"),
         ("AS-16", -0.15, "information"),
+        ("AS-16b", -0.1, "information"),
     ],
 )
 def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
     made = tables()
     assert measured(ask(claim, made)).value == pytest.approx(value)
     assert word(claim, made) == says
+
+
+def test_a_fourth_load_counts_as_much_as_the_others_and_is_told_apart():
+    made = tables(
+        "adascale",
+        "adascale-ar",
+        "clairvoyant",
+        "exit-1",
+        "exit-3",
+        loads={**LOADS, "cold_start": (-0.1, 0.1, 30.0), "idle": (0.1, 0.0, 0.0)},
+    )
+    made.run.spec["fleets"] = [{"name": "idle", "devices": [{}]}, {"name": "user", "devices": [{"load": "user"}]}]
+    gain = measured(ask("AS-11", made))
+    assert gain.value == pytest.approx((0.1 + 0.05 + 0.1) / 3)
+    assert set(gain.note.removeprefix("beside ").split(", ")) == {
+        "exit-1 on cold_start (+10.0)",
+        "exit-1 on random (+5.0)",
+        "exit-1 on user (+10.0)",
+    }
+    missed = measured(ask("AS-16", made))
+    assert missed.value == pytest.approx(-(0.1 + 0.2 + 0.1) / 3)
+    assert missed.note == "cold_start \u221210.0 %, random \u221220.0 %, user \u221210.0 %"
+    assert measured(ask("AS-12b", made)).note == "cold_start +4.0 %, random +2.0 %, user +4.0 %"
+    assert measured(ask("AS-12", made)).note == "cold_start +3.0 %, random +3.0 %, user +3.0 %"
+    assert measured(ask("AS-11b", made)).note.startswith("cold_start +")
+
+
+def test_gains_of_several_tasks_are_averaged_and_told_one_by_one():
+    """Boxes count as frames and pixels do: the F1 of a frame is its score."""
+    made = tables(loads={"user": SAME}, workloads=["frames", "boxes"])
+    made.change("frames", score_frame=lambda row: row["score_frame"] + 0.04 * row["cell"].startswith("exit-2/boxes"))
+    found = measured(ask("AS-11c", made))
+    assert found.value == pytest.approx((0.02 - 0.02) / 2)
+    assert found.note == "beside exit-2 on boxes (\u22122.0), exit-2 on frames (+2.0)"
+    both = measured(ask("AS-11c", tables(workloads=["frames", "boxes"])))
+    assert "exit-2 on boxes user (+2.0), " in both.note
 
 
 def test_a_search_is_timed_by_the_choices_between_windows():
@@ -73,7 +110,7 @@ def test_latency_is_told_of_frames_that_were_answered():
 
 
 def test_without_exits_or_deadlines_nothing_is_said():
-    for claim in ("AS-4", "AS-11", "AS-11b", "AS-12", "AS-12b", "AS-14", "AS-16"):
+    for claim in ("AS-4", "AS-11", "AS-11b", "AS-12", "AS-12b", "AS-14", "AS-16", "AS-16b"):
         assert isinstance(ask(claim, tables("adascale")), Untestable)
     made = tables()
     made.change("shares", latency_goal_ms=lambda row: None)

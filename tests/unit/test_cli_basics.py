@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import results_factory as factory
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from driftlab import __version__
 from driftlab.cli import app as front
 from driftlab.cli.catalogue import show
 from driftlab.cli.kinds import KINDS
+from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
 
 
@@ -220,6 +222,34 @@ def test_a_film_is_shown_or_refused(tmp_path: Path):
     refused = call("show", "workloads/video:nope").exception
     assert isinstance(refused, RequestError)
     assert str(refused).startswith("There is no video file 'nope'. Give the path of a file")
+
+
+@pytest.mark.slow
+def test_a_street_becomes_a_film_with_its_truth(tmp_path: Path):
+    film = tmp_path / "walk.mp4"
+    words = ("show", "workloads/streets/walking_paris", "--film", str(film), "--seconds", "1", "--seed", "3")
+    assert call(*words, "--set", "crowd=2").exit_code == 0
+    at = {"seed": 3, "height": 144, "width": 256, "fps": 30.0, "duration_s": 1.0}
+    drawn = open_stream("streets/walking_paris", **at, crowd=2.0).at([0.0, 0.5, 0.9])
+    shown = open_stream(f"video:{film}", **at).at([0.0, 0.5, 0.9])
+    assert np.array_equal(shown.labels, drawn.labels)
+    wrong = shown.images.astype(float) - drawn.images
+    assert 0 < np.abs(wrong).mean() < 8, "the codec changes little"
+    assert open_stream(f"video:{film}", **at).duration_s == 1.0
+
+    before = film.read_bytes()
+    again = call(*words).exception
+    assert isinstance(again, RequestError) and "exists" in str(again)
+    assert film.read_bytes() == before
+    for name, place in (
+        ("workloads/signs/depot", tmp_path / "signs.mp4"),
+        ("loads/user", tmp_path / "load.mp4"),
+        ("workloads/streets/walking_paris", tmp_path / "walk.txt"),
+        ("workloads/streets/walking_paris", tmp_path / "nowhere" / "walk.mp4"),
+    ):
+        refused = call("show", name, "--film", str(place), "--seconds", "1").exception
+        assert isinstance(refused, RequestError), name
+        assert not place.exists()
 
 
 @pytest.mark.slow

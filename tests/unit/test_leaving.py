@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.records import Passes, Reply
 from driftlab.platform.networks import leaving
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.predict import predict, to_input
@@ -19,10 +21,10 @@ from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.application import Application
 from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.early_exit import EarlyExit
+from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
 from driftlab.platform.tasks.tasks import CLASSIFICATION
 from driftlab.platform.world import hardware
-from driftlab.platform.world.cost import inference_j, inference_s
+from driftlab.platform.world.cost import inference_j, inference_s, need_of
 
 FROZEN, PHONE = Member("adaptation", "frozen"), hardware.find("phone-hi")
 RNG = np.random.default_rng(0)
@@ -72,33 +74,106 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
         assert torch.equal(network(images), mixed)
 
 
-@pytest.mark.slow
-def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained):
-    """Thresholds at which half of the frames leave first: each pays for the layers that it passed, and no others."""
-    member, family = untrained[0], copy.deepcopy(untrained[1])
+@pytest.fixture(scope="module")
+def halved(untrained):
+    """Return frames, a family with thresholds at which half of them leave first, the exits, and the cost at each."""
+    family = copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():
         sure = leaving.confidence(family.network.outputs(to_input(images))[0]).numpy()
         family.network.heads[2].answer.bias[3] += 9.0  # another answer than that of the first exit
     family = replace(family, thresholds=np.tile([np.median(sure), 2.0], (len(family.thresholds), 1)))
-    costs, whole = leaving.exit_costs(family.network, factory.SIZE), count_cost(family.network, *factory.SIZE)
-    assert costs[2] == whole and costs[0].macs < costs[1].macs < whole.macs
+    left = [0 if one else 2 for one in sure >= np.median(sure)]
+    assert sorted(left) == [0] * 4 + [2] * 4
+    whole = count_cost(family.network, *factory.SIZE)
+    passed = ("stem", "stages.0.", "heads.0."), ("stem", "stages.0.", "heads.0.", "stages.1.", "heads.1.")
+    layers = [tuple(layer for layer in whole.layers if layer.name.startswith(names)) for names in passed]
+    costs = [replace(whole, macs=sum(one.macs for one in each), layers=each) for each in layers]
+    return images, family, left, (*costs, whole)
+
+
+def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZEN, **spec: Any) -> Application:
     settings = (("exits", 3), ("stage_epochs", 0))
     student = StudentSpec(
-        "tiny_staged", factory.CLASSES, *factory.SIZE, FROZEN, Member("scaling", "early_exit", settings), 0
+        "tiny_staged", factory.CLASSES, *factory.SIZE, adaptation, Member("scaling", "early_exit", settings), 0
     )
-    node = Application(AppNodeSpec("cam", "frames", student, PHONE, whole), member.store(family))
+    mean = leaving.mean_cost(family.network, factory.SIZE, np.array([0.5, 0.0, 0.5]))
+    return Application(AppNodeSpec("cam", "frames", student, PHONE, mean, **spec), member.store(family))
+
+
+@pytest.mark.slow
+def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved):
+    """Thresholds at which half of the frames leave first: each pays for the layers that it passed, and no others."""
+    images, family, left, costs = halved
+    assert [leaving.reached_cost(costs[2], [exit_]) for exit_ in range(3)] == list(costs)
+    node = node_of(untrained[0], family)
     times_s = np.arange(len(images), dtype=np.float64)
-    answers = predict(member.select(family, Budget()), images, task=CLASSIFICATION)
+    answers = predict(untrained[0].select(family, Budget()), images, task=CLASSIFICATION)
     truth = np.where(np.arange(8) < 4, answers, (answers + 1) % factory.CLASSES)
     told = node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
     assert list(told.rows["frames"][0]["score_frame"]) == [1.0] * 4 + [0.0] * 4
-    left = [0 if one else 2 for one in sure >= np.median(sure)]
-    assert sorted(left) == [0] * 4 + [2] * 4
     assert [int(one == 3) for one in answers] == [one // 2 for one in left]
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
     assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
     assert told.facts.joules["answering"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switched", [False, True])
+def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, switched: bool):
+    """The member answers frame by frame, and learns from a batch that never comes."""
+    images, family, left, costs = halved
+    tent = Member("adaptation", "tent", (("stream_batch", 9), ("answers", "now"), ("variant", "run")))
+    node = node_of(untrained[0], family, tent)
+    if switched:
+        node.switch(2)
+    told = watch(node, images)
+    latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
+    assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
+    assert told.facts.joules["answering"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+
+
+@pytest.mark.slow
+def test_a_batch_of_a_learner_takes_each_stage_for_the_frames_that_reach_it(untrained, halved):
+    """Half of the frames leave first, so that later layers work for four frames; weights are read once."""
+    images, family, _, costs = halved
+    tent = Member("adaptation", "tent", (("stream_batch", 8), ("variant", "run"), ("learning_rate", 0.0)))
+    told = watch(node_of(untrained[0], family, tent), images)
+    first, rest = costs[0], replace(costs[2], layers=costs[2].layers[len(costs[0].layers) :])
+    assert {layer.name for layer in first.layers}.isdisjoint(layer.name for layer in rest.layers)
+    batch_s = inference_s(first, PHONE, batch=8) + inference_s(rest, PHONE, batch=4)
+    assert told.rows["frames"][0]["latency_ms"][-1] == pytest.approx(2e3 * batch_s, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_lesson_pays_for_the_stages_that_its_frames_reach(untrained, halved):
+    """Where all frames leave at the first exit, nothing behind it learns or is paid for."""
+    images, family, _, costs = halved
+    early = replace(family, thresholds=np.zeros_like(family.thresholds))
+    tent = Member("adaptation", "tent", (("stream_batch", 8),))
+    works = []
+    for each in (early, replace(family, thresholds=np.full_like(family.thresholds, 2.0))):
+        told = watch(node_of(untrained[0], each, tent), images)
+        assert told.rows["adaptations"][0]["skipped"] == [None]
+        works.append(told.rows["adaptations"][0]["work_s"][0])
+    norms = [layer.name for layer in costs[0].layers if layer.kind == "BatchNorm2d"]
+    work = Passes(backward=(8,), trained=tuple(norms))
+    assert works[0] == pytest.approx(need_of(costs[0], PHONE, work).alone_s)
+    assert works[1] > 1.5 * works[0]
+
+
+def test_copies_of_a_network_write_into_the_log_of_the_original(halved):
+    network = halved[1].network
+    with leaving.record_exits(network) as exits:
+        copy.deepcopy(network)(to_input(halved[0]))
+    network(to_input(halved[0]))
+    assert len(exits) == 8
+
+
+def watch(node: Application, images: Any) -> Reply:
+    """Show eight frames, one a second, on half of the machine, and wait."""
+    times_s, truth = np.arange(len(images), dtype=np.float64), np.zeros(len(images), np.int64)
+    return node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 90.0, ((0.0, 0.5),))
 
 
 def model() -> torch.nn.Module:

@@ -17,6 +17,7 @@ from driftlab.platform.core.records import Reading, Variant
 from driftlab.platform.grid.run import run as run_experiment
 from driftlab.platform.loop.loop import Loop
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, Scheduling, Wants, Window
 from driftlab.platform.world.apps import App, Event
@@ -139,12 +140,20 @@ def many(
     load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
 ) -> tuple[Loop, Watchful]:
     """Run four measured networks under a load; nothing is computed."""
+    scaling = Watchful(foresees=foresees)
+    return chosen_by(scaling, load, scheduling, **setting), scaling
+
+
+def chosen_by(
+    scaling: Any, load: Load | None, scheduling: Any = Member("scheduling", "uniform"), **setting: Any
+) -> Loop:
+    """Run four measured networks, of which a scaling member chooses one."""
     _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling, **setting)
-    loop.parts.scaling = scaling = Watchful(foresees=foresees)
+    loop.parts.scaling = scaling
     if load is not None:
         loaded(loop, load)
     loop.run()
-    return loop, scaling
+    return loop
 
 
 def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
@@ -180,6 +189,22 @@ def test_a_bound_is_given_the_load_until_the_next_reading():
     budget = replace(scaling.asked[24], latency_s=0.31, memory_bytes=None)
     assert fixed.choose(VARIANTS, budget)[0] == 1  # 0.2 s at the speed of 0.775; 0.3 s would be too late
     assert fixed.choose(VARIANTS, replace(budget, coming=None))[0] == 2
+
+
+def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
+    """Programs that hold memory and no CPU slow nothing; only the index takes them for a load."""
+    app = App("segmentation", 2.0, latency_goal_s=0.35)
+    held = Load("held", (LoadStep(0.0, 0.0, 0.0), LoadStep(12.25, 0.0, 0.8)))
+    chosen = {}
+    for measure, weights in (("cpu", {}), ("index", {}), ("index", {"memory_weight": 0.0})):
+        member = AdaScale(accuracy_loss=1.0, load_measure=measure, **weights)
+        told = rows(chosen_by(member, held, events=(Event(0.0, "start", app),)), "loads")
+        assert [row["speed"] for row in told] == pytest.approx([1.0] * 60)
+        expected = 0.25 * 0.8 if measure == "index" and not weights else 0.0
+        assert [row["forecast_cpu"] for row in told] == pytest.approx([0.0] * 25 + [expected] * 35)
+        chosen[measure, bool(weights)] = [row["variant"] for row in told]
+    assert chosen["cpu", False] == chosen["index", True] == [2] * 60
+    assert chosen["index", False] == [2] * 25 + [1] * 35  # 0.3 s is taken for 0.366 s
 
 
 def test_without_a_load_scaling_is_asked_per_window_and_nothing_is_sensed():
@@ -219,8 +244,8 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
     many(future, Given(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]
-    assert seen["wants"][25].load[-1] == Reading(12.5, 0.25, 6_000_000_000)
-    assert scheduler.asked[25].load[-1] == Reading(12.5, 0.5, 0, 0.5)
+    assert seen["wants"][25].load[-1] == Reading(12.5, 0.25, 6_000_000_000, memory=0.25)
+    assert scheduler.asked[25].load[-1] == Reading(12.5, 0.5, 0, 0.5, memory=1.0)
     assert [one.memory_bytes for one in scheduler.asked[24:26]] == [8_000_000_000, 0]
 
 

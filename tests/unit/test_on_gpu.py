@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from driftlab.platform.pruning.family import extract
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.training import masks
+from driftlab.platform.training.artifacts import Recipe
 from driftlab.platform.training.descent import Descent
+from driftlab.platform.training.pretrain import pretrain
 
 GPU = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
@@ -85,6 +88,14 @@ def test_training_everything_is_torch_s_adam_bit_for_bit(monkeypatch):
         adam.step()
     assert (len(met), places) == (200, {GPU})
     assert vector.read(ours).tobytes() == vector.read(theirs).tobytes()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_pre_training(precision):
+    """After a few steps, before small differences have grown."""
+    recipe = Recipe("half", height=24, width=32, steps=3, batch=4, precision=precision)
+    there, here = pretrain(recipe), pretrain(replace(recipe, device=GPU))
+    assert all(np.allclose(here[name], there[name], atol=2e-3) for name in there)
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])

@@ -61,6 +61,7 @@ class TestOverrides:
         "server.step_s=1e-3",
         "compute.torch_device=cuda",
         "compute.gpus_per_actor=0.5",
+        "compute.precision=bfloat16",
     )
 
     @pytest.mark.parametrize("override", CHANGES)

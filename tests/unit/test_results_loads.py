@@ -97,6 +97,22 @@ def test_the_figure_shows_load_sensor_forecast_network_and_missed_frames(tables:
     assert texts(stated) == {"x": ["0.300"], "y": ["0.300"]}
 
 
+def test_of_many_systems_the_first_of_each_scaling_member_is_drawn():
+    kinds = {"a": "adascale", "a2": "adascale", "a3": "adascale", "b": "clairvoyant", "c": "legodnn", "d": "nas"}
+    systems = [{"name": name, "base": "no_custom", "scaling": {"name": kind}} for name, kind in kinds.items()]
+    for names, drawn_ones in (("a a2 a3 b c d", "a b c d"), ("a a2 a3 b c", "a a2 b c"), ("a a2 a3", "a a2 a3")):
+        runs = [run_row(name, 0) for name in names.split()]
+        made = Made(
+            {"systems": systems},
+            runs=runs,
+            loads=[load_row(run["cell"], step) for run in runs for step in range(4)],
+            shares=[{"cell": run["cell"], **share_row(fps=4.0)} for run in runs],
+            variants=[{"cell": run["cell"], **PLACE, "variant": 0, "latency_ms": 50.0} for run in runs],
+            frames=[frame_row(run["cell"], 0.0, 80.0) for run in runs],
+        )
+        assert [panel.title for panel in show(figure, made).panels] == [f"w: {name}" for name in drawn_ones.split()]
+
+
 def test_without_a_load_there_is_nothing_to_show(tables: Made):
     tables.drop("loads", lambda row: True)
     assert hidden(figure, tables)

@@ -222,6 +222,19 @@ def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     assert len(set(plots.styles(many).values())) == 12
 
 
+def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
+    looks = plots.series(map(str, range(3 * len(plots.COLOURS))))
+    assert len({(look.colour, look.marker) for look in looks.values()}) == len(looks)
+    axis = Canvas().subplots()
+    for name in ("0", "8", "16"):
+        plots.trend(axis, pd.DataFrame({"x": [0.1], "mean": [0.5], "low": [0.4], "high": [0.6]}), "x", looks[name])
+    assert [line.get_marker() for line in axis.lines] == ["o", "s", "^"]
+    assert set(pages.SHAPES) == set(plots.MARKERS[1:])
+    canvas = Canvas()
+    plots.legend(canvas, {name: looks[name] for name in ("0", "8")})
+    assert [line.get_marker() for line in canvas.legends[0].get_lines()] == ["", "s"]
+
+
 @pytest.mark.slow
 def test_no_bound_lies_over_a_method(folder):
     tables = open_run(folder)

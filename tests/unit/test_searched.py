@@ -9,13 +9,21 @@ import pytest
 import scaling_factory as factory
 import torch
 
+from driftlab.platform.backend.base import NodeId
+from driftlab.platform.backend.inline import InlineJob
+from driftlab.platform.core.records import ModelCost, Reply
+from driftlab.platform.loop.context import AppContext, BuiltNetwork
 from driftlab.platform.networks.branched import MixedNetwork
 from driftlab.platform.networks.zoo import build
+from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scaling.darts import Darts, halves, moved, second_order
 from driftlab.platform.scaling.enas import Enas
+from driftlab.platform.scaling.single import SingleFamily
 from driftlab.platform.search.controller import Controller
 from driftlab.platform.training import schooling
 from driftlab.platform.training.schooling import Course, Data, Lessons, deterministic
+from driftlab.platform.world import hardware
 
 IMAGES = factory.some_images(6)
 LABELS = torch.arange(6) % factory.CLASSES
@@ -91,6 +99,15 @@ def test_the_second_order_gradient_is_that_of_the_loss_after_the_next_step():
         expected.append((sides[0] - sides[1]) / 2e-5)
     assert found.tolist() == pytest.approx(expected, abs=2e-4)
     assert max(abs(first - found)) > 0.01
+
+
+def test_a_network_that_was_found_is_listed_by_its_operators():
+    family = SingleFamily(branched("small").network((2, 0)), 0.8, 0.7)
+    found = Darts(space="small", stages=2).profile(family, factory.SIZE)
+    for profile, names in ((found, ["svd.dwsep"]), (single_profile(ModelCost(1, 1, 4, 4)), ["tiny_staged"])):
+        student = BuiltNetwork("tiny_staged", profile, "", InlineJob(NodeId("builder", ""), "", Reply()))
+        listed = AppContext(student, None, TeacherSpec(), 0.1, 3).variants(hardware.find("laptop"))
+        assert [one.name for one in listed] == names
 
 
 def test_halves_share_no_frame():

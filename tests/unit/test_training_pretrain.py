@@ -27,6 +27,20 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others():
     assert digest(first) == digest(same) != digest(other)
 
 
+@pytest.mark.slow
+def test_half_as_many_bits_teach_nearly_the_same_and_are_kept_apart():
+    recipe = replace(SHORT, steps=30)
+    halved = replace(recipe, precision="bfloat16")
+    whole, half = pretrain.pretrain(recipe), pretrain.pretrain(halved)
+    begun = state_of(build("half", recipe.classes, seed=pretrain.seed_for(recipe.seed, "pretrain", "weights")))
+    learned, apart = (
+        np.sqrt(sum(np.square(whole[name] - other[name]).sum() for name in whole)) for other in (begun, half)
+    )
+    assert 0 < apart < learned / 3
+    assert all(value.dtype == whole[name].dtype for name, value in half.items())
+    assert len({recipe.key(), halved.key(), replace(recipe, device="cuda").key()}) == 3
+
+
 def test_it_computes_on_one_thread_and_gives_the_others_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)

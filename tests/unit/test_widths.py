@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import scaling_factory as factory
 import torch
 
+from driftlab.errors import RequestError
 from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.pruning.depth import removable_blocks
 from driftlab.platform.pruning.family import absorb, extract, merge_networks, restore, store
+from driftlab.platform.pruning.ranking import rank
 from driftlab.platform.pruning.surgery import cut, groups
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on
@@ -20,7 +25,7 @@ from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.once_for_all import OnceForAll
 from driftlab.platform.scaling.usnet import UsNet
 from driftlab.platform.scaling.widths import width_of
-from driftlab.platform.training.schooling import Course, grade
+from driftlab.platform.training.schooling import Course, Data, Lessons, grade
 from driftlab.platform.world import hardware
 
 EXAMPLE = factory.some_images()
@@ -106,6 +111,25 @@ def test_independent_networks_share_nothing_and_begin_where_they_are_told(start)
     assert [family.memory_bytes(which) for which in range(2)] == own
 
 
+def test_independent_networks_may_learn_what_the_student_learned_first():
+    here = ground()
+    member, plain = Independent(keep=(0.5,), epochs=0, elsewhere_epochs=2), Independent(keep=(0.5,), epochs=0)
+    with pytest.raises(RequestError, match=r"student\.elsewhere"):
+        member.build(here.model, here.data)
+    turned = replace(here.data, elsewhere=lambda: more_classes(here.data))
+    taught, begun = (extract(each.build(here.model, turned), 0).state_dict() for each in (member, plain))
+    head = [name for name in taught if name.startswith("head")]
+    assert head and all(torch.equal(taught[name], begun[name]) for name in head)
+    assert not torch.equal(taught["first.0.weight"], begun["first.0.weight"])
+    assert Independent(start="pruned", elsewhere_epochs=1).faults()
+
+
+def more_classes(data):
+    """The same pictures under one class more, in other order."""
+    lessons = (Lessons(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
+    return Data(data.task, data.classes + 1, *lessons)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "member",
@@ -176,6 +200,54 @@ def test_a_step_trains_the_smallest_network_without_any_block():
     assert model.deep[1].inner[0].weight.grad is None and bool(model.deep[0].inner[0].weight.grad.any())
     (_, thin, *_) = OnceForAll(keep=(1.0, 0.5), depth=False)._draws(here, np.random.default_rng(0))
     assert "deep.1" not in thin
+
+
+def test_progressive_training_begins_with_the_whole_network_then_depths_then_widths(monkeypatch):
+    model, phases = build("tiny_residual", factory.CLASSES, seed=0).eval(), dict[str, tuple[int, Any]]()
+    here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
+
+    def train(context: Any, draws: Any, course: Course, begin: Any, purpose: str) -> torch.nn.Module:
+        assert begin is not None
+        phases[purpose.partition("/")[2]] = course.epochs, list(draws(np.random.default_rng(0)))
+        return begin
+
+    monkeypatch.setattr(slimming, "train_widths", train)
+    member, course = OnceForAll(keep=(0.9, 0.5), epochs=8, training="progressive"), Course(8, 0.1, 8)
+    member._trained(here, course)
+    assert list(phases) == ["whole", "depths", "widths"]
+    assert [epochs for epochs, _ in phases.values()] == [2, 3, 3]
+    (whole,), (deepest, shallowest, *others) = phases["whole"][1], phases["depths"][1]
+    assert whole == deepest == 0.9
+    widths = dict.fromkeys(here.groups.sizes, 0.9)
+    assert shallowest == {**widths, "deep.1": 0.0}
+    assert all({**each, "deep.1": 0.0} == shallowest for each in others)
+    assert phases["widths"][1] == list(member._draws(here, np.random.default_rng(0)))
+    phases.clear()
+    replace(member, depth=False)._trained(here, course)
+    assert {name: epochs for name, (epochs, _) in phases.items()} == {"whole": 4, "widths": 4}
+
+
+def test_channels_are_sorted_by_their_weights_and_compute_the_same():
+    here = ground()
+    made = slimming.sort_channels(here, here.model)
+    with torch.no_grad():
+        assert torch.allclose(made(EXAMPLE), here.model(EXAMPLE), atol=1e-5)
+    assert not torch.equal(made.first[0].weight, here.model.first[0].weight)
+    for scores in rank(made, here.groups, "l1", images=None, labels=None, rng=None).values():
+        assert torch.equal(scores, scores.sort(descending=True).values)
+
+
+@pytest.mark.slow
+def test_progressive_training_changes_what_is_trained_and_networks_still_nest():
+    here = ground()
+    member = OnceForAll(keep=(1.0, 0.5), epochs=3, candidates=2, training="progressive")
+    family = member.build(here.model, here.data)
+    joint = replace(member, training="joint").build(here.model, here.data)
+    assert not np.array_equal(family.shared, joint.shared)
+    assert all(list(counts) == sorted(counts) for counts in family.widths.values())
+    small, whole = (extract(family, which) for which in (0, 1))
+    rows = len(small.first[0].weight)
+    assert torch.equal(small.first[0].weight, whole.first[0].weight[:rows])
 
 
 @pytest.mark.slow

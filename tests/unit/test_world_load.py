@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.records import Reading
@@ -18,17 +20,20 @@ from driftlab.platform.world import load_csv
 from driftlab.platform.world.load import (
     LOADS,
     Activity,
+    IndexWeights,
     Load,
     LoadProfile,
     LoadStep,
     draw,
     from_mapping,
+    load_index,
     slowdown,
     speed_of,
 )
 
 RAMP = Load("ramp", tuple(LoadStep(float(k), k / 10, k / 20, 1 - k / 20, 20.0 + k, 1 - k / 10) for k in range(11)))
 GIB = 2**30
+SHARE, WEIGHT = st.floats(0, 1), st.floats(1e-3, 1e3)
 
 
 def drawn(given: Any, duration_s: float = 120.0, seed: int = 0) -> Load:
@@ -94,7 +99,7 @@ def test_a_battery_holds_what_was_not_drawn():
 
 class TestSensors:
     def test_they_tell_the_mean_load_since_the_last_reading_and_the_rest_as_it_was(self):
-        assert RAMP.sense(4.0, GIB) == Reading(4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7)
+        assert RAMP.sense(4.0, GIB) == Reading(4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7, memory=0.15)
         assert RAMP.sense(4.25, GIB).cpu == pytest.approx((0.25 * 0.3 + 0.25 * 0.4) / 0.5)
         assert RAMP.sense(0.0, GIB).cpu == 0.0
 
@@ -129,6 +134,34 @@ class TestSensors:
         assert slowdown((replace(load.sense(2.0, 1), cpu=0.5, clock=0.8),)) == pytest.approx(0.8 * 0.5)
 
 
+class TestLoadIndex:
+    @settings(max_examples=200, deadline=None)
+    @given(cpu=SHARE, memory=SHARE, gpu=st.none() | SHARE, weights=st.tuples(WEIGHT, WEIGHT, WEIGHT), factor=WEIGHT)
+    def test_it_is_a_mean_and_only_the_ratios_of_weights_count(
+        self, cpu: float, memory: float, gpu: float | None, weights: tuple[float, float, float], factor: float
+    ):
+        reading = Reading(0.0, cpu, 1, memory=memory, gpu=gpu)
+        used = [share for share in (cpu, gpu, memory) if share is not None]
+        found = load_index(reading, IndexWeights(*weights))
+        assert min(used) - 1e-12 <= found <= max(used) + 1e-12
+        assert load_index(reading, IndexWeights(*(factor * one for one in weights))) == pytest.approx(found)
+        equal = Reading(0.0, cpu, 1, memory=cpu, gpu=None if gpu is None else cpu)
+        assert load_index(equal, IndexWeights(*weights)) == pytest.approx(cpu)
+
+    def test_without_a_gpu_its_weight_is_left_out(self):
+        with_gpu, without = Reading(0.0, 0.8, 1, memory=0.4, gpu=0.1), Reading(0.0, 0.8, 1, memory=0.4)
+        assert load_index(with_gpu) == pytest.approx(0.6 * 0.8 + 0.2 * 0.1 + 0.2 * 0.4)
+        assert load_index(without) == pytest.approx(0.75 * 0.8 + 0.25 * 0.4)
+        assert load_index(without, IndexWeights(1.0, 5.0, 0.0)) == 0.8
+
+    def test_a_gpu_is_sensed_and_slows_nothing(self):
+        given = {"activities": [{"name": "game", "cpu": (0.2, 0.2), "gpu": (0.9, 0.9)}], "noise": 0.0}
+        busy, free = drawn(given), drawn({"activities": [{"name": "game", "cpu": (0.2, 0.2)}], "noise": 0.0})
+        assert (busy.sense(3.0, 1).gpu, free.sense(3.0, 1).gpu) == (0.9, None)
+        assert busy.mean_speed(0, 9) == free.mean_speed(0, 9)
+        assert replace(busy.at(3.0), gpu=None) == free.at(3.0)
+
+
 class TestFiles:
     def read(self, folder: Path, text: str, duration_s: float = 10.0, **more: Any) -> Load:
         path = folder / "load.csv"
@@ -140,6 +173,8 @@ class TestFiles:
         assert load.steps == (LoadStep(1, 0.2, 0.5, battery=1), LoadStep(2, 0.2, 0.5, battery=1),
                               LoadStep(60, 0.4, 0.5, battery=0.5))  # fmt: skip
         assert load.at(0.0).cpu == load.at(59.0).cpu == 0.2
+        of_gpu = self.read(tmp_path, "time_s,cpu,gpu\n0,.1,\n1,.1,.7\n2,.1,\n", 3)
+        assert [of_gpu.at(k).gpu for k in range(3)] == [None, 0.7, 0.7]
         assert load.ends_s == math.inf
 
     def test_a_short_file_holds_its_last_row_or_begins_again(self, tmp_path: Path):
@@ -188,6 +223,7 @@ class TestFiles:
         ({"preset": "user", "nois": 1}, "did you mean 'noise'"),
         ({"preset": "user", "file": "x.csv"}, "give one of both"),
         ({"activities": [{"name": "a", "cpu": [0.5, 0.2]}]}, "runs from 0.5 to 0.2"),
+        ({"activities": [{"name": "a", "cpu": [0.5, 0.5], "gpu": [0.5, 0.2]}]}, "gpu of 'a' runs from 0.5 to 0.2"),
         ({"preset": "user", "sense_hz": 0}, "sense_hz"),
         ({"preset": "user", "battery": {"charge": 2}}, "battery.charge"),
     ],

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from driftlab.platform.networks.boxed import RARE, TellsBoxes
 from driftlab.platform.tasks.boxes import SIDES, STRIDE
-
-RARE = -4.0  # of centres: the scales together begin here
 
 
 def leaky(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -49,7 +48,7 @@ class Output(nn.Sequential):
         super().__init__(leaky(width, 2 * width, 3), last(2 * width, classes, least=least))
 
 
-class Scales(nn.Module):
+class Scales(nn.Module, TellsBoxes):
     """Base of both: outputs of several scales, added in the grid of the lab's detectors.
 
     As published each scale has three anchors with a box, a confidence and the classes. The lab's detectors tell a

@@ -62,11 +62,11 @@ def fixed_exits(tables: Tables) -> dict[str, int | None]:
     return {name: one["exit"] for name, one in _of_kind(tables, FIXED).items()}
 
 
-def forecasters(tables: Tables) -> dict[str, str]:
-    """Name the first system that follows the load by each kind of forecast."""
+def by_setting(tables: Tables, setting: str) -> dict[str, str]:
+    """Name for each value of a setting the first system that follows the load with it; older runs may not have it."""
     found: dict[str, str] = {}
     for name, one in _of_kind(tables, ADAPTIVE).items():
-        found.setdefault(str(one["forecaster"]), name)
+        found.setdefault(str(one[setting]), name)
     return found
 
 

@@ -30,12 +30,13 @@ LEGEND = {
     "missed frames": Style(MISSED),
 }
 NOTE = (
-    "One application on one device, the lowest seed, the first {most:g} seconds at most. The load is what other "
-    "programs use of the CPU; a device senses it after the fact. Ticks at the top are frames that were skipped or "
-    "answered after their deadline: the application's latency goal, or the next frame where that is sooner. The time "
-    "of the network that runs is that on the idle device, as a share of the slowest network's. Forecasts "
-    "are judged on the sensed load of every device: their mean absolute error, and how much smaller it is than that of "
-    "persistence; a negative skill is worse than to expect that nothing changes."
+    "One application on one device, the lowest seed, the first {most:g} seconds at most. A few systems are drawn, of "
+    "different scaling members where there are any. The load is what other programs use of the CPU; a device senses it "
+    "after the fact. Ticks at the top are frames that were skipped or answered after their deadline: the application's "
+    "latency goal, or the next frame where that is sooner. The time of the network that runs is that on the idle "
+    "device, as a share of the slowest network's. Forecasts are judged on the sensed load of every device: their mean "
+    "absolute error, and how much smaller it is than that of persistence; a negative skill is worse than to expect "
+    "that nothing changes."
 )
 
 
@@ -48,7 +49,7 @@ def show(view: View) -> Shown | None:
     networks = view.tables.frame("variants")
     panels = []
     for setting, here in rows.groupby("setting"):
-        for system in [name for name in view.looks if name in set(here["system"])][:SYSTEMS]:
+        for system in _shown(view, set(here["system"])):
             own = _one_app(here[here["system"] == system])
             place = tuple(own[PLACE].iloc[0])
             late = missed[missed[PLACE].eq(list(place)).all(axis="columns") & missed["missed"]]
@@ -56,6 +57,14 @@ def show(view: View) -> Shown | None:
             draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
             panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
     return Shown(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
+
+
+def _shown(view: View, names: set[str]) -> list[str]:
+    """Take a few systems, in their order: the first of each scaling member before others of the same."""
+    there = {name: member for name, member in view.members("scaling").items() if name in names}
+    first = {member.name: name for name, member in reversed(there.items())}.values()
+    some = sorted(there, key=lambda name: name not in first)[:SYSTEMS]
+    return [name for name in there if name in some]
 
 
 def _one_app(rows: pd.DataFrame) -> pd.DataFrame:

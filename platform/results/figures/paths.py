@@ -68,8 +68,8 @@ def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.Looks
     """Draw the best networks of each family by their time on the idle device; a single network is a point."""
     for name, front in fronts.items():
         look, percent = looks[name], 100 * front["accuracy"]
-        axis.plot(front["latency_ms"], percent, "o", color=look.colour, linestyle=look.dash, drawstyle="steps-post",
-                  linewidth=1.2, markersize=3.5)  # fmt: skip
+        line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2, "drawstyle": "steps-post"}
+        axis.plot(front["latency_ms"], percent, look.marker, markersize=3.5, **line)
     axis.set_xlabel("latency of a frame on the idle device, ms")
     axis.set_ylabel("accuracy on held-out data, %")
     axis.margins(x=0.08, y=0.12)

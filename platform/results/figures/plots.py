@@ -28,6 +28,7 @@ DASHES: Mapping[str, Any] = {
     "best_static": (0, (6, 2, 1, 2)),
     "oracle": (0, (5, 2)),
 }
+MARKERS = ("o", "s", "^", "D", "v")  # of points, each for as many systems as there are colours
 BELOW, ABOVE = 1.9, 2.0
 POINTS = 240  # a line on a page shows no more than this many
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
@@ -41,14 +42,19 @@ class Style:
 
     colour: str
     dash: Any = "-"
+    marker: str = MARKERS[0]
 
 
 Looks = Mapping[str, Style]
 
 
 def series(names: Iterable[str]) -> dict[str, Style]:
-    """Give each name a colour, in the order given, and a dash of its own kind where colours run out."""
-    looks = (Style(colour, (0, (3, gap)) if gap else "-") for gap in itertools.count() for colour in COLOURS)
+    """Give each name a colour, in the order given, and a dash and points of their own kind where colours run out."""
+    looks = (
+        Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)])
+        for gap in itertools.count()
+        for colour in COLOURS
+    )
     return dict(zip(dict.fromkeys(names), looks, strict=False))
 
 
@@ -205,7 +211,8 @@ def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: boo
     points = points if ordered else points.sort_values(x)
     known = points.dropna(subset=["low", "high"])
     axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
-    axis.plot(points[x], points["mean"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+    line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.5}
+    axis.plot(points[x], points["mean"], look.marker, markersize=4.5, **line)
 
 
 def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
@@ -233,7 +240,10 @@ def legend(figure: Figure, looks: Looks) -> None:
     """Name the lines of a figure that stands alone, below it."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=look.colour, linestyle=look.dash, label=name) for name, look in looks.items()]
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker.strip(MARKERS[0]), label=name)
+        for name, look in looks.items()
+    ]
     if handles:
         figure.legend(handles=handles, frameon=False, ncols=4, loc="outside lower left")
 

@@ -30,6 +30,7 @@ from driftlab.platform.results.tables.trust import warnings_of
 
 COMPUTED = "computed from the hardware profiles"
 TEMPLATES = Path(__file__).parent / "templates"
+SHAPES = {"s": "M6 0h8v8h-8z", "^": "M10 0l5 8h-10z", "D": "M10 0l5 4l-5 4l-5-4z", "v": "M5 0h10l-5 8z"}  # of points
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,17 @@ def _render(template: str, page: Page) -> str:
     )
     environment.filters |= {
         "dashes": _dashes,
+        "shape": _shape,
         "of_paper": claims.of_paper,
         "of_ours": claims.of_ours,
         "of_span": claims.of_span,
     }
     return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
+
+
+def _shape(look: Style) -> str:
+    """Write the points of a look as an SVG path; empty for the usual ones, which need no telling."""
+    return SHAPES.get(look.marker, "")
 
 
 def _dashes(look: Style) -> str:

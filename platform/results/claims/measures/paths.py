@@ -29,14 +29,22 @@ def accuracy_over_fixed_exits(tables: Tables) -> Measured | Untestable:
     gains = own["accuracy"].copy()
     for place in own.index:
         gains[place] -= rest[place[:2]]["accuracy"][place]
-    note = ", ".join(f"{name} on {fleet}" for (_, fleet), name in best.items())
-    return over_seeds(gains, f"beside {note}")
+    means, workloads, fleets = gains.groupby(paths.CONDITION).mean(), *(set(names) for names in zip(*best, strict=True))
+    notes = []
+    for (workload, fleet), name in best.items():
+        place = [workload] * (len(workloads) > 1) + [fleet] * (len(fleets) > 1 or len(workloads) == 1)
+        gain = f" ({100 * means[workload, fleet]:+.1f})" if len(best) > 1 else ""
+        notes.append(f"{name} on {' '.join(place)}{gain}")
+    return over_seeds(gains, f"beside {', '.join(notes)}")
 
 
 def latency_below_whole(tables: Tables) -> Measured | Untestable:
     """Tell what part of the latency of the whole network is saved; always the first exit saves more."""
     found = _beside_whole(tables, "latency_ms")
-    return found if isinstance(found, Untestable) else over_seeds(1 - found["ours"] / found["theirs"])
+    if isinstance(found, Untestable):
+        return found
+    saved = 1 - found["ours"] / found["theirs"]
+    return over_seeds(saved, _under_each_load(saved))
 
 
 def accuracy_below_whole(tables: Tables) -> Measured | Untestable:
@@ -55,7 +63,8 @@ def accuracy_below_whole(tables: Tables) -> Measured | Untestable:
     both = shares.merge(whole[[*place, "accuracy"]], on=place, suffixes=("", "_whole"))
     lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
     by = [both[name] for name in CELL]
-    return over_seeds(lost.groupby(by).sum() / both["window_s"].groupby(by).sum())
+    means = lost.groupby(by).sum() / both["window_s"].groupby(by).sum()
+    return over_seeds(means, _under_each_load(means))
 
 
 def later_exit_is_better(tables: Tables, early: int, late: int) -> Measured | Untestable:
@@ -135,13 +144,14 @@ def best_exit_over(tables: Tables, networks: Sequence[str]) -> Measured | Untest
     return over_seeds(found) if len(found) > 1 else Measured(float(found.iloc[0]), note="of one network")
 
 
-def forecast_saves_deadlines(tables: Tables) -> Measured | Untestable:
-    """Subtract the share of missed deadlines with the forecast from that with the last reading."""
-    known = paths.forecasters(tables)
-    if not {"persistence", "ar"} <= set(known):
-        return Untestable("needs adascale with the forecaster ar beside the one with persistence")
+def setting_saves_deadlines(tables: Tables, setting: str, usual: str, other: str) -> Measured | Untestable:
+    """Subtract the share of missed deadlines with another value of a setting of adascale from that with the usual."""
+    known = paths.by_setting(tables, setting)
+    if not {usual, other} <= set(known):
+        return Untestable(f"needs adascale with {setting}: {other} beside the one with {usual}")
     found = _loaded(paths.deadlines(tables), tables)
-    return over_seeds(found.loc[known["persistence"]]["missed"] - found.loc[known["ar"]]["missed"])
+    saved = found.loc[known[usual]]["missed"] - found.loc[known[other]]["missed"]
+    return over_seeds(saved, _under_each_load(saved))
 
 
 def accuracy_below_clairvoyant(tables: Tables) -> Measured | Untestable:
@@ -150,7 +160,14 @@ def accuracy_below_clairvoyant(tables: Tables) -> Measured | Untestable:
     if not ours or not bound:
         return Untestable("needs a network that follows the load (adascale) beside clairvoyant")
     found = _loaded(paths.deadlines(tables), tables)
-    return over_seeds(found.loc[bound]["accuracy"] - found.loc[ours]["accuracy"])
+    gained = found.loc[bound]["accuracy"] - found.loc[ours]["accuracy"]
+    return over_seeds(gained, _under_each_load(gained))
+
+
+def _under_each_load(values: pd.Series) -> str:
+    """Write the mean of each load in percent where there are several: their common mean hides where a method gains."""
+    means = values.groupby(level="fleet").mean()
+    return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
 
 
 def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:

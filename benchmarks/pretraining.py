@@ -1,0 +1,68 @@
+"""Score generic networks on worlds that they were not taught on, by steps of pre-training; a JSON line for each.
+
+`score` is the mean over seeds, each with a network and worlds of its own, and `gain` what it is above that of the fewer
+steps before it: where it is hardly more than nothing, the network has learned what it can from such worlds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from statistics import fmean
+
+from _options import options_of
+
+from driftlab.datasets.catalogue import find_workload
+from driftlab.platform.networks.predict import load
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.training.artifacts import Recipe, obtain
+from driftlab.platform.training.pretrain import draw_data
+from driftlab.platform.training.schooling import grade
+
+
+def score(recipe: Recipe) -> float:
+    model = build(recipe.network, recipe.classes, seed=0)
+    load(model, obtain(recipe))
+    data = draw_data(recipe)
+    return grade(model, data, data.test)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="tiny")
+    parser.add_argument("--workload", default="city/running", help="one of the family whose worlds are drawn")
+    parser.add_argument("--size", type=int, nargs=2, default=[64, 96], metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, nargs="+", default=[1250, 2500, 5000, 10000])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101])
+    options = options_of(parser, size=[24, 32], steps=[1, 2], seeds=[100], network="half")
+    world = find_workload(options.workload)
+    recipe = Recipe(
+        network=options.network,
+        height=options.size[0],
+        width=options.size[1],
+        workloads=world.family,
+        batch=options.batch,
+        lessons=tuple(sorted(world.lessons.items())),
+    )
+    before = None
+    for steps in options.steps:
+        found = fmean(score(replace(recipe, steps=steps, seed=seed)) for seed in options.seeds)
+        line = {
+            "benchmark": "pretraining",
+            "network": options.network,
+            "worlds": world.family,
+            "steps": steps,
+            "seeds": len(options.seeds),
+            "score": round(found, 4),
+            "gain": None if before is None else round(found - before, 4),
+        }
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+        before = found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Exits that answer with boxes: at the resolution of the network's own answer, and as sure as its possible centres."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from driftlab.platform.networks.boxed import BoxHead, box_confidence
+from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
+from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.paths import SPACES, PathSpace
+from driftlab.platform.networks.zoo import build
+from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.branches import Branches
+from driftlab.platform.scaling.early_exit import EarlyExit
+from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.tasks.tasks import DETECTION
+from driftlab.platform.training.schooling import Data, Lessons
+
+CLASSES, SIZE = 3, (16, 24)
+DETECTORS = ("tiny_detector", "tiny_mobile_detector")
+
+
+def branched(name: str, size: tuple[int, int] = SIZE) -> Branched:
+    chain = chain_of(build(name, CLASSES, seed=0).eval(), torch.zeros(1, 3, *size), 3)
+    return branch(chain, PathSpace(SPACES["tiny"][:3]))
+
+
+def lessons(count: int, seed: int) -> Lessons:
+    """Show one white box on a dark ground, as large as a third of the frame."""
+    rng = np.random.default_rng(seed)
+    images, truth = np.full((count, *SIZE, 3), 40, dtype=np.uint8), np.empty(count, dtype=object)
+    for row in range(count):
+        left, top = int(rng.integers(0, SIZE[1] - 8)), int(rng.integers(0, SIZE[0] - 6))
+        images[row, top : top + 6, left : left + 8] = 230
+        truth[row] = np.array([[1, left, top, left + 8, top + 6]], dtype=np.float32)
+    return Lessons(images, truth)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Data:
+    return Data(DETECTION, CLASSES, lessons(160, 0), lessons(40, 1), lessons(40, 2), 0)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize("size", [SIZE, (18, 26), (17, 23)])
+def test_every_path_answers_in_the_grid_of_the_network(name: str, size: tuple[int, int]):
+    images, made = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0)), branched(name, size)
+    own = build(name, CLASSES, seed=0).eval()(images)
+    for path in made.space.walk():
+        output = made.network(path)(images)
+        assert output.shape == own.shape
+    assert {type(head) for head in made.heads} == {BoxExit}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_untrained_exits_report_nothing_since_centres_are_rare(name: str):
+    output = branched(name).network((0,))(torch.zeros(1, 3, *SIZE))
+    assert float(output[:, :-SIDES].detach().sigmoid().max()) < 0.1
+    assert [len(found) for found in DETECTION.answers(output.detach(), *SIZE)] == [0]
+
+
+def test_pixels_keep_their_maps():
+    chain = chain_of(build("tiny_mobile_segmenter", 5, seed=0).eval(), torch.zeros(1, 3, *SIZE), 3)
+    assert {type(head) for head in branch(chain, PathSpace(SPACES["tiny"][:3])).heads} == {MapExit}
+
+
+def test_a_place_of_the_features_answers_for_the_places_that_it_covers():
+    head, features = BoxHead(2, CLASSES + SIDES, 2), torch.zeros(1, 2, 4, 6)
+    before = head(features, (8, 12))
+    features[0, :, 1, 2] = 5.0
+    changed = (head(features, (8, 12)) - before).abs().sum(dim=(0, 1)) > 0
+    assert set(map(tuple, changed.nonzero().tolist())) == {(2, 4), (2, 5), (3, 4), (3, 5)}
+
+
+def test_a_map_is_as_sure_as_its_possible_centres():
+    """Sides do not count, and neither do places beside a peak or without a centre."""
+    likely = torch.full((4, CLASSES, 8, 8), 0.001)
+    likely[1, 0, 2, 2], likely[1, 0, 2, 3] = 0.9, 0.5
+    likely[2, 0, 2, 2], likely[2, 1, 6, 6] = 0.9, 0.2
+    likely[3, 0, 2, 2] = 0.55
+    sides = torch.randn(4, SIDES, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert box_confidence(torch.cat([likely.logit(), sides], dim=1)).tolist() == pytest.approx([1.0, 0.9, 0.85, 0.55])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DETECTORS)
+def test_exits_learn_boxes_and_are_restored(problem: Data, name: str):
+    member = Branches(exits=2, stage_epochs=8, operator_epochs=1, path_epochs=1, learning_rate=0.05, batch=16)
+    family = member.build(build(name, CLASSES, seed=0).eval(), problem)
+    exits = [family.test_accuracies[family.branched.space.encode((2,) * count)] for count in (1, 2)]
+    assert min(exits) > 0.6
+    again = member.restore(build(name, CLASSES, seed=1).eval(), member.store(family), SIZE)
+    images = torch.randn(2, 3, *SIZE, generator=torch.Generator().manual_seed(0))
+    ours, theirs = (member.select(one, Budget(variant=len(family) - 1))(images) for one in (family, again))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_frames_leave_where_centres_are_sure(problem: Data):
+    member = EarlyExit(exits=2, stage_epochs=8, batch=16)
+    family = member.build(build("tiny_detector", CLASSES, seed=0).eval(), problem)
+    assert family.leaving[:, 0] == pytest.approx([1 / 1.2, 1 / 1.5, 0.5, 1 / 3, 1 / 6], abs=0.03)
+    network = member.select(family, Budget(variant=2))
+    with torch.no_grad():
+        first, last = network.outputs(torch.randn(8, 3, *SIZE, generator=torch.Generator().manual_seed(0)))
+        assert torch.equal(network.confidence(first), box_confidence(first))
+    assert first.shape == last.shape and min(family.test_accuracies) > 0.6
