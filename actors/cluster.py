@@ -24,6 +24,7 @@ import psutil
 import ray
 from ray import exceptions
 from ray._private import services
+from ray._private.authentication import authentication_token_setup
 from ray._private.node import Node
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -263,8 +264,9 @@ def _join(address: str, common: dict[str, Any]) -> Any:
     try:
         found = _resolved(address)
         check_reachable(found)
-        if address != "auto" or "RAY_AUTH_MODE" in os.environ or not _has_token():  # else ray.init looks for it first
-            GcsClient(address=found)  # reports a wrong token at once; ray.init would try twenty times
+        if address == "auto":
+            _show_token()
+        GcsClient(address=found)  # reports a wrong token at once; ray.init would try twenty times
         return ray.init(address=address, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
@@ -272,8 +274,11 @@ def _join(address: str, common: dict[str, Any]) -> Any:
         raise RequestError(f"Cannot join a Ray cluster at '{address}': {first_line(error)}. {ALLOWED}") from error
 
 
-def _has_token() -> bool:
-    return bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()) or TOKEN_FILE.expanduser().exists()
+def _show_token() -> None:
+    """Let calls show the user's token, if there is one, as ray.init does where it protects local clusters."""
+    show = getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None)
+    if show is not None:
+        show(warn_if_disabled=False)
 
 
 def _resolved(address: str) -> str:

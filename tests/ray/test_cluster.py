@@ -120,9 +120,11 @@ ray.shutdown()
 
 
 @pytest.mark.slow
-def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path):
+@pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
+def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path, token):
     """`auto` finds it where it is the only one, and Ray by itself would try twenty times to enter."""
-    plain = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(tmp_path)}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    plain |= {"HOME": str(tmp_path), **token}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # of a short path
     theirs = [sys.executable, "-c", PROTECTED, folder.name]
     pipe = subprocess.PIPE
