@@ -207,7 +207,9 @@ def test_progressive_training_begins_with_the_whole_network_then_depths_then_wid
     here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
 
     def train(context: Any, draws: Any, course: Course, begin: Any, purpose: str) -> torch.nn.Module:
-        assert begin is not None
+        scores = rank(begin, context.groups, "l1", images=None, labels=None, rng=None).values()
+        in_order = all(torch.equal(each, each.sort(descending=True).values) for each in scores)
+        assert in_order == purpose.endswith("widths")
         phases[purpose.partition("/")[2]] = course.epochs, list(draws(np.random.default_rng(0)))
         return begin
 
