@@ -92,6 +92,20 @@ def test_runs_of_a_size_have_a_table_of_their_own():
     assert "| +0.100 |" in written(PAGE, runs)
 
 
+def test_another_experiment_may_tell_of_a_claim():
+    runs = {"ams-table1": run("ams-table1", ONCE_1=0.1), "ams-table2": run("ams-table2", ONCE_1=0.2)}
+    first, *_, origin, _, _ = written(PAGE.replace("ONCE", "ONCE-1 by ams-table2"), runs).splitlines()[4:]
+    assert first.endswith("| reproduced | ams-table2 |") and "| +0.200 |" in first
+    assert origin.startswith("* `driftlab run ams-table2 --set size=full`")
+
+
+def test_every_stored_run_stands_on_a_page():
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    for name, stored_run in RUNS.items():
+        size = "" if name == stored_run["experiment"] else f" --set size={stored_run['size']}`"
+        assert f"`driftlab run {stored_run['experiment']}{size}" in text, name
+
+
 def test_a_page_is_written_once_and_others_stay(tmp_path):
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims/ams-table1.json").write_text(json.dumps(run("ams-table1", ONCE_1=0.1)))

@@ -7,7 +7,8 @@ A page has a place for a table between two marks: `<!-- claims AMS DELTA-1 -->` 
 identifiers begin with, and `<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
 
 A run of another size than the one that `NAME.json` holds is stored as `NAME.SIZE.json`. The mark
-`<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks.
+`<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks, and
+`<!-- claims AMS-1 by ams-table2 -->` what the run of another experiment says of a claim.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from driftlab.errors import DataError
 from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 
-PLACE = re.compile(r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL)
+PLACE = re.compile(
+    r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
+)
 HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
 
 Stored = Mapping[str, Mapping[str, Any]]  # name of a file, and what `driftlab claims --json` printed of its run
@@ -45,12 +49,14 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 def written(text: str, runs: Stored) -> str:
     """Write the tables of a page anew."""
-    return PLACE.sub(lambda place: place[1] + _table(*_asked(place[2], place[3], runs)) + place[4], text)
+    return PLACE.sub(lambda place: place[1] + _table(*_asked(*place.group(2, 3, 4), runs)) + place[5], text)
 
 
-def _asked(names: str, size: str | None, runs: Stored) -> tuple[list[Claim], Stored]:
+def _asked(names: str, size: str | None, by: str | None, runs: Stored) -> tuple[list[Claim], Stored]:
     """Return the claims of a mark and their runs; where it names a size, only claims that a run of that size tells."""
     claims = of_place(names)
+    if by is not None:
+        return [replace(claim, experiment=by) for claim in claims], runs
     if size is None:
         return claims, runs
     sized = {claim.experiment: runs.get(f"{claim.experiment}.{size}") for claim in claims}
