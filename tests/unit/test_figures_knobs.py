@@ -7,6 +7,9 @@ from claims_factory import SEEDS, run_row
 from figures_factory import hidden, lines, panel_of, show
 from tables_factory import Made
 
+from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.results.analysis.scenery import swept
+from driftlab.platform.results.claims.measures.scores import difference_by_setting
 from driftlab.platform.results.figures import knobs
 
 PARAMS = {
@@ -34,11 +37,10 @@ def swept_run(params: dict[str, dict[str, float]]) -> Made:
 
 
 def test_a_parameter_is_swept_where_the_others_stay():
-    spec = swept_run(PARAMS).run.spec["workloads"]
-    assert knobs.swept(spec) == {"variety": {"v-1": 1.0, "v-2": 2.0, "v-3": 3.0}}
-    assert knobs.swept([*spec, {"name": "city/interview", "alias": "m-3", "params": {"motion": 3.0}}]).keys() == {
-        "variety"
-    }
+    made = swept_run(PARAMS)
+    assert swept(made) == {"variety": {"v-1": 1.0, "v-2": 2.0, "v-3": 3.0}}
+    made.run.spec["workloads"].append({"name": "city/interview", "alias": "m-3", "params": {"motion": 3.0}})
+    assert swept(made).keys() == {"variety"}
 
 
 def test_differences_from_the_first_system_are_drawn_in_points():
@@ -47,6 +49,15 @@ def test_differences_from_the_first_system_are_drawn_in_points():
     drawn = [found for found in lines(panel_of(shown, "by variety")).values() if len(found[0]) == 3]
     assert drawn[0][0] == [1.0, 2.0, 3.0]
     assert drawn[0][1] == pytest.approx([-11.0, -21.0, -31.0])
+
+
+def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
+    made = swept_run(PARAMS)
+    found = difference_by_setting(made, "ams", "tracking", "variety")
+    assert isinstance(found, Measured)
+    assert (found.value, found.note) == (pytest.approx(0.2), "by variety 1: +0.110, 2: +0.210, 3: +0.310")
+    assert isinstance(difference_by_setting(made, "ams", "tracking", "motion"), Untestable)
+    assert isinstance(difference_by_setting(made, "ams", "full", "variety"), Untestable)
 
 
 def test_nothing_is_drawn_where_no_parameter_has_three_values():

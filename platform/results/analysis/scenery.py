@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.catalogue import scenery_of
+from driftlab.datasets.catalogue import label_of, scenery_of
 from driftlab.platform.results.analysis.cells import labels_of
 from driftlab.platform.results.tables.read import Tables
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DRAWN = ("streets/", "city/")
+VALUES = 3  # of a parameter, at least
 WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
@@ -54,3 +56,23 @@ def travelled_m(way: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64
     begin_s, begin_m, speed, acceleration = way[WAY].to_numpy()[rows].T
     since_s = times_s.to_numpy() - begin_s
     return np.asarray(begin_m + since_s * (speed + acceleration * since_s / 2))
+
+
+def swept(tables: Tables) -> dict[str, dict[str, float]]:
+    """List parameters of which one stream has several values, the rest alike: workloads and their values."""
+    workloads = tables.run.spec.get("workloads") or ()
+    params = {
+        str(part.get("alias") or label_of(part["name"])): (part["name"], dict(part.get("params") or {}))
+        for part in workloads
+    }
+    found: dict[str, dict[str, float]] = {}
+    for knob in dict.fromkeys(key for _, one in params.values() for key in one):
+        groups: dict[str, dict[str, float]] = {}
+        for label, (name, one) in params.items():
+            if isinstance(one.get(knob), int | float):
+                rest = repr((name, sorted((key, value) for key, value in one.items() if key != knob)))
+                groups.setdefault(rest, {})[label] = float(one[knob])
+        largest: Mapping[str, float] = max(groups.values(), key=len, default={})
+        if len(set(largest.values())) >= VALUES:
+            found[knob] = dict(largest)
+    return found

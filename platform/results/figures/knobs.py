@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from driftlab.datasets.catalogue import label_of
 from driftlab.platform.results.analysis.measured import means
+from driftlab.platform.results.analysis.scenery import swept
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-LEAST = 3  # values of a parameter
 CELL = ["workload", "fleet", "seed"]
 NOTE = (
     "What every system scores more than {against}, in points, over one parameter of the streams while the others stay. "
@@ -25,7 +23,7 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Draw the difference from the first system of the experiment, where streams differ in one parameter alone."""
-    knobs = swept(view.tables.run.spec.get("workloads") or ())
+    knobs = swept(view.tables)
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=["score"])
     names = [name for name in view.looks if name in set(runs["system"])]
     if not knobs or len(names) < 2:
@@ -42,25 +40,6 @@ def show(view: View) -> Shown | None:
         found = means(own.assign(value=own["workload"].map(values)), ["system", "value"], "points")
         panels.append(Panel(f"by {knob}", partial(_draw, found=found, knob=knob, looks=looks)))
     return Shown(NOTE.format(against=against), panels, legend=looks)
-
-
-def swept(workloads: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """List parameters of which one stream has several values, the rest alike: workloads and their values."""
-    params = {
-        str(part.get("alias") or label_of(part["name"])): (part["name"], dict(part.get("params") or {}))
-        for part in workloads
-    }
-    found: dict[str, dict[str, float]] = {}
-    for knob in dict.fromkeys(key for _, one in params.values() for key in one):
-        groups: dict[str, dict[str, float]] = {}
-        for label, (name, one) in params.items():
-            if isinstance(one.get(knob), int | float):
-                rest = repr((name, sorted((key, value) for key, value in one.items() if key != knob)))
-                groups.setdefault(rest, {})[label] = float(one[knob])
-        largest: Mapping[str, float] = max(groups.values(), key=len, default={})
-        if len(set(largest.values())) >= LEAST:
-            found[knob] = dict(largest)
-    return found
 
 
 def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.Looks) -> None:

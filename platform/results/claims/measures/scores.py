@@ -7,6 +7,7 @@ from dataclasses import replace
 from driftlab.platform.results.analysis import cells
 from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, differences, done, first_of, gains
 from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
+from driftlab.platform.results.analysis.scenery import swept
 from driftlab.platform.results.tables.read import Tables
 
 COMPARED = ("ams", "one_time", "just_in_time")  # AMS, Figure 5
@@ -18,6 +19,19 @@ def difference(tables: Tables, ours: str | Kinds, theirs: str | Kinds, needs: st
     """Average the difference of two scores over workloads, then over seeds; `needs` tells which kinds are missing."""
     names = [first_of(tables, system) for system in (ours, theirs)]
     return cells.difference(tables, *names) if all(names) else Untestable(needs)
+
+
+def difference_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> Measured | Untestable:
+    """Tell how much larger a difference is at the highest value of a stream's parameter than at the lowest."""
+    values = swept(tables).get(setting, {})
+    found = differences(tables, ours, theirs)
+    found = found[found.index.get_level_values("workload").isin(list(values))]
+    if found.empty:
+        return Untestable(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
+    by_value = found.rename(index=values, level="workload").groupby(["workload", "seed"]).mean().unstack("workload")
+    lowest_value, *_, highest_value = by_value.columns
+    note = ", ".join(f"{value:g}: {mean:+.3f}" for value, mean in by_value.mean().items())
+    return over_seeds(by_value[highest_value] - by_value[lowest_value], f"by {setting} {note}")
 
 
 def lowest_difference(tables: Tables, ours: str, theirs: str, *, chosen_after: bool = False) -> Measured | Untestable:
