@@ -49,7 +49,7 @@ def stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 def written(text: str, runs: Stored) -> str:
     """Write the tables of a page anew."""
-    return PLACE.sub(lambda place: place[1] + _table(*_asked(*place.group(2, 3, 4), runs)) + place[5], text)
+    return PLACE.sub(lambda place: place[1] + _table(*_asked(place[2], place[3], place[4], runs)) + place[5], text)
 
 
 def _asked(names: str, size: str | None, by: str | None, runs: Stored) -> tuple[list[Claim], Stored]:
