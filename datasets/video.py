@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import av
@@ -31,6 +32,7 @@ _FRAMES_KEPT = 8
 MAX_CLASSES_BYTES = 100_000
 MAX_FILM_BYTES, MAX_FRAME_PX = 2**34, 2**26
 MAX_LENGTH_S = 1e7
+ROUNDING_S = 1e-6  # of times as floating-point numbers
 UNSTAMPED_CODECS = ("h264", "hevc", "vvc")  # FFmpeg derives presentation times from decoding times for others alone
 UNREADABLE = (av.FFmpegError, ValueError, OverflowError, MemoryError)  # what damaged files make PyAV raise
 
@@ -43,6 +45,7 @@ class _Index:
     decoded: tuple[int, ...]  # decoding time in these units
     starts_s: tuple[float, ...]  # since the first frame
     keys: tuple[int, ...]  # frame numbers at which decoding can begin
+    tolerance_s: float  # by which a container that rounds times may have put frames later
     length_s: float
     counted: bool  # the stamps are no presentation times: frames are counted as the decoder gives them
 
@@ -120,7 +123,7 @@ class VideoStream:
 
     def _number_at(self, time_s: float) -> int:
         shown_s = frame_number(self, time_s) / self.fps
-        return max(0, bisect_right(self._index.starts_s, shown_s + 1e-6) - 1)
+        return max(0, bisect_right(self._index.starts_s, shown_s + self._index.tolerance_s) - 1)
 
     def _open(self) -> InputContainer:
         if not self._path.is_file():
@@ -171,12 +174,15 @@ class VideoStream:
         starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, *_ in packets)
         if starts_s[-1] > MAX_LENGTH_S:
             raise self._unreadable(f"its frames lie {starts_s[-1]:.3g} s apart, allowed are {MAX_LENGTH_S:g}")
+        tolerance_s = max(ROUNDING_S, base_s * _rounding_ticks([stamp for stamp, *_ in packets]))
+        length_s, count = starts_s[-1] + 1 / rate, round(starts_s[-1] * rate) + 1
         return _Index(
             stamps=tuple(stamp for stamp, _, _ in packets),
             decoded=tuple(stamp for _, stamp, _ in packets),
             starts_s=starts_s,
             keys=tuple(number for number, (*_, is_key) in enumerate(packets) if is_key and not counted) or (0,),
-            length_s=starts_s[-1] + 1 / rate,
+            tolerance_s=tolerance_s,
+            length_s=count / rate if abs(length_s - count / rate) <= tolerance_s else length_s,
             counted=counted,
         )
 
@@ -254,6 +260,12 @@ class VideoStream:
 def _shown_at(frame: VideoFrame) -> int | None:
     """Return a frame's presentation time, else its decoding time."""
     return frame.dts if frame.pts is None else frame.pts
+
+
+def _rounding_ticks(stamps: Sequence[int]) -> int:
+    """Return by how many ticks rounding may move a frame against the first: 1 where short ticks make unequal gaps."""
+    gaps = [after - before for before, after in pairwise(stamps)]
+    return int(len(set(gaps)) > 1 and median(gaps) > 2)
 
 
 def _find_labels(path: Path) -> Path | None:

@@ -80,6 +80,25 @@ def test_an_avi_file_without_presentation_times_shows_the_right_frames(tmp_path,
         assert numbers_of(stream.at([number / RATE])) == [number]
 
 
+@pytest.mark.parametrize("rate", [24, Fraction(24000, 1001), 30, Fraction(30000, 1001), 60])
+@pytest.mark.parametrize("left_out", [[], [20, 21, 40]])
+def test_times_that_the_container_rounds_show_the_right_frames(tmp_path, rate, left_out):
+    """Matroska rounds to milliseconds, so that 2/30 s became 0.067 s and frame 2 came only after it."""
+    shown = [number for number in range(COUNT) if number not in left_out]
+    stream = show(write_video(tmp_path / "a.mkv", rate=rate, shown=shown), fps=float(rate))
+    assert stream.duration_s == pytest.approx(float(COUNT / rate), abs=1e-9)
+    expected = [max(other for other in shown if other <= number) for number in range(COUNT)]
+    assert numbers_of(stream.at(np.arange(COUNT) / float(rate))) == expected
+
+
+def test_a_long_tick_is_no_tolerance(tmp_path):
+    """A tick of this AVI file lasts as long as a frame: its times are exact, and frames left out change nothing."""
+    shown = [number for number in range(COUNT) if number % 7 != 3]
+    stream = show(write_video(tmp_path / "a.avi", "mpeg4", {"qmax": "2"}, shown=shown), fps=4.0 * RATE)
+    times = np.arange(COUNT * 4 - 4) / (4 * RATE)
+    assert numbers_of(stream.at(times)) == [max(n for n in shown if n <= k // 4) for k in range(len(times))]
+
+
 def test_another_rate_shows_the_last_frame_before(film):
     assert numbers_of(show(film, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
     assert numbers_of(show(film, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
