@@ -252,6 +252,13 @@ def test_a_street_becomes_a_film_with_its_truth(tmp_path: Path):
         assert not place.exists()
 
 
+def test_a_dry_run_refuses_a_gpu_as_the_run_does(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
+    words = ("run", "quick", "--set", "compute.torch_device=cuda", "--dry-run")
+    assert "this machine has 0 GPUs" in str(call(*words).exception)
+    assert call(*words, "--address", "auto").exit_code == 0
+
+
 @pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
