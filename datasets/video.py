@@ -8,7 +8,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import av
@@ -30,6 +32,8 @@ _FRAMES_KEPT = 8
 MAX_CLASSES_BYTES = 100_000
 MAX_FILM_BYTES, MAX_FRAME_PX = 2**34, 2**26
 MAX_LENGTH_S = 1e7
+ROUNDING_S = 1e-6  # of times as floating-point numbers
+UNSTAMPED_CODECS = ("h264", "hevc", "vvc")  # FFmpeg derives presentation times from decoding times for others alone
 UNREADABLE = (av.FFmpegError, ValueError, OverflowError, MemoryError)  # what damaged files make PyAV raise
 
 
@@ -38,9 +42,12 @@ class _Index:
     """The frames of a file in presentation order."""
 
     stamps: tuple[int, ...]  # presentation time in units of the file's time base
+    decoded: tuple[int, ...]  # decoding time in these units
     starts_s: tuple[float, ...]  # since the first frame
     keys: tuple[int, ...]  # frame numbers at which decoding can begin
+    tolerance_s: float  # by which a container that rounds times may have put frames later
     length_s: float
+    counted: bool  # the stamps are no presentation times: frames are counted as the decoder gives them
 
 
 class VideoStream:
@@ -116,7 +123,7 @@ class VideoStream:
 
     def _number_at(self, time_s: float) -> int:
         shown_s = frame_number(self, time_s) / self.fps
-        return max(0, bisect_right(self._index.starts_s, shown_s + 1e-6) - 1)
+        return max(0, bisect_right(self._index.starts_s, shown_s + self._index.tolerance_s) - 1)
 
     def _open(self) -> InputContainer:
         if not self._path.is_file():
@@ -146,29 +153,37 @@ class VideoStream:
     @cached_property
     def _index(self) -> _Index:
         """Index the frames by reading packets, without decoding."""
-        packets: list[tuple[int, bool]] = []
+        packets: list[tuple[int, int, bool]] = []
         with self._open() as container:
             stream = container.streams.video[0]
             base_s = float(stream.time_base or 1)
             rate = float(stream.average_rate or 25)
+            counted = stream.codec_context.codec.name in UNSTAMPED_CODECS and stream.codec_context.has_b_frames
             try:
                 for packet in container.demux(stream):
                     stamp = packet.dts if packet.pts is None else packet.pts
                     if stamp is not None and packet.size:
-                        packets.append((stamp, packet.is_keyframe))
+                        packets.append((stamp, stamp if packet.dts is None else packet.dts, packet.is_keyframe))
             except UNREADABLE as error:
                 raise self._unreadable(str(error)) from error
         if not packets:
             raise self._unreadable("it holds no frame")
+        # Presentation times of B-frames are out of order in the file; times in order are decoding times.
+        counted = counted and all(before[0] < after[0] for before, after in pairwise(packets))
         packets.sort()
-        starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, _ in packets)
+        starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, *_ in packets)
         if starts_s[-1] > MAX_LENGTH_S:
             raise self._unreadable(f"its frames lie {starts_s[-1]:.3g} s apart, allowed are {MAX_LENGTH_S:g}")
+        tolerance_s = max(ROUNDING_S, base_s * _rounding_ticks([stamp for stamp, *_ in packets]))
+        length_s, count = starts_s[-1] + 1 / rate, round(starts_s[-1] * rate) + 1
         return _Index(
-            stamps=tuple(stamp for stamp, _ in packets),
+            stamps=tuple(stamp for stamp, _, _ in packets),
+            decoded=tuple(stamp for _, stamp, _ in packets),
             starts_s=starts_s,
-            keys=tuple(number for number, (_, is_key) in enumerate(packets) if is_key) or (0,),
-            length_s=starts_s[-1] + 1 / rate,
+            keys=tuple(number for number, (*_, is_key) in enumerate(packets) if is_key and not counted) or (0,),
+            tolerance_s=tolerance_s,
+            length_s=count / rate if abs(length_s - count / rate) <= tolerance_s else length_s,
+            counted=counted,
         )
 
     def _image(self, number: int) -> Pixels:
@@ -190,20 +205,33 @@ class VideoStream:
         return self._decoded[number]
 
     def _seek(self, key: int) -> None:
-        stream = self._container.streams.video[0]
-        self._container.seek(self._index.stamps[key], stream=stream, backward=True)
-        self._frames, self._next = self._container.decode(stream), key
+        """Begin to decode at a key frame or before it; containers such as AVI seek by decoding times."""
+        stream, index = self._container.streams.video[0], self._index
+        first_packet = min(index.decoded)
+        for target in (first_packet,) if index.counted else (index.stamps[key], index.decoded[key], first_packet):
+            self._container.seek(target, stream=stream, backward=True)
+            frames = self._container.decode(stream)
+            first = next(frames, None)
+            self._frames, self._next = chain([] if first is None else [first], frames), key
+            shown = None if first is None else _shown_at(first)
+            if shown is not None and shown <= index.stamps[key]:
+                break
 
     def _decode_to(self, number: int) -> VideoFrame:
-        stamp = self._index.stamps[number]
+        index = self._index
         assert self._frames is not None
         for frame in self._frames:
-            shown = frame.dts if frame.pts is None else frame.pts
-            if shown is not None and shown >= stamp:
+            if index.counted:
+                found = self._next == number
+                self._next += 1
+            else:
+                shown = _shown_at(frame)
+                found = shown is not None and shown >= index.stamps[number]
+            if found:
                 self._next = number + 1
                 return frame
         self._frames = None
-        raise self._unreadable(f"frame {number} of {len(self._index.stamps)} is missing")
+        raise self._unreadable(f"frame {number} of {len(index.stamps)} is missing")
 
     def _label(self, folder: Path, number: int) -> Pixels:
         """Read a frame's label map; a frame without a map is IGNORE everywhere."""
@@ -227,6 +255,17 @@ class VideoStream:
                 f"and {IGNORE} for unknown. Name all classes in classes.txt beside the maps, one per line."
             )
         return np.asarray(cv2.resize(values, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)
+
+
+def _shown_at(frame: VideoFrame) -> int | None:
+    """Return a frame's presentation time, else its decoding time."""
+    return frame.dts if frame.pts is None else frame.pts
+
+
+def _rounding_ticks(stamps: Sequence[int]) -> int:
+    """Return by how many ticks rounding may move a frame against the first: 1 where short ticks make unequal gaps."""
+    gaps = [after - before for before, after in pairwise(stamps)]
+    return int(len(set(gaps)) > 1 and median(gaps) > 2)
 
 
 def _find_labels(path: Path) -> Path | None:

@@ -13,11 +13,15 @@ from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import RequestError, unknown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from driftlab.datasets.catalogue import AnyParameter
     from driftlab.datasets.frames import Stream
 
 LOAD_S = 120.0  # that is drawn of a load
 SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
-FILM_FPS = 30.0
+FILM_FPS, FILM_S = 30.0, 60.0
+DRAWN_KINDS = ("workloads", "shifts", "loads")
 DRAWN_SIZE = {"height": 144, "width": 256}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -60,8 +64,13 @@ def show(
     film: Annotated[
         Path | None, typer.Option(help="Write a workload as a film with label maps.", metavar="FILE.mp4")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Length of the film.", min=1, max=3600)] = 60.0,
-    seed: Annotated[int, typer.Option(help="Which of the workload's worlds to draw.", min=0)] = 0,
+    seconds: Annotated[
+        float | None, typer.Option(help="Length of the film.  [default: 60]", min=1, max=3600, show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Which of the workload's worlds to draw.  [default: 0]", min=0, show_default=False),
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Draw a workload with this parameter.")
     ] = None,
@@ -70,43 +79,66 @@ def show(
     kind, slash, rest = name.partition("/")
     if not slash or not rest:
         raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom; the kinds are {', '.join(KINDS)}.")
+    if image is None and film is None:
+        given = {"--set": set_, "--seed": seed, "--seconds": seconds}
+        if extra := [option for option, value in given.items() if value not in (None, [])]:
+            raise RequestError(f"{extra[0]} changes what --image draws and --film writes; give one of them too.")
+    if seconds is not None and film is None:
+        raise RequestError("--seconds is the length of a film; give --film FILE.mp4 too, or leave it out.")
     entry = kind_of(kind).describe(rest)
+    writers = []
     if image is not None:
-        _draw(entry, image, seed, set_ or [])
+        writers.append(_draw(entry, image, seed or 0, set_ or []))
     if film is not None:
-        _film(entry, film, seconds, seed, set_ or [])
-    if set_ and image is None and film is None:
-        raise RequestError("--set changes what --image draws and --film writes; give one of them too.")
+        writers.append(_film(entry, film, FILM_S if seconds is None else seconds, seed or 0, set_ or []))
+    for write in writers:  # only now, so that nothing is written where one of them is refused
+        write()
     if as_json:
         print_json(asdict(entry))
     else:
         _print_entry(entry)
 
 
-def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> None:
-    if entry.kind == "loads" and not settings:
-        _draw_load(entry.name, image, seed)
-        return
-    if entry.kind == "shifts" and not settings:
-        _draw_shift(entry.name, image, seed)
-        return
-    if entry.kind != "workloads":
+def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable[[], None]:
+    """Return what draws a picture, once nothing speaks against it."""
+    if entry.kind not in DRAWN_KINDS:
         raise RequestError(f"--image draws workloads, shifts and loads; {entry.kind}/{entry.name} has nothing to draw.")
-    from driftlab.datasets.sheet import contact_sheet, save_png
-
+    if image.suffix.lower() != ".png":
+        raise RequestError(f"'{image}' is no name of a PNG file, which --image writes. Let it end in .png.")
+    if entry.kind != "workloads" and settings:
+        raise RequestError(
+            f"--set changes parameters of a workload; {entry.kind}/{entry.name} is drawn without. Leave --set out."
+        )
+    if entry.kind == "loads":
+        return _draw_load(entry.name, image, seed)
+    if entry.kind == "shifts":
+        return _draw_shift(entry.name, image, seed)
     stream = _stream(entry.name, seed, SHEET_S, settings)
-    times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
-    save_png(contact_sheet(stream, times_s), image)
-    remark(f"Drawn to {image}")
+
+    def write() -> None:
+        from driftlab.datasets.sheet import contact_sheet, save_png
+
+        times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
+        save_png(contact_sheet(stream, times_s), image)
+        remark(f"Drawn to {image}")
+
+    return write
 
 
-def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[str]) -> None:
+def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[str]) -> Callable[[], None]:
+    """Return what writes a film, once nothing speaks against it."""
     if entry.kind != "workloads":
         raise RequestError(f"--film writes workloads; {entry.kind}/{entry.name} has no frames.")
-    from driftlab.datasets.film import save_film
+    from driftlab.datasets.film import check_film, save_film
 
-    save_film(_stream(entry.name, seed, seconds, settings), film)
-    remark(f"Written to {film}, its label maps to {film}.labels; as a workload it is video:{film}")
+    stream = _stream(entry.name, seed, seconds, settings)
+    check_film(stream, film)
+
+    def write() -> None:
+        save_film(stream, film)
+        remark(f"Written to {film}, its label maps to {film}.labels; as a workload it is video:{film}")
+
+    return write
 
 
 def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Stream:
@@ -114,14 +146,23 @@ def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Strea
     from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.platform.request.overrides import apply_overrides
 
-    workload, params = find_workload(name), apply_overrides({}, settings)
+    workload = find_workload(name)
+    params = apply_overrides({}, settings, _example(workload.parameters))
     for key in set(params) - set(workload.parameters):
         raise unknown_name("parameter", key, workload.parameters)
     span_s = None if workload.own_length else length_s
     return open_stream(name, seed=seed, fps=FILM_FPS, duration_s=span_s, **DRAWN_SIZE, **params)
 
 
-def _draw_load(name: str, image: Path, seed: int) -> None:
+def _example(parameters: Mapping[str, AnyParameter]) -> str:
+    """Set one of the parameters to its default."""
+    for name, parameter in parameters.items():
+        if not isinstance(parameter.default, tuple):
+            return f"{name}={parameter.default:g}"
+    return "KEY=VALUE"
+
+
+def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
     """Draw the load of the first device of a run with this seed."""
     from driftlab.platform.core.seeding import rng_for
     from driftlab.platform.results.figures.load import save_course
@@ -130,11 +171,15 @@ def _draw_load(name: str, image: Path, seed: int) -> None:
     drawn = load.draw(load.find(name), LOAD_S, rng_for(seed, "load", 0))
     if drawn is None:
         raise RequestError(f"loads/{name} has nothing to draw: nothing else runs on the device.")
-    save_course(drawn, LOAD_S, image)
-    remark(f"Drawn to {image}")
+
+    def write() -> None:
+        save_course(drawn, LOAD_S, image)
+        remark(f"Drawn to {image}")
+
+    return write
 
 
-def _draw_shift(name: str, image: Path, seed: int) -> None:
+def _draw_shift(name: str, image: Path, seed: int) -> Callable[[], None]:
     """Draw a sign of 32 pixels and a street of 64 under each severity."""
     from driftlab.datasets.catalogue import open_stream
     from driftlab.datasets.domains.names import shift_of
@@ -147,8 +192,12 @@ def _draw_shift(name: str, image: Path, seed: int) -> None:
         open_stream(workload, seed=seed, height=side, width=side, fps=1.0, duration_s=SHEET_S)
         for workload, side in (("signs/town", 32), ("streets/driving_la", 64))
     ]
-    save_png(shift_sheet([name], shown), image)
-    remark(f"Drawn to {image}")
+
+    def write() -> None:
+        save_png(shift_sheet([name], shown), image)
+        remark(f"Drawn to {image}")
+
+    return write
 
 
 def _print_entry(entry: Entry) -> None:

@@ -121,6 +121,7 @@ def run(
     else:
         spec = load(experiment, overrides, _choice(system, workload, seed), tuned or ())
         if dry_run:
+            place.check_device(spec)
             print_plan(spec, as_json)
         else:
             _start(spec, out, place, as_json)
@@ -146,12 +147,16 @@ class _Place:
             )
         self.backend, self.address, self.workers, self.rack, self.dashboard = backend, address, workers, rack, dashboard
 
-    def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
-        """Return what opens the backend for a run in this folder; nothing is started before it is called."""
+    def check_device(self, spec: Experiment) -> None:
+        """Refuse a GPU that this machine does not have, where the run is to be on this machine."""
         from driftlab.platform.backend.host import check_torch_device
 
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
+
+    def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
+        """Return what opens the backend for a run in this folder; nothing is started before it is called."""
+        self.check_device(spec)
         if self.backend == "inline":
             from driftlab.platform.backend.inline import InlineBackend
 

@@ -23,15 +23,15 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(
+    document: Mapping[str, Any], overrides: Sequence[str], example: str = "workloads.0.duration_s=30"
+) -> dict[str, Any]:
     """Apply overrides in order to a complete document, so that every key that may be set is there to be met."""
     result: dict[str, Any] = copy.deepcopy(dict(document))
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path:
-            raise RequestError(
-                f"--set '{shortened(override)}' is not KEY=VALUE, such as --set workloads.0.duration_s=30."
-            )
+            raise RequestError(f"--set '{shortened(override)}' is not KEY=VALUE, such as --set {example}.")
         set_at(result, path.split("."), read_value(text, override), f"--set '{shortened(override)}'")
     return result
 

@@ -155,7 +155,9 @@ def _hash(origin: Origin) -> str:
 
 
 def _origin(recipe: Recipe) -> Origin:
-    return {**_decisive(recipe), "torch": version_of("torch")}
+    """Return what decides the weights; a file to begin from is known by its digest, wherever it lies."""
+    known = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
+    return {**_decisive(known), "torch": version_of("torch")}
 
 
 def _family_origin(recipe: FamilyRecipe) -> Origin:

@@ -252,6 +252,38 @@ def test_a_street_becomes_a_film_with_its_truth(tmp_path: Path):
         assert not place.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("loads/user", ("--image", "a.png", "--set", "a=1"), "--set changes parameters of a workload; loads/user is"),
+        ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "--set changes parameters of a workload; shifts/fog is"),
+        ("workloads/streets/running", ("--seed", "0"), "--seed changes what --image draws and --film writes"),
+        ("workloads/streets/running", ("--seconds", "60"), "--seconds changes what --image draws and --film writes"),
+        ("workloads/streets/running", ("--image", "a.png", "--seconds", "60"), "--seconds is the length of a film"),
+        ("workloads/streets/running", ("--image", "a.jpg"), "'a.jpg' is no name of a PNG file"),
+        ("loads/user", ("--image", "a"), "'a' is no name of a PNG file"),
+        ("workloads/streets/running", ("--image", "a.png", "--film", "a.txt"), "'a.txt' is no name of a film"),
+        ("workloads/streets/running", ("--image", "a.png", "--film", "b/a.mp4"), "there is no folder 'b'"),
+        ("loads/user", ("--image", "a.png", "--film", "a.mp4"), "loads/user has no frames"),
+        ("workloads/city/running", ("--image", "a.png", "--set", "rain"), "is not KEY=VALUE, such as --set pace=1."),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, monkeypatch, name, words, said):
+    monkeypatch.chdir(tmp_path)
+    refused = call("show", name, *words)
+    assert isinstance(refused.exception, RequestError)
+    assert said in str(refused.exception)
+    assert "Drawn to" not in refused.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_refuses_a_gpu_as_the_run_does(monkeypatch):
+    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
+    words = ("run", "quick", "--set", "compute.torch_device=cuda", "--dry-run")
+    assert "this machine has 0 GPUs" in str(call(*words).exception)
+    assert call(*words, "--address", "auto").exit_code == 0
+
+
 @pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))

@@ -76,6 +76,14 @@ def test_every_field_of_a_recipe_decides_where_it_is_kept():
     assert RECIPE.key() == Recipe("half").key()
 
 
+def test_weights_to_begin_from_are_known_by_their_digest_wherever_they_lie():
+    def key(start, digest="x"):
+        return dataclasses.replace(RECIPE, start=start, start_digest=digest).key()
+
+    assert key("a.safetensors") == key("./a.safetensors") != key("a.safetensors", "y")
+    assert RECIPE.key() not in {key("a.safetensors"), key("a.safetensors", "")}
+
+
 def shorten(path):
     path.write_bytes(path.read_bytes()[:-5])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import av
 import numpy as np
 import pytest
@@ -19,16 +21,17 @@ def grey_of(number: int) -> int:
     return 10 + 4 * number
 
 
-def write_video(path, codec="libx264", options=None):
-    """Write a film whose frame k is grey 10 + 4 k, so that a frame tells its number."""
+def write_video(path, codec="libx264", options=None, rate=RATE, shown=range(COUNT)):
+    """Write a film whose frame k is grey 10 + 4 k, so that a frame tells its number; those not `shown` are left out."""
     with av.open(str(path), "w") as container:
         track = container.add_stream(
-            codec, rate=RATE, options=options or {"g": "15", "bf": "2", "crf": "4", "threads": "1"}
+            codec, rate=rate, options=options or {"g": "15", "bf": "2", "crf": "4", "threads": "1"}
         )
         track.width, track.height, track.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for number in range(COUNT):
-            picture = np.full((HEIGHT, WIDTH, 3), grey_of(number), np.uint8)
-            container.mux(track.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        for number in shown:
+            frame = av.VideoFrame.from_ndarray(np.full((HEIGHT, WIDTH, 3), grey_of(number), np.uint8), format="rgb24")
+            frame.pts, frame.time_base = number, 1 / Fraction(rate)
+            container.mux(track.encode(frame))
         container.mux(track.encode())
     return path
 
@@ -55,6 +58,45 @@ def test_every_seek_finds_its_frame(tmp_path, name, codec):
     assert numbers_of(stream.at(order / RATE)) == order.tolist()
     for number in order[:20]:
         assert numbers_of(stream.at([number / RATE])) == [number]
+
+
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"g": "15", "bf": "3", "crf": "4"}),
+        ("libx264", {"g": "15", "bf": "3", "crf": "4", "x264-params": "open-gop=1"}),
+        ("libx264", {"g": "15", "bf": "0", "crf": "4"}),
+        ("libx264", {"g": "1", "crf": "4"}),
+        ("mpeg4", {"g": "15", "bf": "2", "qmin": "1", "qmax": "1"}),
+    ],
+)
+def test_an_avi_file_without_presentation_times_shows_the_right_frames(tmp_path, codec, options):
+    """AVI stores the order of decoding alone, and H.264 stores B-frames after those that are shown later."""
+    stream = show(write_video(tmp_path / "a.avi", codec, {**options, "threads": "1"}))
+    assert stream.duration_s == pytest.approx(COUNT / RATE)
+    order = np.random.default_rng(0).permutation(COUNT)
+    assert numbers_of(stream.at(order / RATE)) == order.tolist()
+    for number in order[:10]:
+        assert numbers_of(stream.at([number / RATE])) == [number]
+
+
+@pytest.mark.parametrize("rate", [24, Fraction(24000, 1001), 30, Fraction(30000, 1001), 60])
+@pytest.mark.parametrize("left_out", [[], [20, 21, 40]])
+def test_times_that_the_container_rounds_show_the_right_frames(tmp_path, rate, left_out):
+    """Matroska rounds to milliseconds, so that 2/30 s became 0.067 s and frame 2 came only after it."""
+    shown = [number for number in range(COUNT) if number not in left_out]
+    stream = show(write_video(tmp_path / "a.mkv", rate=rate, shown=shown), fps=float(rate))
+    assert stream.duration_s == pytest.approx(float(COUNT / rate), abs=1e-9)
+    expected = [max(other for other in shown if other <= number) for number in range(COUNT)]
+    assert numbers_of(stream.at(np.arange(COUNT) / float(rate))) == expected
+
+
+def test_a_long_tick_is_no_tolerance(tmp_path):
+    """A tick of this AVI file lasts as long as a frame: its times are exact, and frames left out change nothing."""
+    shown = [number for number in range(COUNT) if number % 7 != 3]
+    stream = show(write_video(tmp_path / "a.avi", "mpeg4", {"qmax": "2"}, shown=shown), fps=4.0 * RATE)
+    times = np.arange(COUNT * 4 - 4) / (4 * RATE)
+    assert numbers_of(stream.at(times)) == [max(n for n in shown if n <= k // 4) for k in range(len(times))]
 
 
 def test_another_rate_shows_the_last_frame_before(film):
