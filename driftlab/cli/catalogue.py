@@ -15,7 +15,7 @@ from driftlab.errors import RequestError, unknown_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from driftlab.datasets.catalogue import AnyParameter
+    from driftlab.datasets.parameters import AnyParameter
     from driftlab.datasets.frames import Stream
 
 LOAD_S = 120.0  # that is drawn of a load
