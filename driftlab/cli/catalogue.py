@@ -15,8 +15,8 @@ from driftlab.errors import RequestError, unknown_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from driftlab.datasets.parameters import AnyParameter
     from driftlab.datasets.frames import Stream
+    from driftlab.datasets.parameters import AnyParameter
 
 LOAD_S = 120.0  # that is drawn of a load
 SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
