@@ -165,6 +165,12 @@ class LoopState:
     better: int = 0
     flag: Flag = "ok"
 
+    def told(self, variants: Sequence[Variant]) -> LoopState:
+        """Take over what is known of the networks now; dwell time, patience and the running network stay."""
+        if same(variants, self.variants):
+            return self
+        return replace(self, table=PathTable.of(variants), variants=variants)
+
 
 def respond(
     before: LoopState, now_s: float, slower: float, limits: PathLimits, objective: PathObjective, trigger: Trigger
@@ -193,6 +199,16 @@ def respond(
     if better >= trigger.periods and now_s - before.since_s >= trigger.dwell_s:
         return replace(before, which=which, since_s=now_s, better=0, flag=flag)
     return replace(before, better=better)
+
+
+def same(variants: Sequence[Variant], before: Sequence[Variant]) -> bool:
+    """Tell whether the same is known of the same networks."""
+    return variants is before or tuple(variants) == tuple(before)
+
+
+def renamed(variants: Sequence[Variant], before: Sequence[Variant]) -> bool:
+    """Tell whether these are other networks, whatever is known of them."""
+    return [one.name for one in variants] != [one.name for one in before]
 
 
 def goals_of(limits: PathLimits) -> tuple[object, ...]:

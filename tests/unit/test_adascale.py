@@ -253,6 +253,34 @@ def test_the_default_floor_yields_to_an_energy_goal_and_an_accuracy_goal_does_no
     assert pick(PathTable.of(LADDER), 1.0, replace(floors, floor=0.0, accuracy=0.85)) == (4, "relaxed")
 
 
+def test_new_accuracies_are_taken_over_and_the_loop_goes_on():
+    """Estimates that tremble neither start the dwell time anew nor are they a reason to switch at once."""
+    trembling = [tuple(replace(one, accuracy=one.accuracy + 1e-6 * step) for one in LADDER) for step in range(40)]
+    straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
+    assert switches(run(straddling, estimates=trembling)) <= 1
+    stepping = [0.0] * 4 + [0.8] * 6 + [0.0] * 8
+    assert run(stepping, estimates=trembling) == run(stepping)
+
+
+def test_new_accuracies_that_call_for_another_path_are_followed():
+    member, state, chosen = AdaScale(), None, []
+    turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in LADDER)
+    for step, networks in enumerate([LADDER] * 2 + [turned] * 4):
+        which, state = member.choose(networks, Budget(latency_s=0.1, now_s=step / 2), state)
+        chosen.append(which)
+    assert chosen == [4, 4, 4, 4, 0, 0]
+    which, state = member.choose(LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state)  # other networks: a new loop
+    assert which == 1
+
+
+def test_an_accuracy_goal_that_new_accuracies_break_is_answered_at_once():
+    member, budget = AdaScale(mode="paper"), Budget(latency_s=0.1, accuracy=0.65)
+    which, state = member.choose(LADDER, budget)
+    assert which == 2
+    worse = tuple(replace(one, accuracy=one.accuracy - 0.1) for one in LADDER)
+    assert member.choose(worse, replace(budget, now_s=0.1), state)[0] == 3
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_machine_that_stands_still_runs_a_path_that_fits():
     few = PathTable(*(np.array(column) for column in ([0.01, 0.03, 0.02], [0.5] * 3, [0.6] * 3, [10.0, 1.0, 1.0])))
