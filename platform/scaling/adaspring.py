@@ -4,7 +4,7 @@ The search keeps the best two beginnings at every stage, by a score of accuracy 
 battery: the emptier it is, the more energy counts (Liu et al., IMWUT 2021).
 
 Differs from the paper: its networks are the paths of a branched network without exits; accuracies are those measured
-of whole paths; candidates are not mutated.
+of whole paths, or estimated, and new ones start a search; candidates are not mutated.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
 Begun = tuple[str, ...]  # the operators of the first stages
 
 
 @dataclass(frozen=True)
 class AdaSpring(OfPaths):
-    """Search for operators stage by stage, with the best beginnings only, when the load has changed."""
+    """Search for operators stage by stage, with the best beginnings only, when the load or accuracies have changed."""
 
     beam: Annotated[int, Ge(1), Means("beginnings that are kept at each stage")] = field(
         default=2, metadata={CHOOSING: True}
@@ -39,15 +39,14 @@ class AdaSpring(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Search where the context has changed; `state` is the running network and its context."""
+        """Search where the context or accuracies have changed; `state` is the running network and both."""
         slower = predicted_slowdown(budget)
-        context = (slower, budget.latency_s)
-        if state is not None:
-            which, (before, limit_s) = state
+        if state is not None and same(variants, state[2]):
+            which, (before, limit_s), _ = state
             if limit_s == budget.latency_s and abs(slower - before) <= self.change * before:
                 return which, state
         which = self.search(variants, budget, slower)
-        return which, (which, context)
+        return which, (which, (slower, budget.latency_s), variants)
 
     def search(self, variants: Sequence[Variant], budget: Budget, slowdown: float) -> int:
         """Return the network that a beam search finds; the fastest one where none of its ends is in time."""

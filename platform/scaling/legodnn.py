@@ -5,7 +5,8 @@ choice is the combination of least loss within the limits; a limit that no combi
 before latency, and none that can be kept (Han et al., MobiCom 2021).
 
 Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators instead
-of pruned filters; combinations are compared one by one instead of by a solver; latencies are scaled by the sensed load.
+of pruned filters; combinations are compared one by one instead of by a solver; latencies are scaled by the sensed load;
+new accuracies bring new losses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
 Floats = npt.NDArray[np.float64]
 Names = tuple[str, ...]
@@ -86,8 +87,9 @@ class LegoDnn(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose anew at every reading; `state` is the table of blocks."""
-        table = BlockTable(variants, *deep_paths(variants)) if state is None else state
+        """Choose anew at every reading; `state` is the table of blocks, which new accuracies replace."""
+        known = state is not None and same(variants, state.variants)
+        table = state if known else BlockTable(variants, *deep_paths(variants))
         numbers, lost, alone_s, memory = table.sums
         latency_s = np.minimum(alone_s * predicted_slowdown(budget), np.finfo(np.float64).max)
         room = relaxed(budget.memory_bytes, float(memory.min()), self.memory_step)

@@ -61,6 +61,22 @@ def test_every_chooser_answers_any_budget_with_a_path(name: str):
     assert member.choose(variants, Budget(variant=5), state)[0] == 5
 
 
+PLANNERS = ("adadeep", "adaptivenet", "adascale", "adaspring", "clairvoyant", "legodnn")  # of them, by the budget
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_new_accuracies_are_planned_by(name: str):
+    """The most accurate path becomes the least accurate; all are in time, and energy is the same for all."""
+    member = Member("scaling", name).make()
+    known = tuple(replace(one, energy_j=1.0) for one in paths())
+    turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in known)
+    budget = under(0.0, limit_s=1.0)
+    first, state = member.choose(known, budget)
+    for step in range(1, 8):
+        which, state = member.choose(turned, replace(budget, now_s=step / 2), state)
+    assert which == member.choose(turned, budget)[0] != first
+
+
 def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
     variants, member = paths(), Clairvoyant()
     assert member.foresees
