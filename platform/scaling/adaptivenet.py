@@ -23,7 +23,7 @@ from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths, full_depth
+from driftlab.platform.scaling.branches import OfPaths, deep_paths, full_depth, held_among
 from driftlab.platform.scaling.evolving import PathSearch
 from driftlab.platform.scaling.index import LatencyIndex
 from driftlab.platform.scaling.selecting import alone_limit_s, renamed, same
@@ -54,13 +54,14 @@ class AdaptiveNet(OfPaths):
         running, front, known = state
         if not same(variants, known):
             front = self.front(variants)
+        held = held_among(variants, front, budget)
         limit_s, now_s = alone_limit_s(budget), math.inf if running is None else variants[running].latency_s
         fits = [
             which
-            for which in front
+            for which in held
             if variants[which].latency_s <= limit_s * (1 - self.slack if variants[which].latency_s > now_s else 1)
         ]
-        which = fits[-1] if fits else front[0]
+        which = fits[-1] if fits else held[0]
         return which, (which, front, variants)
 
     def front(self, variants: Sequence[Variant]) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 What a variant loses in accuracy and saves in latency and memory is measured block by block and taken to add up. The
 choice is the combination of least loss within the limits; a limit that no combination keeps is relaxed in steps, memory
-before latency, and none that can be kept (Han et al., MobiCom 2021).
+before latency, and none that can be kept (Han et al., MobiCom 2021). Sums are estimates: combinations whose own size
+exceeds the free memory are dropped before.
 
 Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators instead
 of pruned filters; combinations are compared one by one instead of by a solver; latencies are scaled by the sensed load;
@@ -23,7 +24,7 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.base import Budget, held_in_memory
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
 from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
@@ -92,8 +93,9 @@ class LegoDnn(OfPaths):
         table = state if known else BlockTable(variants, *deep_paths(variants))
         numbers, lost, alone_s, memory = table.sums
         latency_s = np.minimum(alone_s * predicted_slowdown(budget), np.finfo(np.float64).max)
-        room = relaxed(budget.memory_bytes, float(memory.min()), self.memory_step)
-        held = memory <= room + SLACK
+        held = np.isin(numbers, held_in_memory(variants, numbers, budget))
+        room = relaxed(budget.memory_bytes, float(memory[held].min()), self.memory_step)
+        held &= memory <= room + SLACK
         limit_s = relaxed(budget.latency_s, float(latency_s[held].min()), self.latency_step_s)
         good = held & (latency_s <= limit_s * (1 + SLACK))
         return numbers[int(np.where(good, lost, np.inf).argmin())], table

@@ -65,6 +65,21 @@ PLANNERS = ("adadeep", "adaptivenet", "adascale", "adaspring", "clairvoyant", "l
 
 
 @pytest.mark.parametrize("name", PLANNERS)
+def test_paths_that_do_not_fit_in_the_free_memory_are_dropped(name: str):
+    variants, member, state = paths(), Member("scaling", name).make(), None
+    sizes = sorted(variants[which].memory_bytes for which in full_depth(variants))
+    for room in (10**9, sizes[40], sizes[0], sizes[5], 10**9):
+        which, state = member.choose(variants, replace(under(0.2), memory_bytes=room), state)
+        assert variants[which].memory_bytes <= room
+        afresh, _ = member.choose(variants, replace(under(0.2), memory_bytes=room))
+        assert variants[afresh].memory_bytes <= room
+    numbers = range(len(variants)) if name in ("adascale", "clairvoyant") else full_depth(variants)
+    smallest = min(numbers, key=lambda one: (variants[one].memory_bytes, one))
+    for before in (None, state):
+        assert member.choose(variants, replace(under(0.2), memory_bytes=0), before)[0] == smallest
+
+
+@pytest.mark.parametrize("name", PLANNERS)
 def test_new_accuracies_are_planned_by(name: str):
     """The most accurate path becomes the least accurate; all are in time, and energy is the same for all."""
     member = Member("scaling", name).make()
