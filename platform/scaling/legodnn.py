@@ -5,9 +5,9 @@ choice is the combination of least loss within the limits; a limit that no combi
 before latency, and none that can be kept (Han et al., MobiCom 2021). Sums are estimates: combinations whose own size
 exceeds the free memory are dropped before.
 
-Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators instead
-of pruned filters; combinations are compared one by one instead of by a solver; latencies are scaled by the sensed load;
-new accuracies bring new losses.
+Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators unless
+`space` is `lego`, where filters are pruned; combinations are compared one by one instead of by a solver; latencies are
+scaled by the sensed load; new accuracies bring new losses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BlockTable:
 
     def lost(self, block: int, name: str) -> float:
         """Average the loss of accuracy over three environments: the other blocks original, in the middle, smallest."""
-        middle = tuple(names[(len(names) - 1) // 2] for names in self.options)
+        middle = tuple(names[::-1][(len(names) - 1) // 2] for names in self.options)  # counted from the original
         others = [self.whole, middle, tuple(names[0] for names in self.options)]
         original = self.options[block][-1]
         pairs = [(self.changed(path, block, original), self.changed(path, block, name)) for path in others]
