@@ -69,6 +69,11 @@ class AdaScale(OfPaths):
     patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
 
+    def faults(self) -> list[str]:
+        """Refuse a cost that is the same for every path."""
+        free = not self.latency_weight and not self.energy_weight
+        return ["'latency_weight' and 'energy_weight' are both 0, one must be above 0"] if free else []
+
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Sense, predict, and switch where the trigger asks for it; new accuracies leave the trigger as it was."""
         objective = self.objective
