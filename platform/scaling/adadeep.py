@@ -5,7 +5,8 @@ reward at the end weighs accuracy and energy, and punishes a limit that is broke
 stays, whatever the load becomes.
 
 Differs from the paper: its networks are the paths of a branched network without exits; the reward uses their measured
-accuracies instead of training every candidate; a table takes the place of a deep network.
+accuracies instead of training every candidate; a table takes the place of a deep network; where accuracies are
+estimated anew while the application runs, it learns anew.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import alone_limit_s
+from driftlab.platform.scaling.branches import OfPaths, held_among, held_paths
+from driftlab.platform.scaling.selecting import alone_limit_s, same
 
 BUCKETS = 8  # of the latency limit that is left
 FIRST_CHANCE, LAST_CHANCE = 1.0, 0.1  # of a random operator, from the first episode to the last
@@ -32,7 +33,7 @@ Place = tuple[int, int]  # stage, and how much of the limit is left
 
 @dataclass(frozen=True)
 class AdaDeep(OfPaths):
-    """Choose operators once by Q-learning, under the load at the first choice, and never again."""
+    """Choose operators once by Q-learning, whatever the load becomes; only new accuracies start it anew."""
 
     episodes: Annotated[int, Ge(1), Means("combinations that are tried")] = field(
         default=200, metadata={CHOOSING: True}
@@ -42,13 +43,15 @@ class AdaDeep(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Search at the first call; `state` is what was found."""
-        which = self.search(variants, budget) if state is None else state
-        return which, which
+        """Search at the first call, and where accuracies are others; `state` is what was found, and by what."""
+        known = state is not None and same(variants, state[1])
+        which = state[0] if known else self.search(variants, budget)
+        return held_among(variants, [which], budget)[0], (which, variants)
 
     def search(self, variants: Sequence[Variant], budget: Budget) -> int:
-        """Return the best network of all episodes."""
-        paths, options = deep_paths(variants)
+        """Return the best network of all episodes, of those that fit in the free memory."""
+        paths = held_paths(variants, budget)
+        options = [list(dict.fromkeys(names)) for names in zip(*paths, strict=True)]
         limit_s = alone_limit_s(budget)
         rng, values = rng_for(0, "adadeep"), dict[tuple[Place, str], float]()
         rewards: dict[int, float] = {}
@@ -77,9 +80,11 @@ class AdaDeep(OfPaths):
     ) -> list[tuple[Place, str]]:
         """Choose an operator for each stage: by chance, or of the greatest value."""
         (limit_s, chance, rng), steps = how, list[tuple[Place, str]]()
-        for stage, names in enumerate(options):
+        for stage, every in enumerate(options):
             begun = tuple(name for _, name in steps)
-            quickest_s = min(variants[which].latency_s for path, which in paths.items() if path[:stage] == begun)
+            ends = {path: which for path, which in paths.items() if path[:stage] == begun}
+            names = [name for name in every if any(path[stage] == name for path in ends)]
+            quickest_s = min(variants[which].latency_s for which in ends.values())
             left = max(0.0, 1 - quickest_s / limit_s) if np.isfinite(limit_s) and limit_s > 0 else 1.0
             place = stage, min(BUCKETS - 1, int(left * BUCKETS))
             known = [values.get((place, name), 0.0) for name in names]

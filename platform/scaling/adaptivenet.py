@@ -6,11 +6,12 @@ down at once where the limit is broken, and up where a dearer network fits with 
 
 Differs from the paper: its networks are the paths of a branched network without exits, whose stages keep their depth;
 the list is found by comparing all of them unless `search` is `evolution`; the measured slowdown is that of the sensed
-load.
+load; new accuracies bring a new list.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -22,10 +23,10 @@ from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths, full_depth
+from driftlab.platform.scaling.branches import OfPaths, deep_paths, full_depth, held_among
 from driftlab.platform.scaling.evolving import PathSearch
 from driftlab.platform.scaling.index import LatencyIndex
-from driftlab.platform.scaling.selecting import alone_limit_s
+from driftlab.platform.scaling.selecting import alone_limit_s, renamed, same
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,21 @@ class AdaptiveNet(OfPaths):
     rounds: Annotated[int, Ge(1), Means("generations of the search")] = field(default=10, metadata={CHOOSING: True})
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Move along the list; `state` is the place of the running network and the list."""
-        front = self.front(variants) if state is None else state[1]
-        limit_s = alone_limit_s(budget)
-        place = -1 if state is None else state[0]
+        """Move along the list; `state` is the running network, the list, and what it was found by."""
+        if state is None or renamed(variants, state[2]):
+            state = None, self.front(variants), variants
+        running, front, known = state
+        if not same(variants, known):
+            front = self.front(variants)
+        held = held_among(variants, front, budget)
+        limit_s, now_s = alone_limit_s(budget), math.inf if running is None else variants[running].latency_s
         fits = [
-            number
-            for number, which in enumerate(front)
-            if variants[which].latency_s <= limit_s * (1 - self.slack if number > place >= 0 else 1)
+            which
+            for which in held
+            if variants[which].latency_s <= limit_s * (1 - self.slack if variants[which].latency_s > now_s else 1)
         ]
-        place = max(fits, default=0)
-        return front[place], (place, front)
+        which = fits[-1] if fits else held[0]
+        return which, (which, front, variants)
 
     def front(self, variants: Sequence[Variant]) -> tuple[int, ...]:
         """Find the list of networks, from the quickest on."""

@@ -32,6 +32,7 @@ from driftlab.platform.scaling.selecting import (
     goals_of,
     limits_of,
     pick,
+    renamed,
     respond,
 )
 from driftlab.platform.world.forecasting import Forecaster
@@ -68,17 +69,23 @@ class AdaScale(OfPaths):
     patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
 
+    def faults(self) -> list[str]:
+        """Refuse a cost that is the same for every path."""
+        free = not self.latency_weight and not self.energy_weight
+        return ["'latency_weight' and 'energy_weight' are both 0, one must be above 0"] if free else []
+
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Sense, predict, and switch where the trigger asks for it."""
+        """Sense, predict, and switch where the trigger asks for it; new accuracies leave the trigger as it was."""
         objective = self.objective
         before = None if state is None else state.outlook
         slower, outlook = foresee(budget, Forecaster(self.forecaster), before, self._weights)
-        if state is None or (state.variants is not variants and tuple(state.variants) != tuple(variants)):
+        if state is None or renamed(variants, state.variants):
             table = PathTable.of(variants)
             limits = self._limits(table, budget)
             which, flag = pick(table, slower, limits, objective)
             return which, LoopState(table, variants, which, budget.now_s, goals_of(limits), outlook, flag=flag)
         trigger = Trigger(self.dwell_s, self.patience, self.headroom)
+        state = state.told(variants)
         after = respond(state, budget.now_s, slower, self._limits(state.table, budget), objective, trigger)
         return after.which, replace(after, outlook=outlook)
 

@@ -4,12 +4,12 @@ The search keeps the best two beginnings at every stage, by a score of accuracy 
 battery: the emptier it is, the more energy counts (Liu et al., IMWUT 2021).
 
 Differs from the paper: its networks are the paths of a branched network without exits; accuracies are those measured
-of whole paths; candidates are not mutated.
+of whole paths, or estimated, and new ones start a search; candidates are not mutated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -18,15 +18,15 @@ from annotated_types import Ge, Le
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.branches import OfPaths, deep_paths, held_paths
+from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
 Begun = tuple[str, ...]  # the operators of the first stages
 
 
 @dataclass(frozen=True)
 class AdaSpring(OfPaths):
-    """Search for operators stage by stage, with the best beginnings only, when the load has changed."""
+    """Search for operators stage by stage, with the best beginnings only, when the load or accuracies have changed."""
 
     beam: Annotated[int, Ge(1), Means("beginnings that are kept at each stage")] = field(
         default=2, metadata={CHOOSING: True}
@@ -39,22 +39,22 @@ class AdaSpring(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Search where the context has changed; `state` is the running network and its context."""
+        """Search where the context or accuracies have changed; `state` is the running network and both."""
         slower = predicted_slowdown(budget)
-        context = (slower, budget.latency_s)
-        if state is not None:
-            which, (before, limit_s) = state
-            if limit_s == budget.latency_s and abs(slower - before) <= self.change * before:
+        known = (budget.latency_s, set(held_paths(variants, budget)))
+        if state is not None and same(variants, state[3]):
+            which, before, limits, _ = state
+            if limits == known and abs(slower - before) <= self.change * before:
                 return which, state
         which = self.search(variants, budget, slower)
-        return which, (which, context)
+        return which, (which, slower, known, variants)
 
     def search(self, variants: Sequence[Variant], budget: Budget, slowdown: float) -> int:
         """Return the network that a beam search finds; the fastest one where none of its ends is in time."""
-        paths, options = deep_paths(variants)
+        paths, options = held_paths(variants, budget), deep_paths(variants)[1]
         kept: list[Begun] = [()]
         for names in options:
-            longer = [(*begun, name) for begun in kept for name in names]
+            longer = [one for begun in kept for name in names if _begins(one := (*begun, name), paths)]
             scored = [
                 (self.score(variants[self._ended(variants, paths, one)], budget, slowdown), one) for one in longer
             ]
@@ -75,3 +75,8 @@ class AdaSpring(OfPaths):
         """Return the quickest network that begins so: stages not yet chosen count as their cheapest."""
         ends = (which for path, which in paths.items() if path[: len(begun)] == begun)
         return min(ends, key=lambda which: (variants[which].latency_s, which))
+
+
+def _begins(begun: Begun, paths: Iterable[Begun]) -> bool:
+    """Tell whether some path begins so."""
+    return any(path[: len(begun)] == begun for path in paths)

@@ -101,11 +101,15 @@ class Scaling(ABC):
         return self.prefer(variants, budget, state)
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose the most accurate network within the budget, else the fastest one; the load stays as it was sensed."""
-        fitting = [which for which, one in enumerate(variants) if _fits(one, budget)]
+        """Choose the most accurate network within the budget, else the fastest one that fits in the free memory.
+
+        The load is taken to stay as it was sensed; where no network fits, the smallest one is taken.
+        """
+        held = held_in_memory(variants, range(len(variants)), budget)
+        fitting = [which for which in held if _fits(variants[which], budget)]
         if fitting:
             return most_accurate([one.accuracy for one in variants], fitting), state
-        return min(range(len(variants)), key=lambda which: (variants[which].latency_s, which)), state
+        return min(held, key=lambda which: (variants[which].latency_s, which)), state
 
     @property
     def foresees(self) -> bool:
@@ -175,6 +179,13 @@ def _fits(variant: Variant, budget: Budget) -> bool:
         (budget.accuracy, variant.accuracy),
     )
     return all(has is None or limit is None or has <= limit for has, limit in needs)
+
+
+def held_in_memory(variants: Sequence[Variant], among: Iterable[int], budget: Budget) -> list[int]:
+    """Drop the networks that do not fit in the free memory; where none fits, only the smallest one stays."""
+    numbers, limit = list(among), budget.memory_bytes
+    held = [which for which in numbers if limit is None or variants[which].memory_bytes <= limit]
+    return held or [min(numbers, key=lambda which: (variants[which].memory_bytes, which))]
 
 
 def most_accurate(accuracies: Sequence[float | None], among: Iterable[int] | None = None) -> int:

@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, held_in_memory, most_accurate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -192,6 +192,20 @@ def deep_paths(variants: Sequence[Variant]) -> tuple[dict[tuple[str, ...], int],
     """Return the paths to the last exit, each by its operators, and the operators of each stage."""
     paths = {tuple(variants[which].name.split(".")): which for which in full_depth(variants)}
     return paths, [list(dict.fromkeys(names)) for names in zip(*paths, strict=True)]
+
+
+def held_paths(variants: Sequence[Variant], budget: Budget) -> dict[tuple[str, ...], int]:
+    """Return the paths to the last exit that fit in the free memory, by operators; the smallest where none does."""
+    paths, _ = deep_paths(variants)
+    held = set(held_in_memory(variants, paths.values(), budget))
+    return {path: which for path, which in paths.items() if which in held}
+
+
+def held_among(variants: Sequence[Variant], found: Sequence[int], budget: Budget) -> list[int]:
+    """Return which of these fit in the free memory; where none does, only the smallest path to the last exit."""
+    held = held_in_memory(variants, full_depth(variants), budget)
+    smallest = min(held, key=lambda which: (variants[which].memory_bytes, which))
+    return [which for which in found if which in held] or [smallest]
 
 
 @dataclass(frozen=True)

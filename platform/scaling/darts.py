@@ -109,10 +109,12 @@ def moved(weights: Sequence[Tensor], along: Sequence[Tensor], step: float) -> It
     with torch.no_grad():
         for one, direction in zip(weights, along, strict=True):
             one.add_(direction, alpha=step)
-    yield
-    with torch.no_grad():
-        for one, old in zip(weights, before, strict=True):
-            one.copy_(old)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for one, old in zip(weights, before, strict=True):
+                one.copy_(old)
 
 
 def halves(lessons: Lessons, rng: np.random.Generator) -> tuple[Lessons, Lessons]:

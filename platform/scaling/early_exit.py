@@ -60,6 +60,12 @@ class EarlyExit(Scaling):
     nested = True
     leaves_early = True
 
+    def faults(self) -> list[str]:
+        """Refuse a list of ratios that is empty, or that gives two networks one name."""
+        names = [_name(ratio) for ratio in self.ratios]
+        good = names and len(set(names)) == len(names)
+        return [] if good else [f"'ratios' is {self.ratios}, must be one or more that differ"]
+
     def build(self, model: nn.Module, data: Data | None) -> LeavingFamily:
         from driftlab.platform.scaling import staged
         from driftlab.platform.training.schooling import Course, deterministic
@@ -123,7 +129,7 @@ class EarlyExit(Scaling):
         costs = [mean_cost(family.network, size, shares) for shares in family.leaving]
         parts = (("whole", costs[0].weight_bytes),)
         return tuple(
-            Profile(f"x{ratio:g}", val, cost.weight_bytes, cost, test, parts)
+            Profile(_name(ratio), val, cost.weight_bytes, cost, test, parts)
             for ratio, cost, val, test in zip(
                 self.ratios, costs, family.val_accuracies, family.test_accuracies, strict=True
             )
@@ -150,6 +156,10 @@ class EarlyExit(Scaling):
         load(network, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith("network/")})
         val, test = (tuple(row) for row in arrays["accuracies"].tolist())
         return LeavingFamily(network, arrays["thresholds"], arrays["leaving"], val, test)
+
+
+def _name(ratio: float) -> str:
+    return f"x{ratio:g}"
 
 
 def _network(branched: Branched) -> LeavingNetwork:

@@ -2,10 +2,12 @@
 
 What a variant loses in accuracy and saves in latency and memory is measured block by block and taken to add up. The
 choice is the combination of least loss within the limits; a limit that no combination keeps is relaxed in steps, memory
-before latency, and none that can be kept (Han et al., MobiCom 2021).
+before latency, and none that can be kept (Han et al., MobiCom 2021). Sums are estimates: combinations whose own size
+exceeds the free memory are dropped before.
 
-Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators instead
-of pruned filters; combinations are compared one by one instead of by a solver; latencies are scaled by the sensed load.
+Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators unless
+`space` is `lego`, where filters are pruned; combinations are compared one by one instead of by a solver; latencies are
+scaled by the sensed load; new accuracies bring new losses.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget
+from driftlab.platform.scaling.base import Budget, held_in_memory
 from driftlab.platform.scaling.branches import OfPaths, deep_paths
-from driftlab.platform.scaling.selecting import predicted_slowdown
+from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
 Floats = npt.NDArray[np.float64]
 Names = tuple[str, ...]
@@ -50,7 +52,7 @@ class BlockTable:
 
     def lost(self, block: int, name: str) -> float:
         """Average the loss of accuracy over three environments: the other blocks original, in the middle, smallest."""
-        middle = tuple(names[(len(names) - 1) // 2] for names in self.options)
+        middle = tuple(names[::-1][(len(names) - 1) // 2] for names in self.options)  # counted from the original
         others = [self.whole, middle, tuple(names[0] for names in self.options)]
         original = self.options[block][-1]
         pairs = [(self.changed(path, block, original), self.changed(path, block, name)) for path in others]
@@ -86,12 +88,14 @@ class LegoDnn(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose anew at every reading; `state` is the table of blocks."""
-        table = BlockTable(variants, *deep_paths(variants)) if state is None else state
+        """Choose anew at every reading; `state` is the table of blocks, which new accuracies replace."""
+        known = state is not None and same(variants, state.variants)
+        table = state if known else BlockTable(variants, *deep_paths(variants))
         numbers, lost, alone_s, memory = table.sums
         latency_s = np.minimum(alone_s * predicted_slowdown(budget), np.finfo(np.float64).max)
-        room = relaxed(budget.memory_bytes, float(memory.min()), self.memory_step)
-        held = memory <= room + SLACK
+        held = np.isin(numbers, held_in_memory(variants, numbers, budget))
+        room = relaxed(budget.memory_bytes, float(memory[held].min()), self.memory_step)
+        held &= memory <= room + SLACK
         limit_s = relaxed(budget.latency_s, float(latency_s[held].min()), self.latency_step_s)
         good = held & (latency_s <= limit_s * (1 + SLACK))
         return numbers[int(np.where(good, lost, np.inf).argmin())], table

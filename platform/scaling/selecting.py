@@ -24,6 +24,7 @@ Flag = Literal["ok", "relaxed", "infeasible"]
 Mode = Literal["lexicographic", "paper", "distance"]
 SLACK = 1e-12  # of comparisons of accuracies
 MILLI = 1e3  # seconds and joules in the units of the literal objective
+STANDSTILL = 1e100  # slowdown of a machine without a share or a clock: finite, so that costs compare
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class PathLimits:
     energy_j: float = np.inf
     accuracy: float = 0.0
     memory_bytes: float = np.inf
+    floor: float = 0.0  # of accuracy, where no goal was set: it yields to all goals
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,22 @@ def pick(
 ) -> tuple[int, Flag]:
     """Choose a network, given by how much the machine is slower than it is alone.
 
-    Where no network keeps all limits, those on energy and accuracy are dropped; where none is fast enough, the fastest
-    one is taken. Memory is never exceeded unless no network fits. Ties go to the lower number.
+    Where no network keeps all limits, the floor is dropped, then the goals of energy and accuracy; where none is fast
+    enough, the fastest one is taken. Memory is never exceeded unless no network fits. Ties go to the lower number.
     """
+    slower, flag = min(slower, STANDSTILL), "ok"
     latency_s = table.latency_s * slower
     held = table.memory_bytes <= limits.memory_bytes
     if not held.any():
         return int(table.memory_bytes.argmin()), "infeasible"
-    quick, flag = held & (latency_s <= limits.latency_s), "ok"
-    good = quick & (table.energy_j <= limits.energy_j) & (table.accuracy >= limits.accuracy - SLACK)
+    quick = held & (latency_s <= limits.latency_s)
+    if not quick.any():
+        return int(np.where(held, table.latency_s, np.inf).argmin()), "infeasible"
+    good = quick & keeps_goals(table, limits)
     if not good.any():
-        if not quick.any():
-            return int(np.where(held, latency_s, np.inf).argmin()), "infeasible"
         good, flag = quick, "relaxed"
+    elif (floored := good & (table.accuracy >= limits.floor - SLACK)).any():
+        good = floored
     if objective.mode == "distance":
         cost = demand_distance(_demands(table, latency_s, limits), np.array([1 / slower if slower > 0 else 1.0]))
     else:
@@ -87,6 +92,12 @@ def pick(
     if objective.mode == "lexicographic":
         good = good & (table.accuracy >= table.accuracy[good].max() - objective.tolerance - SLACK)
     return int(np.where(good, cost, np.inf).argmin()), flag  # type: ignore[return-value]
+
+
+def keeps_goals(table: PathTable, limits: PathLimits) -> npt.NDArray[np.bool_]:
+    """Tell for each network whether it keeps the goals of energy and accuracy."""
+    kept: npt.NDArray[np.bool_] = (table.energy_j <= limits.energy_j) & (table.accuracy >= limits.accuracy - SLACK)
+    return kept
 
 
 def _cost(table: PathTable, latency_s: Floats, limits: PathLimits, objective: PathObjective) -> Floats:
@@ -154,16 +165,26 @@ class LoopState:
     better: int = 0
     flag: Flag = "ok"
 
+    def told(self, variants: Sequence[Variant]) -> LoopState:
+        """Take over what is known of the networks now; dwell time, patience and the running network stay."""
+        if same(variants, self.variants):
+            return self
+        return replace(self, table=PathTable.of(variants), variants=variants)
+
 
 def respond(
     before: LoopState, now_s: float, slower: float, limits: PathLimits, objective: PathObjective, trigger: Trigger
 ) -> LoopState:
-    """Decide whether to switch at a reading, where `slower` is what is predicted until the next one."""
+    """Decide whether to switch at a reading, where `slower` is what is predicted until the next one.
+
+    A goal that had to be dropped is not broken at every reading: a network that keeps it counts as a better one.
+    """
     table, now, goals = before.table, before.which, goals_of(limits)
+    kept = bool(keeps_goals(table, limits)[now])
     broken = (
-        table.latency_s[now] * slower > limits.latency_s
-        or table.energy_j[now] > limits.energy_j
+        table.latency_s[now] * min(slower, STANDSTILL) > limits.latency_s
         or table.memory_bytes[now] > limits.memory_bytes
+        or (before.flag == "ok" and not kept)
     )
     if broken or goals != before.goals:
         which, flag = pick(table, slower, limits, objective)
@@ -171,25 +192,38 @@ def respond(
         return replace(before, which=which, since_s=since_s, goals=goals, better=0, flag=flag)
     roomy = replace(limits, latency_s=trigger.headroom * limits.latency_s)
     which, flag = pick(table, slower, roomy, objective)
-    gains = flag != "infeasible" and table.accuracy[which] >= table.accuracy[now] + objective.tolerance - SLACK
-    better = before.better + 1 if gains else 0
+    admissible = flag == "ok" or (flag == "relaxed" and not kept)
+    gains = table.accuracy[which] >= table.accuracy[now] + objective.tolerance - SLACK
+    mends = flag == "ok" and not kept
+    better = before.better + 1 if admissible and (gains or mends) else 0
     if better >= trigger.periods and now_s - before.since_s >= trigger.dwell_s:
         return replace(before, which=which, since_s=now_s, better=0, flag=flag)
     return replace(before, better=better)
 
 
+def same(variants: Sequence[Variant], before: Sequence[Variant]) -> bool:
+    """Tell whether the same is known of the same networks."""
+    return variants is before or tuple(variants) == tuple(before)
+
+
+def renamed(variants: Sequence[Variant], before: Sequence[Variant]) -> bool:
+    """Tell whether these are other networks, whatever is known of them."""
+    return [one.name for one in variants] != [one.name for one in before]
+
+
 def goals_of(limits: PathLimits) -> tuple[object, ...]:
-    """Return the limits whose change calls for a new choice; free memory changes all the time."""
+    """Return the limits whose change calls for a new choice; free memory and the floor change all the time."""
     return (limits.latency_s, limits.energy_j, limits.accuracy)
 
 
 def limits_of(budget: Budget, floor: float) -> PathLimits:
-    """Read the limits of a budget; an application without an accuracy goal has a floor."""
+    """Read the limits of a budget; an application without an accuracy goal has a floor, which is no goal."""
     return PathLimits(
         np.inf if budget.latency_s is None else budget.latency_s,
         np.inf if budget.energy_j is None else budget.energy_j,
-        floor if budget.accuracy is None else budget.accuracy,
+        budget.accuracy or 0.0,
         np.inf if budget.memory_bytes is None else budget.memory_bytes,
+        floor if budget.accuracy is None else 0.0,
     )
 
 
@@ -211,7 +245,7 @@ def foresee(
 def predicted_slowdown(budget: Budget) -> float:
     """Predict by how much an application is slower than alone on an idle machine: by its share, and the load."""
     speed = budget.share * slowdown(budget.load)
-    return 1 / speed if speed > 0 else float("inf")
+    return min(1 / speed, STANDSTILL) if speed > 0 else STANDSTILL
 
 
 def alone_limit_s(budget: Budget) -> float:

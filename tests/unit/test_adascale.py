@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,14 +130,22 @@ def test_the_distance_draws_every_demand_towards_the_mean_capability():
 LADDER = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 10 * (i + 1), 0.01 * (i + 1), 0.1 * (i + 1)) for i in range(5))
 
 
-def run(loads: list[float], limit_s: float = 0.045, **settings: Any) -> list[int]:
-    """Choose at each reading, two in a second."""
+def run(
+    loads: list[float],
+    limit_s: float = 0.045,
+    *,
+    energy_j: float | None = None,
+    networks: Sequence[Variant] = LADDER,
+    estimates: Sequence[Sequence[Variant]] = (),
+    **settings: Any,
+) -> list[int]:
+    """Choose at each reading, two in a second; `estimates` holds the networks as known at each of them."""
     member = AdaScale(accuracy_loss=1.0, **settings)
     state, chosen, readings = None, [], []
     for step, cpu in enumerate(loads):
         readings.append(Reading(step / 2, cpu, 1000))
-        budget = Budget(latency_s=limit_s, load=tuple(readings), now_s=step / 2)
-        which, state = member.choose(LADDER, budget, state)
+        budget = Budget(latency_s=limit_s, energy_j=energy_j, load=tuple(readings), now_s=step / 2)
+        which, state = member.choose(estimates[step] if estimates else networks, budget, state)
         chosen.append(which)
     return chosen
 
@@ -203,3 +213,77 @@ def test_memory_that_runs_out_is_left_at_once():
     assert which == 4
     which, state = member.choose(LADDER, Budget(memory_bytes=35, now_s=0.1), state)
     assert which == 2
+
+
+@pytest.mark.parametrize("goal_j", [0.05, 0.25])
+def test_an_energy_goal_that_no_path_in_time_keeps_leaves_the_loop_calm(goal_j: float):
+    """The third path takes 0.3 J and the first 0.1 J; the load straddles what the fourth one needs."""
+    dear = tuple(replace(one, energy_j=one.energy_j + 0.2) for one in LADDER)
+    straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
+    assert switches(run(straddling, networks=dear, energy_j=goal_j)) <= 1
+    assert set(run(straddling, networks=dear, energy_j=0.45)) == {1}
+
+
+def test_an_energy_goal_that_can_be_kept_again_is_kept_with_patience():
+    """Only the slowest path keeps the goal: a little more load must not move the device back and forth."""
+    frugal = tuple(replace(one, energy_j=0.9 - one.energy_j, accuracy=0.7) for one in LADDER)  # 0.8 to 0.4 J
+    settings = {"networks": frugal, "limit_s": 0.0501, "energy_j": 0.45}
+    straddling = [0.0 if step % 2 == 0 else 0.01 for step in range(40)]
+    assert switches(run(straddling, **settings)) <= 1
+    chosen = run([0.0] * 4 + [0.5] * 4 + [0.0] * 6, headroom=1.0, **settings)
+    assert chosen[3] == 4
+    assert max(chosen[4:8]) < 4
+    assert chosen[8:10] == [chosen[7]] * 2
+    assert chosen[-1] == 4
+
+
+def test_a_better_path_breaks_no_goal_that_the_running_one_keeps():
+    """With headroom only dear paths are left; the running one keeps the goal, and stays."""
+    two = (Variant("quick", 0.8, 10, 0.01, 1.0), Variant("frugal", 0.6, 10, 0.04, 0.1))
+    assert run([0.0] * 10, networks=two, limit_s=0.041, energy_j=0.5) == [1] * 10
+
+
+def test_the_default_floor_yields_to_an_energy_goal_and_an_accuracy_goal_does_not():
+    budget = Budget(latency_s=0.1, energy_j=0.25)
+    assert AdaScale(accuracy_loss=0.04).choose(LADDER, budget)[0] == 1
+    assert AdaScale(accuracy_loss=0.35).choose(LADDER, budget)[0] == 1
+    assert AdaScale().choose(LADDER, replace(budget, accuracy=0.85))[0] == 4  # both goals are dropped
+    floors = PathLimits(latency_s=0.1, energy_j=0.25, floor=0.85)
+    assert pick(PathTable.of(LADDER), 1.0, floors) == (1, "ok")
+    assert pick(PathTable.of(LADDER), 1.0, replace(floors, floor=0.0, accuracy=0.85)) == (4, "relaxed")
+
+
+def test_new_accuracies_are_taken_over_and_the_loop_goes_on():
+    """Estimates that tremble neither start the dwell time anew nor are they a reason to switch at once."""
+    trembling = [tuple(replace(one, accuracy=one.accuracy + 1e-6 * step) for one in LADDER) for step in range(40)]
+    straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
+    assert switches(run(straddling, estimates=trembling)) <= 1
+    stepping = [0.0] * 4 + [0.8] * 6 + [0.0] * 8
+    assert run(stepping, estimates=trembling) == run(stepping)
+
+
+def test_new_accuracies_that_call_for_another_path_are_followed():
+    member, state, chosen = AdaScale(), None, []
+    turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in LADDER)
+    for step, networks in enumerate([LADDER] * 2 + [turned] * 4):
+        which, state = member.choose(networks, Budget(latency_s=0.1, now_s=step / 2), state)
+        chosen.append(which)
+    assert chosen == [4, 4, 4, 4, 0, 0]
+    which, state = member.choose(LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state)  # other networks: a new loop
+    assert which == 1
+
+
+def test_an_accuracy_goal_that_new_accuracies_break_is_answered_at_once():
+    member, budget = AdaScale(mode="paper"), Budget(latency_s=0.1, accuracy=0.65)
+    which, state = member.choose(LADDER, budget)
+    assert which == 2
+    worse = tuple(replace(one, accuracy=one.accuracy - 0.1) for one in LADDER)
+    assert member.choose(worse, replace(budget, now_s=0.1), state)[0] == 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_machine_that_stands_still_runs_a_path_that_fits():
+    few = PathTable(*(np.array(column) for column in ([0.01, 0.03, 0.02], [0.5] * 3, [0.6] * 3, [10.0, 1.0, 1.0])))
+    for mode in ("lexicographic", "paper", "distance"):
+        for limits in (PathLimits(latency_s=0.06, memory_bytes=5), PathLimits(memory_bytes=5)):
+            assert pick(few, math.inf, limits, PathObjective(mode=mode))[0] == 2

@@ -8,11 +8,12 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of
+from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of, member_class, parameter_faults
 from driftlab.platform.core.records import Reading, Variant
 from driftlab.platform.scaling.adadeep import AdaDeep
 from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
@@ -20,6 +21,7 @@ from driftlab.platform.scaling.adaspring import AdaSpring
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
 from driftlab.platform.scaling.clairvoyant import Clairvoyant
+from driftlab.platform.scaling.darts import moved
 from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
 from driftlab.platform.scaling.nas import Nas
 from driftlab.platform.world import measured
@@ -61,6 +63,37 @@ def test_every_chooser_answers_any_budget_with_a_path(name: str):
     assert member.choose(variants, Budget(variant=5), state)[0] == 5
 
 
+PLANNERS = ("adadeep", "adaptivenet", "adascale", "adaspring", "clairvoyant", "legodnn")  # of them, by the budget
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_paths_that_do_not_fit_in_the_free_memory_are_dropped(name: str):
+    variants, member, state = paths(), Member("scaling", name).make(), None
+    sizes = sorted(variants[which].memory_bytes for which in full_depth(variants))
+    for room in (10**9, sizes[40], sizes[0], sizes[5], 10**9):
+        which, state = member.choose(variants, replace(under(0.2), memory_bytes=room), state)
+        assert variants[which].memory_bytes <= room
+        afresh, _ = member.choose(variants, replace(under(0.2), memory_bytes=room))
+        assert variants[afresh].memory_bytes <= room
+    numbers = range(len(variants)) if name in ("adascale", "clairvoyant") else full_depth(variants)
+    smallest = min(numbers, key=lambda one: (variants[one].memory_bytes, one))
+    for before in (None, state):
+        assert member.choose(variants, replace(under(0.2), memory_bytes=0), before)[0] == smallest
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_new_accuracies_are_planned_by(name: str):
+    """The most accurate path becomes the least accurate; all are in time, and energy is the same for all."""
+    member = Member("scaling", name).make()
+    known = tuple(replace(one, energy_j=1.0) for one in paths())
+    turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in known)
+    budget = under(0.0, limit_s=1.0)
+    first, state = member.choose(known, budget)
+    for step in range(1, 8):
+        which, state = member.choose(turned, replace(budget, now_s=step / 2), state)
+    assert which == member.choose(turned, budget)[0] != first
+
+
 def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
     variants, member = paths(), Clairvoyant()
     assert member.foresees
@@ -100,6 +133,13 @@ class TestLegoDnn:
         table = BlockTable(variants, *deep_paths(variants))
         expected = [known[other, "c"] - known[other, "a"] for other in ("c", "b", "a")]
         assert table.lost(1, "a") == pytest.approx(sum(expected) / 3)
+
+    def test_the_middle_environment_is_counted_from_the_original(self):
+        """Of four variants it is the one next to the original: of the paper's, the one of least sparsity but one."""
+        names = ("c", "b", "a", "original")
+        known = {(x, y): 0.9 - 0.1 * (x == "a") * (y == "c") for x in names for y in names}
+        variants = tuple(Variant(".".join(path), accuracy, 1, 0.01) for path, accuracy in known.items())
+        assert BlockTable(variants, *deep_paths(variants)).lost(1, "c") == pytest.approx(0.1 / 3)
 
 
 class TestAdaptiveNet:
@@ -209,3 +249,24 @@ class TestAdaDeep:
         variants, member = paths(), AdaDeep()
         which, state = member.choose(variants, under(0.0))
         assert member.choose(variants, under(0.9), state)[0] == which == member.choose(variants, under(0.0))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("early_exit", {"ratios": []}, "'ratios'"),
+        ("early_exit", {"ratios": [1.0, 1.0]}, "'ratios'"),
+        ("adascale", {"latency_weight": 0, "energy_weight": 0.0}, "'energy_weight'"),
+    ],
+)
+def test_parameters_that_make_no_choice_are_refused_before_a_run(name: str, params: dict[str, Any], said: str):
+    (fault,) = parameter_faults(member_class("scaling", name), params)
+    assert said in fault
+
+
+def test_weights_are_put_back_where_a_step_of_a_search_fails():
+    torch = pytest.importorskip("torch")
+    weights = [torch.ones(2)]
+    with pytest.raises(ZeroDivisionError), moved(weights, [torch.ones(2)], 0.5):
+        _ = 1 / 0
+    assert weights[0].tolist() == [1.0, 1.0]

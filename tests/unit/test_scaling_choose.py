@@ -93,3 +93,10 @@ def test_a_looser_limit_never_chooses_a_less_accurate_network_that_fits(limit: s
         )
         first, second = (networks[choice(networks, **each)].accuracy for each in (tight, loose))
         assert not fits or first <= second
+
+
+def test_no_network_exceeds_the_memory_while_another_fits():
+    """Where none that fits is in time it is the fastest of them, and where none fits the smallest."""
+    networks = (Variant("slow", 0.7, 20, 0.04), Variant("small", 0.6, 10, 0.05), Variant("quick", 0.5, 30, 0.01))
+    for room, chosen in ((30, 2), (20, 0), (10, 1), (0, 1)):
+        assert choice(networks, memory_bytes=room, latency_s=0.001) == chosen
