@@ -15,9 +15,9 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DataError, quoted, shortened
+from driftlab.errors import DataError, RequestError, quoted, shortened
 from driftlab.platform.core.documents import check_file
-from driftlab.platform.world.load import Load, LoadProfile, LoadStep
+from driftlab.platform.world.load import MAX_STEPS, Load, LoadProfile, LoadStep
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "time_s": (0, 1e9),
@@ -44,7 +44,7 @@ def read(profile: LoadProfile, duration_s: float) -> Load:
     if profile.repeat and length_s < duration_s:
         if steps[0].battery is not None:
             raise DataError(f"{profile.file} holds a battery, which does not charge by repeating: set repeat: false.")
-        steps, length_s = _repeated(steps, length_s, duration_s), duration_s
+        steps, length_s = _repeated(profile.file, steps, length_s, duration_s), duration_s
     return Load(profile.name, tuple(steps), profile.sense_hz, None, length_s if length_s < duration_s else math.inf)
 
 
@@ -154,6 +154,13 @@ def _value(name: str, cell: str, line: int, faults: list[str]) -> float | None:
     return None
 
 
-def _repeated(steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
+def _repeated(file: str, steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
+    """Let the steps begin again until the session ends; the first one holds from the beginning of every turn on."""
     turns = math.ceil(duration_s / length_s)
+    if turns * len(steps) > MAX_STEPS:
+        raise RequestError(
+            f"{file} lasts {length_s:g} s, and repeats {turns:,} times in a session of {duration_s:g} s: that is "
+            f"{turns * len(steps):,} rows, allowed are {MAX_STEPS:,}. Set repeat: false, or give fewer rows a second."
+        )
+    steps = [replace(steps[0], time_s=0.0), *steps[1:]]
     return [replace(step, time_s=step.time_s + turn * length_s) for turn in range(turns) for step in steps]

@@ -187,6 +187,15 @@ class TestFiles:
         with pytest.raises(DataError, match="battery"):
             self.read(tmp_path, "time_s,cpu,battery\n0,.1,1\n1,.1,1\n", 5, repeat=True)
 
+    def test_the_first_row_holds_before_it_in_every_turn(self, tmp_path: Path):
+        again = self.read(tmp_path, "time_s,cpu\n2,.1\n3,.2\n", 12, repeat=True)
+        assert [again.at(k).cpu for k in range(12)] == [0.1, 0.1, 0.1, 0.2] * 3
+
+    def test_repeating_makes_no_more_steps_than_a_drawn_load(self, tmp_path: Path):
+        told = r"lasts 2e-05 s.*24 s.*2,400,000 rows, allowed are 1,000,000.*fewer rows"
+        with pytest.raises(RequestError, match=told):
+            self.read(tmp_path, "time_s,cpu\n0,.1\n0.00001,.2\n", 24, repeat=True)
+
     @pytest.mark.parametrize(
         ("text", "told"),
         [
