@@ -15,6 +15,7 @@ from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.early_exit import EarlyExit
+from driftlab.platform.scaling.probing import LightExit
 from driftlab.platform.tasks.boxes import SIDES
 from driftlab.platform.tasks.tasks import DETECTION
 from driftlab.platform.training.schooling import Data, Lessons
@@ -60,6 +61,15 @@ def test_untrained_exits_report_nothing_since_centres_are_rare(name: str):
     output = branched(name).network((0,))(torch.zeros(1, 3, *SIZE))
     assert float(output[:, :-SIDES].detach().sigmoid().max()) < 0.1
     assert [len(found) for found in DETECTION.answers(output.detach(), *SIZE)] == [0]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_probes_of_boxes_have_the_head_of_their_exits(name: str):
+    chain = chain_of(build(name, CLASSES, seed=0).eval(), torch.zeros(1, 3, *SIZE), 3)
+    (block, *_), images = chain.stages[-1], torch.zeros(1, 3, *SIZE)
+    probe = LightExit(block, chain)
+    assert isinstance(probe.answer, BoxHead)
+    assert probe(torch.zeros(1, block.outputs, *block.after), images).shape[1:] == chain.output
 
 
 @pytest.mark.parametrize("network", TRUNKS)
