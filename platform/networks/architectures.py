@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from driftlab.platform.networks import light
 from driftlab.platform.networks.boxed import RARE, TellsBoxes
 from driftlab.platform.networks.published import detection, library, residual, segmentation
+from driftlab.platform.networks.resizing import resize
 from driftlab.platform.tasks.boxes import SIDES
 
 
@@ -22,10 +23,6 @@ def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> n
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
-
-
-def _resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
 
 
 def _standardise(images: torch.Tensor) -> torch.Tensor:
@@ -47,7 +44,7 @@ class _Trunk(nn.Module):
     def features(self, images: torch.Tensor) -> torch.Tensor:
         """Return local features at half the resolution beside those of a larger context: 3 * width channels."""
         first = self.first(images)
-        return torch.cat([_resize(self.deep(first), first), first], dim=1)
+        return torch.cat([resize(self.deep(first), first), first], dim=1)
 
 
 class StudentNetwork(_Trunk):
@@ -58,7 +55,7 @@ class StudentNetwork(_Trunk):
         self.head = nn.Conv2d(3 * width, classes, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return _resize(self.head(self.features(images)), images)
+        return resize(self.head(self.features(images)), images)
 
 
 class Classifier(_Trunk):
@@ -171,9 +168,9 @@ class TeacherNetwork(nn.Module):
         half = self.stem(_standardise(images))
         quarter = self.quarter(half)
         eighth = self.eighth(quarter)
-        x = self.up_quarter(torch.cat([_resize(eighth, quarter), quarter], dim=1))
-        x = self.up_half(torch.cat([_resize(x, half), half], dim=1))
-        return _resize(self.head(x), images)
+        x = self.up_quarter(torch.cat([resize(eighth, quarter), quarter], dim=1))
+        x = self.up_half(torch.cat([resize(x, half), half], dim=1))
+        return resize(self.head(x), images)
 
 
 MAKERS: Mapping[str, Callable[[int], nn.Module]] = {

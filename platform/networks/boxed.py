@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.tasks.boxes import SIDES, STRIDE
 
 RARE = -4.0  # bias of centres at the beginning: most places are the centre of nothing
 MIN_LIKELY = 0.1  # peaks below count for nothing
@@ -28,12 +30,19 @@ class BoxHead(nn.Module):
         if self.answer.bias is not None:
             nn.init.constant_(self.answer.bias[: (outputs - SIDES) * finer**2], RARE)
 
-    def forward(self, x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-        """Answer in a map of this size; sides that the features do not divide are interpolated."""
+    def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        """Answer in the grid of the lab's detectors; sides that the features do not divide are interpolated."""
         output: torch.Tensor = self.spread(self.answer(x))
+        height, width = images.shape[-2:]
+        size = (math.ceil(height / STRIDE), math.ceil(width / STRIDE))
         if output.shape[-2:] != size:
             output = F.interpolate(output, size=size, mode="bilinear", align_corners=False)
         return output
+
+
+def count_finer(places: int, features: int) -> int:
+    """Return how many places of an answer a place of the features covers along a side, by their numbers."""
+    return max(1, round(places / features))
 
 
 def box_confidence(output: torch.Tensor) -> torch.Tensor:

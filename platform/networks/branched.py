@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from driftlab.platform.core.records import LayerCost, ModelCost
 from driftlab.platform.networks.account import count_cost, stored_bytes
-from driftlab.platform.networks.boxed import BoxHead
+from driftlab.platform.networks.boxed import BoxHead, count_finer
 from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.paths import BASE, Path, PathSpace
+from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.zoo import Input
 
 DROPOUT = 0.2
@@ -36,27 +37,25 @@ class FrameExit(nn.Module):
 
 
 class MapExit(nn.Module):
-    """Answer for every place, at the resolution of the network's own output."""
+    """Answer for every pixel."""
 
-    def __init__(self, channels: int, outputs: int, shrinks: float) -> None:
+    def __init__(self, channels: int, outputs: int) -> None:
         super().__init__()
-        self.local, self.answer, self.shrinks = _local(channels, stride=1), nn.Conv2d(channels, outputs, 1), shrinks
+        self.local, self.answer = _local(channels, stride=1), nn.Conv2d(channels, outputs, 1)
 
     def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        size = [round(side / self.shrinks) for side in images.shape[-2:]]
-        return F.interpolate(self.answer(self.local(x)), size=size, mode="bilinear", align_corners=False)
+        return resize(self.answer(self.local(x)), images)
 
 
 class BoxExit(nn.Module):
     """Answer with boxes: each place of the features tells centres and sides of the places that it covers."""
 
-    def __init__(self, channels: int, outputs: int, shrinks: float, finer: int) -> None:
+    def __init__(self, channels: int, outputs: int, finer: int) -> None:
         super().__init__()
-        self.local, self.answer, self.shrinks = _local(channels, stride=1), BoxHead(channels, outputs, finer), shrinks
+        self.local, self.answer = _local(channels, stride=1), BoxHead(channels, outputs, finer)
 
     def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        height, width = (round(side / self.shrinks) for side in images.shape[-2:])
-        output: torch.Tensor = self.answer(self.local(x), (height, width))
+        output: torch.Tensor = self.answer(self.local(x), images)
         return output
 
 
@@ -163,10 +162,9 @@ def _head(chain: Chain, features: torch.Tensor) -> nn.Module:
     (outputs, *places), channels = chain.output, features.shape[1]
     if not places:
         return FrameExit(channels, outputs)
-    shrinks = chain.size[0] / places[0]
     if chain.boxes:
-        return BoxExit(channels, outputs, shrinks, max(1, round(places[0] / features.shape[-2])))
-    return MapExit(channels, outputs, shrinks)
+        return BoxExit(channels, outputs, count_finer(places[0], features.shape[-2]))
+    return MapExit(channels, outputs)
 
 
 def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:

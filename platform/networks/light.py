@@ -6,16 +6,16 @@ for frames, a 1x1 convolution for places. Depths and widths are ours; the struct
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.networks.boxed import BoxHead, TellsBoxes
+from driftlab.platform.networks.boxed import BoxHead, TellsBoxes, count_finer
 from driftlab.platform.networks.published.residual import BasicBlock, SqueezeExcite, conv_norm
-from driftlab.platform.tasks.boxes import SIDES, STRIDE
+from driftlab.platform.networks.resizing import resize
+from driftlab.platform.tasks.boxes import SIDES
 
 WIDTH = 16  # channels of a stem
 Trunk = tuple[nn.Module, int]  # with the number of its channels
@@ -147,21 +147,20 @@ TRUNKS: Mapping[str, Callable[[], Trunk]] = {
 
 
 class LightNetwork(nn.Module):
-    """A trunk and the head of its task; a map of places comes back at the resolution that the task wants."""
+    """A trunk and the head of its task: one answer for the frame, or one for every pixel."""
 
-    def __init__(self, trunk: Trunk, outputs: int, shrinks: float | None) -> None:
+    def __init__(self, trunk: Trunk, outputs: int, *, pixels: bool) -> None:
         super().__init__()
         self.trunk, channels = trunk
-        self.shrinks = shrinks  # of the output map, None: one answer for the frame
-        self.head = nn.Linear(channels, outputs) if shrinks is None else nn.Conv2d(channels, outputs, 1)
+        self.pixels = pixels
+        self.head = nn.Conv2d(channels, outputs, 1) if pixels else nn.Linear(channels, outputs)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         features = self.trunk(images)
-        if self.shrinks is None:
-            logits: torch.Tensor = self.head(features.mean(dim=(2, 3)))
-            return logits
-        size = [round(side / self.shrinks) for side in images.shape[-2:]]
-        return F.interpolate(self.head(features), size=size, mode="bilinear", align_corners=False)
+        if self.pixels:
+            return resize(self.head(features), images)
+        logits: torch.Tensor = self.head(features.mean(dim=(2, 3)))
+        return logits
 
 
 class LightDetector(nn.Module, TellsBoxes):
@@ -173,8 +172,7 @@ class LightDetector(nn.Module, TellsBoxes):
         self.head = BoxHead(channels, classes + SIDES, finer)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        height, width = (math.ceil(side / STRIDE) for side in images.shape[-2:])
-        output: torch.Tensor = self.head(self.trunk(images), (height, width))
+        output: torch.Tensor = self.head(self.trunk(images), images)
         return output
 
 
@@ -185,20 +183,23 @@ def _mobile_tiny() -> Trunk:
 
 
 def mobile_classifier(classes: int) -> LightNetwork:
-    return LightNetwork(_mobile_tiny(), classes, None)
+    return LightNetwork(_mobile_tiny(), classes, pixels=False)
 
 
 def mobile_segmenter(classes: int) -> LightNetwork:
-    return LightNetwork(_mobile_tiny(), classes, 1.0)
+    return LightNetwork(_mobile_tiny(), classes, pixels=True)
 
 
 def mobile_detector(classes: int) -> LightDetector:
     return LightDetector(_mobile_tiny(), classes, 2)
 
 
-def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork:
+def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork | LightDetector:
     """Build a light network that answers in the shape in which a model answers for these pictures."""
+    trunk = TRUNKS[name]()
     with torch.no_grad():
-        output = model(images)
-    outputs, *places = output.shape[1:]
-    return LightNetwork(TRUNKS[name](), outputs, images.shape[-2] / places[0] if places else None).eval()
+        outputs, *places = model(images).shape[1:]
+        if isinstance(model, TellsBoxes):
+            features = trunk[0].eval()(images)
+            return LightDetector(trunk, outputs - SIDES, count_finer(places[0], features.shape[-2])).eval()
+    return LightNetwork(trunk, outputs, pixels=bool(places)).eval()

@@ -16,7 +16,15 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.wording import describe_fault
 from driftlab.platform.networks import zoo
-from driftlab.platform.request.cells import described, has_own_classes, measured_of, open_workload, points_of, system_of
+from driftlab.platform.request.cells import (
+    described,
+    has_own_classes,
+    measured_of,
+    open_workload,
+    points_of,
+    system_of,
+    tenants_of,
+)
 from driftlab.platform.tasks.tasks import SEGMENTATION, TASKS
 from driftlab.platform.training.start import digest_of
 from driftlab.platform.world import apps, hardware, link, load, load_csv
@@ -115,7 +123,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             place = f"fleets.{number}.devices.{index}"
             yield f"{place}.hardware", partial(described, hardware, part.hardware)
             yield f"{place}.link", partial(described, link, part.link)
-            yield f"{place}.load", partial(_check_load, part)
+            yield f"{place}.load", partial(_check_load, experiment, part)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
     yield "student.network", partial(zoo.check, experiment.student.network)
     if experiment.student.weights:
@@ -157,11 +165,15 @@ def _check_apps(workload: WorkloadPart) -> None:
         apps.check(names, churn)
 
 
-def _check_load(part: DevicePart) -> None:
-    """Read a device's load; a file is read in full."""
-    profile = described(load, part.load)
-    if profile.file is not None:
-        load_csv.read(profile, 1.0)
+def _check_load(experiment: Experiment, part: DevicePart) -> None:
+    """Read a device's load; a file is read in full, and repeated as often as the longest session asks."""
+    profile, lengths_s = described(load, part.load), [1.0]
+    if profile.file is None:
+        return
+    for workload in experiment.workloads if profile.repeat else ():
+        with suppress(RequestError):  # the check of the workload reports it
+            lengths_s.append(tenants_of(experiment, workload)[0].stream.duration_s)
+    load_csv.read(profile, max(lengths_s))
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.boxed import BoxHead, count_finer
 from driftlab.platform.networks.chain import Block, Chain
 from driftlab.platform.networks.paths import CRITICAL, Operators
+from driftlab.platform.networks.resizing import resize
 from driftlab.platform.scaling.staged import Prefix, train_exit
 from driftlab.platform.training.schooling import Course, Data
 
@@ -42,20 +43,24 @@ class StagePlan:
 
 
 class LightExit(nn.Module):
-    """A probe: one linear layer on the average over places, or on each place."""
+    """A probe: one linear layer on the average over places, or on each place; boxes have the head of their exits."""
 
-    def __init__(self, channels: int, chain: Chain) -> None:
+    def __init__(self, block: Block, chain: Chain) -> None:
         super().__init__()
         outputs, *places = chain.output
-        self.shrinks = chain.size[0] / places[0] if places else None
-        self.answer = nn.Conv2d(channels, outputs, 1) if places else nn.Linear(channels, outputs)
+        self.answer: nn.Module
+        if chain.boxes:
+            self.answer = BoxHead(block.outputs, outputs, count_finer(places[0], block.after[0]))
+        else:
+            self.answer = nn.Conv2d(block.outputs, outputs, 1) if places else nn.Linear(block.outputs, outputs)
 
     def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        if self.shrinks is None:
-            logits: torch.Tensor = self.answer(x.mean(dim=(2, 3)))
-            return logits
-        size = [round(side / self.shrinks) for side in images.shape[-2:]]
-        return F.interpolate(self.answer(x), size=size, mode="bilinear", align_corners=False)
+        if isinstance(self.answer, nn.Conv2d):
+            return resize(self.answer(x), images)
+        logits: torch.Tensor = (
+            self.answer(x, images) if isinstance(self.answer, BoxHead) else self.answer(x.mean(dim=(2, 3)))
+        )
+        return logits
 
 
 def plan_stages(chain: Chain, data: Data, exits: int, course: Course) -> StagePlan:
@@ -74,7 +79,7 @@ def probe_blocks(chain: Chain, blocks: Sequence[Block], data: Data, course: Cour
     for number, block in enumerate(blocks):
         prefix.pass_through(block.base())
         rng = rng_for(data.seed, "scaling", "probe", number)
-        scores.append(train_exit(prefix, nn.Identity(), LightExit(block.outputs, chain), course, rng))
+        scores.append(train_exit(prefix, nn.Identity(), LightExit(block, chain), course, rng))
     return scores
 
 

@@ -1,7 +1,7 @@
 """Loads in CSV files: the columns of `COLUMNS`, one row for each time from which a load holds.
 
 `time_s` and `cpu` must be there. An empty cell of any other column, and of `cpu` after the first row, repeats the cell
-above; between two rows the upper one holds, however far they are apart.
+above; between two rows the upper one holds, however far they are apart. Faults are named with the line of the file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import DataError, quoted, shortened
+from driftlab.errors import DataError, RequestError, quoted, shortened
 from driftlab.platform.core.documents import check_file
-from driftlab.platform.world.load import Load, LoadProfile, LoadStep
+from driftlab.platform.world.load import MAX_STEPS, Load, LoadProfile, LoadStep
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "time_s": (0, 1e9),
@@ -32,6 +32,7 @@ COLUMNS = tuple(LIMITS)
 SHARES = ("cpu", "memory", "battery", "gpu")
 MAX_BYTES, MAX_ROWS = 2**26, 200_000
 FAULTS_SHOWN = 5
+Row = tuple[int, list[str]]  # the line of the file, and its cells
 
 
 def read(profile: LoadProfile, duration_s: float) -> Load:
@@ -43,16 +44,18 @@ def read(profile: LoadProfile, duration_s: float) -> Load:
     if profile.repeat and length_s < duration_s:
         if steps[0].battery is not None:
             raise DataError(f"{profile.file} holds a battery, which does not charge by repeating: set repeat: false.")
-        steps, length_s = _repeated(steps, length_s, duration_s), duration_s
+        steps, length_s = _repeated(profile.file, steps, length_s, duration_s), duration_s
     return Load(profile.name, tuple(steps), profile.sense_hz, None, length_s if length_s < duration_s else math.inf)
 
 
 def read_steps(path: Path) -> list[LoadStep]:
-    """Read the rows of a file; every fault is named with its row."""
+    """Read the rows of a file; every fault is named with its line."""
     try:
         check_file(path, MAX_BYTES)
         found = path.stat()
         return list(_known(path, found.st_mtime_ns, found.st_size))
+    except FileNotFoundError as error:
+        raise DataError(f"There is no file '{path}'.") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}.") from error
 
@@ -61,16 +64,18 @@ def read_steps(path: Path) -> list[LoadStep]:
 def _known(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]:
     """Read a file once for all devices."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+        reader = csv.reader(file)
+        filled = [(reader.line_num, cells) for cells in reader if len(cells) > 1 or "".join(cells).strip()]
+    (_, head), *rows = filled or [(1, [])]
     if not rows or len(rows) > MAX_ROWS:
         raise DataError(f"{path} has {len(rows):,} rows of a load; give 1 to {MAX_ROWS:,} below the names of columns.")
-    missing = [name for name in ("time_s", "cpu") if name not in rows[0]]
-    strange = [shortened(str(name)) for name in rows[0] if name not in COLUMNS]
-    if missing or strange:
-        told = [f"no column {name}" for name in missing] + [f"unknown column '{name}'" for name in strange]
+    told = [f"no column {name}" for name in ("time_s", "cpu") if name not in head]
+    told += [f"unknown column '{shortened(name)}'" for name in head if name not in COLUMNS]
+    told += [f"column {name} stands there {head.count(name)} times" for name in COLUMNS if head.count(name) > 1]
+    if told:
         raise DataError(f"{path}: {'; '.join(told)}; known are {', '.join(COLUMNS)}.")
     faults: list[str] = []
-    steps = list(_steps(rows, faults))
+    steps = list(_steps(head, rows, faults))
     if faults:
         more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
         raise DataError(f"{path}: {'; '.join(faults[:FAULTS_SHOWN])}{more}.")
@@ -107,23 +112,33 @@ def write_steps(path: Path, steps: Iterable[LoadStep]) -> None:
             file.flush()
 
 
-def _steps(rows: list[dict[str, str | None]], faults: list[str]) -> Iterator[LoadStep]:
+def _steps(head: list[str], rows: list[Row], faults: list[str]) -> Iterator[LoadStep]:
     now: LoadStep | None = None
-    for number, row in enumerate(rows, 2):
-        values = {name: _value(name, row[name], number, faults) for name in COLUMNS if name in row}
+    for line, cells in rows:
+        if len(cells) != len(head):
+            faults.append(_other_length(line, len(cells), len(head)))
+            continue
+        row = dict(zip(head, cells, strict=True))
+        values = {name: _value(name, row[name], line, faults) for name in COLUMNS if name in row}
         given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-        if not (row.get("time_s") or "").strip() or (now is None and not (row.get("cpu") or "").strip()):
-            faults.append(f"row {number}: {'time_s' if 'time_s' not in given else 'cpu'} is empty")
+        if not row["time_s"].strip() or (now is None and not row["cpu"].strip()):
+            faults.append(f"line {line}: {'time_s' if 'time_s' not in given else 'cpu'} is empty")
         elif now is not None and given.get("time_s", math.inf) <= now.time_s:
-            faults.append(f"row {number}: time_s is {given['time_s']:g}, in the row above it is {now.time_s:g}")
+            faults.append(f"line {line}: time_s is {given['time_s']:g}, in the row above it is {now.time_s:g}")
         elif "time_s" in given and (now is not None or "cpu" in given):
             now = LoadStep(**given) if now is None else replace(now, **given)
             yield now
 
 
-def _value(name: str, cell: str | None, number: int, faults: list[str]) -> float | None:
+def _other_length(line: int, cells: int, columns: int) -> str:
+    """Say that a row has more or fewer cells than there are columns, and what to do."""
+    cure = "write decimals with a point (0.9, not 0,9)" if cells > columns else "empty cells keep their commas"
+    return f"line {line} has {cells} cell{'s' * (cells > 1)} for {columns} columns: {cure}"
+
+
+def _value(name: str, cell: str, line: int, faults: list[str]) -> float | None:
     """Return the number in a cell; None where it is empty or wrong."""
-    text = (cell or "").strip()
+    text = cell.strip()
     if not text:
         return None
     low, high = LIMITS[name]
@@ -133,11 +148,19 @@ def _value(name: str, cell: str | None, number: int, faults: list[str]) -> float
         value = math.nan
     if low <= value <= high:
         return value
-    share = f" (a share: {value:g} % is {value / 100:g})" if name in SHARES and 1 < value <= 100 else ""
-    faults.append(f"row {number}: {name} is {quoted(text)}, allowed are {low:g} to {high:g}{share}")
+    percent = f" ({value:g} % is {value / 100:g})" if 2 <= value <= 100 else ""
+    allowed = f"a share is between 0 and 1{percent}" if name in SHARES else f"allowed are {low:g} to {high:g}"
+    faults.append(f"line {line}: {name} is {quoted(text)}, {allowed}")
     return None
 
 
-def _repeated(steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
+def _repeated(file: str, steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
+    """Let the steps begin again until the session ends; the first one holds from the beginning of every turn on."""
     turns = math.ceil(duration_s / length_s)
+    if turns * len(steps) > MAX_STEPS:
+        raise RequestError(
+            f"{file} lasts {length_s:g} s, and repeats {turns:,} times in a session of {duration_s:g} s: that is "
+            f"{turns * len(steps):,} rows, allowed are {MAX_STEPS:,}. Set repeat: false, or give fewer rows a second."
+        )
+    steps = [replace(steps[0], time_s=0.0), *steps[1:]]
     return [replace(step, time_s=step.time_s + turn * length_s) for turn in range(turns) for step in steps]

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from driftlab.platform.networks.boxed import BoxHead, box_confidence
+from driftlab.platform.networks.boxed import BoxHead, TellsBoxes, box_confidence
 from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
 from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.light import TRUNKS, build_like
 from driftlab.platform.networks.paths import SPACES, PathSpace
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.early_exit import EarlyExit
+from driftlab.platform.scaling.probing import LightExit
 from driftlab.platform.tasks.boxes import SIDES
 from driftlab.platform.tasks.tasks import DETECTION
 from driftlab.platform.training.schooling import Data, Lessons
@@ -44,12 +46,12 @@ def problem() -> Data:
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-@pytest.mark.parametrize("size", [SIZE, (18, 26), (17, 23)])
+@pytest.mark.parametrize("size", [SIZE, (18, 26), (17, 23), (17, 64), (27, 48), (45, 80), (135, 240)])
 def test_every_path_answers_in_the_grid_of_the_network(name: str, size: tuple[int, int]):
     images, made = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0)), branched(name, size)
     own = build(name, CLASSES, seed=0).eval()(images)
-    for path in made.space.walk():
-        output = made.network(path)(images)
+    for which in range(made.space.stages):
+        output = made.network(made.space.decode(made.space.whole(which)))(images)
         assert output.shape == own.shape
     assert {type(head) for head in made.heads} == {BoxExit}
 
@@ -61,16 +63,36 @@ def test_untrained_exits_report_nothing_since_centres_are_rare(name: str):
     assert [len(found) for found in DETECTION.answers(output.detach(), *SIZE)] == [0]
 
 
+@pytest.mark.parametrize("name", DETECTORS)
+def test_probes_of_boxes_have_the_head_of_their_exits(name: str):
+    chain = chain_of(build(name, CLASSES, seed=0).eval(), torch.zeros(1, 3, *SIZE), 3)
+    (block, *_), images = chain.stages[-1], torch.zeros(1, 3, *SIZE)
+    probe = LightExit(block, chain)
+    assert isinstance(probe.answer, BoxHead)
+    assert probe(torch.zeros(1, block.outputs, *block.after), images).shape[1:] == chain.output
+
+
+@pytest.mark.parametrize("network", TRUNKS)
+@pytest.mark.parametrize("size", [(32, 48), (45, 80)])
+def test_a_light_network_tells_boxes_as_detectors_do(network: str, size: tuple[int, int]):
+    model, images = build("tiny_detector", CLASSES, seed=0).eval(), torch.zeros(1, 3, *size)
+    light = build_like(network, model, images)
+    assert isinstance(light, TellsBoxes)
+    output = light(images).detach()
+    assert output.shape == model(images).shape
+    assert float(output[:, :-SIDES].sigmoid().max()) < 0.1
+
+
 def test_pixels_keep_their_maps():
     chain = chain_of(build("tiny_mobile_segmenter", 5, seed=0).eval(), torch.zeros(1, 3, *SIZE), 3)
     assert {type(head) for head in branch(chain, PathSpace(SPACES["tiny"][:3])).heads} == {MapExit}
 
 
 def test_a_place_of_the_features_answers_for_the_places_that_it_covers():
-    head, features = BoxHead(2, CLASSES + SIDES, 2), torch.zeros(1, 2, 4, 6)
-    before = head(features, (8, 12))
+    head, features, images = BoxHead(2, CLASSES + SIDES, 2), torch.zeros(1, 2, 4, 6), torch.zeros(1, 3, *SIZE)
+    before = head(features, images)
     features[0, :, 1, 2] = 5.0
-    changed = (head(features, (8, 12)) - before).abs().sum(dim=(0, 1)) > 0
+    changed = (head(features, images) - before).abs().sum(dim=(0, 1)) > 0
     assert set(map(tuple, changed.nonzero().tolist())) == {(2, 4), (2, 5), (3, 4), (3, 5)}
 
 

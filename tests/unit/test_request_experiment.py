@@ -273,6 +273,14 @@ class TestMeaning:
         assert fault.startswith("workloads.0: ")
         assert said in fault
 
+    def test_a_load_that_repeats_too_often_for_the_session(self, tmp_path):
+        file = tmp_path / "load.csv"
+        file.write_text("time_s,cpu\n0,.1\n0.000001,.2\n")
+        device = {"load": {"file": str(file), "repeat": True}}
+        (fault,) = faults(document(fleets=[{"name": "mine", "devices": [device]}]))
+        assert fault.startswith("fleets.0.devices.0.load: ")
+        assert "allowed are 1,000,000" in fault
+
     def test_machines_and_links_may_be_described(self):
         device = {"hardware": {"name": "mine", "macs_per_s": -1}, "link": {"name": "wire", "up_kbps": "fast"}}
         first, second = faults(document(fleets=[{"devices": [device]}]))

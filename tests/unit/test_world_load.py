@@ -187,27 +187,42 @@ class TestFiles:
         with pytest.raises(DataError, match="battery"):
             self.read(tmp_path, "time_s,cpu,battery\n0,.1,1\n1,.1,1\n", 5, repeat=True)
 
+    def test_the_first_row_holds_before_it_in_every_turn(self, tmp_path: Path):
+        again = self.read(tmp_path, "time_s,cpu\n2,.1\n3,.2\n", 12, repeat=True)
+        assert [again.at(k).cpu for k in range(12)] == [0.1, 0.1, 0.1, 0.2] * 3
+
+    def test_repeating_makes_no_more_steps_than_a_drawn_load(self, tmp_path: Path):
+        told = r"lasts 2e-05 s.*24 s.*2,400,000 rows, allowed are 1,000,000.*fewer rows"
+        with pytest.raises(RequestError, match=told):
+            self.read(tmp_path, "time_s,cpu\n0,.1\n0.00001,.2\n", 24, repeat=True)
+
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("time_s,cpu\n0,1.2\n", "row 2: cpu is '1.2', allowed are 0 to 1"),
-            ("time_s,cpu\n0,45\n", "45 % is 0.45"),
-            ("time_s,cpu\n0,.1\n0,.2\n", "row 3: time_s is 0, in the row above it is 0"),
-            ("time_s,cpu\n0,\n1,.2\n", "row 2: cpu is empty"),
-            ("time_s,cpu\n,.1\n", "row 2: time_s is empty"),
-            ("time_s,cpu\n0,busy\n1,nan\n", "row 2: cpu is 'busy'.*row 3: cpu is 'nan'"),
+            ("time_s,cpu\n0,1.4\n", r"line 2: cpu is '1.4', a share is between 0 and 1\.$"),
+            ("time_s,cpu\n0,45\n", "a share is between 0 and 1 .45 % is 0.45"),
+            ("time_s,cpu\n0,.2\n5,0,9\n", r"line 3 has 3 cells for 2 columns: write decimals with a point \(0.9"),
+            ("time_s,cpu\n0,0,2\n5,0.9\n", "line 2 has 3 cells for 2 columns: write decimals with a point"),
+            ("time_s,cpu,memory\n0,.2,\n5,.4\n6\n", "line 3 has 2 cells for 3 columns.*line 4 has 1 cell for.*keep"),
+            ("time_s,cpu\n0,.2\n,\n", "line 3: time_s is empty"),
+            ("time_s,cpu,cpu\n0,.2,.9\n", "column cpu stands there 2 times"),
+            ("\ntime_s,cpu\n\n0,.2\n \n\n5,7\n", "line 7: cpu is '7'"),
+            ("time_s,cpu\n0,.1\n0,.2\n", "line 3: time_s is 0, in the row above it is 0"),
+            ("time_s,cpu\n0,\n1,.2\n", "line 2: cpu is empty"),
+            ("time_s,cpu\n,.1\n", "line 2: time_s is empty"),
+            ("time_s,cpu\n0,busy\n1,nan\n", "line 2: cpu is 'busy'.*line 3: cpu is 'nan'"),
             ("time_s,cpu,clock\n0,.1,0\n", "clock is '0'"),
             ("time_s,load\n0,.1\n", "no column cpu; unknown column 'load'"),
             ("time_s,cpu\n", "has 0 rows"),
             ("", "has 0 rows"),
         ],
     )
-    def test_what_is_wrong_is_named_with_its_row(self, tmp_path: Path, text: str, told: str):
+    def test_what_is_wrong_is_named_with_its_line(self, tmp_path: Path, text: str, told: str):
         with pytest.raises(DataError, match=told):
             self.read(tmp_path, text)
 
     def test_a_file_that_is_not_there_is_refused(self, tmp_path: Path):
-        with pytest.raises(DataError, match="cannot be read as CSV"):
+        with pytest.raises(DataError, match=r"There is no file .*no\.csv"):
             load_csv.read(loads.find(str(tmp_path / "no.csv")), 1.0)
 
     def test_what_was_written_is_read_again(self, tmp_path: Path):
