@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
+from driftlab.platform.networks.paths import SPACES, Operators, PathSpace
 from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, held_in_memory, most_accurate
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class OfPaths(Scaling):
         assert data is not None
         with deterministic(data.seed):
             plan = self._plan(model, data) if self.placement == "probed" else None
-            branched = self._branch(model, data.size, plan)
+            branched = branch_model(model, data.size, SPACES[self.space], self.exits, plan)
             stage = Course(self.stage_epochs, self.learning_rate, self.batch)
             course = staged.StagedCourse(stage, self.operator_epochs, self.path_epochs)
             (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
@@ -101,19 +102,6 @@ class OfPaths(Scaling):
 
         chain = chain_of(model, data.example(model), self.exits)
         return plan_stages(chain, data, self.exits, Course(self.probe_epochs, self.learning_rate, self.batch))
-
-    def _branch(self, model: nn.Module, size: Size, plan: StagePlan | None = None) -> Branched:
-        """Cut a network into stages, and give them operators and exits."""
-        import torch
-
-        from driftlab.platform.networks.branched import branch
-        from driftlab.platform.networks.chain import chain_of
-        from driftlab.platform.networks.paths import SPACES, PathSpace
-        from driftlab.platform.scaling.blocks import make_stage
-
-        chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else self.exits)
-        operators = SPACES[self.space][: len(chain.stages)]
-        return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
 
     def select(self, family: PathFamily, budget: Budget) -> nn.Module:
         """Return the chosen path's network; without a choice that of the most accurate path."""
@@ -170,11 +158,26 @@ class OfPaths(Scaling):
             ends, critical = arrays["plan"].tolist()
             plan = StagePlan(tuple(ends), tuple(map(bool, critical)))
         with deterministic(0):  # the weights drawn are replaced
-            branched = self._branch(model, size, plan)
+            branched = branch_model(model, size, SPACES[self.space], self.exits, plan)
         for part, module in branched.parts():
             load(module, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{part}/")})
         val, test = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
         return PathFamily(branched, val, test, plan)
+
+
+def branch_model(
+    model: nn.Module, size: Size, operators: Operators, exits: int, plan: StagePlan | None = None
+) -> Branched:
+    """Cut a network into stages, at most so many or those of a plan, and give them operators and exits."""
+    import torch
+
+    from driftlab.platform.networks.branched import branch
+    from driftlab.platform.networks.chain import chain_of
+    from driftlab.platform.scaling.blocks import make_stage
+
+    chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else exits)
+    operators = operators[: len(chain.stages)]
+    return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
 
 
 def exit_of(variant: Variant) -> int:

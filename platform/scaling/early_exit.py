@@ -18,7 +18,9 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.paths import BASE
 from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.branches import branch_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +74,7 @@ class EarlyExit(Scaling):
 
         assert data is not None
         with deterministic(data.seed):
-            branched = self._branch(model, data.size)
+            branched = branch_model(model, data.size, ((BASE,),) * self.exits, self.exits)
             staged.train_stages(branched, data, Course(self.stage_epochs, self.learning_rate, self.batch))
             return self._placed(_network(branched), data)
 
@@ -93,17 +95,6 @@ class EarlyExit(Scaling):
             test.append(grade(network, data, data.test))
         logger.info("Placed thresholds for %d ratios: %.3f to %.3f", len(val), min(val), max(val))
         return LeavingFamily(network, np.array(placed), leaving, tuple(val), tuple(test))
-
-    def _branch(self, model: nn.Module, size: Size) -> Branched:
-        """Cut a network into stages, and give them exits."""
-        import torch
-
-        from driftlab.platform.networks.branched import branch
-        from driftlab.platform.networks.chain import chain_of
-        from driftlab.platform.networks.paths import BASE, PathSpace
-
-        chain = chain_of(model, torch.zeros(1, 3, *size), self.exits)
-        return branch(chain, PathSpace(((BASE,),) * len(chain.stages)))
 
     def select(self, family: LeavingFamily, budget: Budget) -> nn.Module:
         """Return the network with the chosen thresholds; without a choice the most accurate ones."""
@@ -152,7 +143,7 @@ class EarlyExit(Scaling):
         from driftlab.platform.training.schooling import deterministic
 
         with deterministic(0):  # the weights drawn are replaced
-            network = _network(self._branch(model, size))
+            network = _network(branch_model(model, size, ((BASE,),) * self.exits, self.exits))
         load(network, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith("network/")})
         val, test = (tuple(row) for row in arrays["accuracies"].tolist())
         return LeavingFamily(network, arrays["thresholds"], arrays["leaving"], val, test)

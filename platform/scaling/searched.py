@@ -15,7 +15,9 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.paths import SPACES
 from driftlab.platform.scaling.base import Size
+from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.single import OfSingle, SingleFamily
 
 if TYPE_CHECKING:
@@ -52,18 +54,16 @@ class OfSearch(OfSingle):
 
         assert data is not None
         with deterministic(data.seed):
-            begun = self._branch(model, data.size)
+            begun = branch_model(model, data.size, SPACES[self.space], self.stages)
             for _, part in begun.parts():
                 _begin_anew(part)
             path = self.find_path(begun, data, Course(self.search_epochs, self.learning_rate, self.batch))
-            network = self._branch(model, data.size).network(path)
+            network = branch_model(model, data.size, SPACES[self.space], self.stages).network(path)
             found = self.train(network, data, Course(self.epochs, self.learning_rate, self.batch), "searched")
         logger.info("Found %s: %.3f", self.title(network), found.val_accuracy)
         return found
 
     def title(self, network: nn.Module) -> str:
-        from driftlab.platform.networks.paths import SPACES
-
         path = cast("PathNetwork", network).path
         return ".".join(names[one] for names, one in zip(SPACES[self.space], path, strict=False))
 
@@ -73,13 +73,7 @@ class OfSearch(OfSingle):
         return {"path": np.array(cast("PathNetwork", network).path)}
 
     def empty(self, model: nn.Module, arrays: Weights, size: Size) -> nn.Module:
-        return self._branch(model, size).network(tuple(arrays["path"].tolist()))
-
-    def _branch(self, model: nn.Module, size: Size) -> Branched:
-        """Cut a network into stages, and give them operators and exits."""
-        from driftlab.platform.scaling.branches import Branches
-
-        return Branches(space=self.space, exits=self.stages)._branch(model, size)
+        return branch_model(model, size, SPACES[self.space], self.stages).network(tuple(arrays["path"].tolist()))
 
 
 def _begin_anew(part: nn.Module) -> None:

@@ -20,7 +20,7 @@ from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling import staged
 from driftlab.platform.scaling.base import Budget, variants_on
-from driftlab.platform.scaling.branches import Branches, PathFamily
+from driftlab.platform.scaling.branches import Branches, PathFamily, branch_model
 from driftlab.platform.scaling.conditional import Pair, commits, train_conditionally
 from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.training.schooling import Course, deterministic, grade
@@ -37,7 +37,7 @@ def network() -> nn.Module:
 
 def modules() -> branched.Branched:
     with deterministic(0):
-        return Branches(space="tiny")._branch(network(), factory.SIZE)
+        return branch_model(network(), factory.SIZE, SPACES["tiny"], 4)
 
 
 @cache

@@ -14,9 +14,11 @@ from driftlab.platform.backend.inline import InlineJob
 from driftlab.platform.core.records import ModelCost, Reply
 from driftlab.platform.loop.context import AppContext, BuiltNetwork
 from driftlab.platform.networks.branched import MixedNetwork
+from driftlab.platform.networks.paths import SPACES
 from driftlab.platform.networks.zoo import build
 from driftlab.platform.nodes.specs import TeacherSpec
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.darts import Darts, halves, moved, second_order
 from driftlab.platform.scaling.enas import Enas
 from driftlab.platform.scaling.single import SingleFamily
@@ -36,7 +38,7 @@ def student() -> torch.nn.Module:
 
 def branched(space: str = "tiny"):
     with deterministic(0):
-        return Darts(space=space, stages=2)._branch(student(), factory.SIZE)
+        return branch_model(student(), factory.SIZE, SPACES[space], 2)
 
 
 def first_of(module: torch.nn.Module) -> torch.Tensor:
