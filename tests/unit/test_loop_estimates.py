@@ -93,7 +93,8 @@ def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_th
         switch=lambda node, variant: variant,
         train=lambda node, plan: trained(work=work),
     )
-    given = {"adaptation": ESTIMATING, "scaling": Member("scaling", "adascale"), "session": session}
+    at_once = Member("scaling", "adascale", (("patience", 1), ("dwell_s", 0.0)))
+    given = {"adaptation": ESTIMATING, "scaling": at_once, "session": session}
     student = BuiltNetwork("tiny", profile, "digest", "the student's weights")
     session, loop = run(factory.OnDevice(uploads(5.0, 15.0)), student=student, window_s=5.0, **given)
     switched = [(note.node.kind, note.facts) for note in session.of("switch")]
