@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scaling_factory as factory
+import torch
 from torch import nn
 
 from driftlab.errors import RequestError
@@ -82,7 +85,7 @@ def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
     member = Branches()
     profile = member.profile(made, factory.SIZE)
     assert len(profile) == len(made) == 120
-    for number in np.random.default_rng(0).choice(120, 5, replace=False).tolist():
+    for number in np.random.default_rng(0).choice(120, 20, replace=False).tolist():
         alone = member.select(made, Budget(variant=number))
         assert profile[number].cost == count_cost(alone, *factory.SIZE)
         assert profile[number].accuracy == pytest.approx(grade(alone, data, data.val), abs=1e-9)
@@ -194,3 +197,12 @@ def test_conditional_training_leads_to_the_same_exits():
         scores = train_conditionally(made, data, Course(2, 0.05, 32))
     graded = staged.grade_paths(made, data, data.val)
     assert scores == pytest.approx([graded[made.space.whole(which)] for which in range(4)])
+
+
+@pytest.mark.slow
+def test_the_further_the_frozen_part_reaches_the_less_a_step_keeps(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    measured = importlib.import_module("training_memory")
+    images = torch.zeros(256, 3, *factory.SIZE)  # with few frames the momentum of later, wider stages is more
+    kept = [measured.training_bytes(stage, x) for stage, x in measured.stages_of(modules(), images)]
+    assert len(kept) == 4 and kept == sorted(kept, reverse=True) and len(set(kept)) == 4

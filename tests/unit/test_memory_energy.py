@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks._energy import MemoryModel, accesses, energy_j, hit_share, paper_share, simulated_share
@@ -18,6 +20,13 @@ COST = ModelCost(0, 0, 0, 0, LAYERS)
 def test_accesses_are_those_of_layers_that_are_not_fused():
     assert accesses(COST) == 100 + 200 + 50 + 200 + 10 + 40
     assert accesses(COST, batch=3) == 3 * 510 + 90
+    twice = [
+        replace(
+            one, input_bytes=2 * one.input_bytes, output_bytes=2 * one.output_bytes, weight_bytes=2 * one.weight_bytes
+        )
+        for one in LAYERS
+    ]
+    assert accesses(replace(COST, layers=tuple(twice))) == 2 * accesses(COST), "numbers of twice as many bits"
 
 
 def test_energy_is_affine_in_the_share_of_hits():
