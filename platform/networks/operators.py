@@ -78,6 +78,25 @@ class _Gate(nn.Module):
         return x * nn.functional.hardsigmoid(gate)
 
 
+class Shared(nn.Module):
+    """A bottleneck with two 3x3 convolutions that have the same weights, and batch norms of their own."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        middle = narrow_width(inputs)
+        self.narrow = nn.Sequential(_conv(inputs, middle, 1, stride), *_norm_relu(middle))
+        self.twice = _conv(middle, middle, 3)
+        self.norms = nn.ModuleList(nn.Sequential(*_norm_relu(middle)) for _ in range(2))
+        self.wide = _conv(middle, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.narrow(x)
+        for norm in self.norms:
+            x = norm(self.twice(x))
+        made: torch.Tensor = self.wide(x)
+        return made
+
+
 class LowRank(nn.Module):
     """A 1x3 and a 3x1 convolution with nothing between them: a 3x3 convolution of low rank."""
 
@@ -149,6 +168,7 @@ OPERATORS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
     "fire": _fire,
     "dwsep": _depthwise,
     "bneck": _bottleneck,
+    "share": Shared,
     "asym": _asymmetric,
     "ghost": Ghost,
     "shuffle": _shuffled,
