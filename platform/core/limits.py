@@ -16,8 +16,6 @@ from typing import Any
 from driftlab.errors import RunError
 from driftlab.platform.core.catalogue import Member
 
-AGAIN_S = 1.0  # Python ignores exceptions in finalizers, and in callbacks of weak references
-
 
 class TookTooLong(BaseException):
     """Raised inside a call that exceeds its time limit; a BaseException, which `except Exception` does not catch."""
@@ -25,7 +23,7 @@ class TookTooLong(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in this thread when the time is over, and again where that was lost.
+    """Raise TookTooLong in this thread when the time is over.
 
     Python code is interrupted between two of its instructions, so that a loop without end is; a single call into
     compiled code is interrupted when it returns.
@@ -117,7 +115,7 @@ class _Watch:
                 now = time.monotonic()
                 for number, (until, thread) in list(self._calls.items()):
                     if until <= now:
-                        self._calls[number] = (now + AGAIN_S, thread)
+                        del self._calls[number]
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(
                             ctypes.c_ulong(thread), ctypes.py_object(TookTooLong)
                         )

@@ -152,27 +152,6 @@ def test_a_limit_costs_microseconds_and_changes_nothing_else():
     assert (time.process_time() - begun_s) / calls < 50e-6  # decisions take a thousand
 
 
-class Deaf:
-    """Waits while it is collected, where Python prints exceptions and goes on."""
-
-    def __del__(self) -> None:
-        wait_until(time.monotonic() + 10)
-
-
-def wait_until(end_s: float) -> None:
-    while time.monotonic() < end_s:
-        time.sleep(0.01)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interruption_that_was_lost_is_repeated():
-    begun_s = time.monotonic()
-    with pytest.raises(TookTooLong), time_limit(0.1):
-        Deaf()
-        wait_until(begun_s + 10)
-    assert time.monotonic() < begun_s + 9
-
-
 def test_a_forked_process_has_a_watch_of_its_own():
     with time_limit(60):
         pass
