@@ -21,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from driftlab.platform.networks.features import features
 from driftlab.platform.networks.parts import batch_norms, normalise_by_batch, train_only
 from driftlab.platform.networks.predict import device_of, evaluating
+from driftlab.platform.networks.strided import Conv1x1Strided
 from driftlab.platform.networks.vector import Layout
 
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
@@ -195,9 +196,14 @@ def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None
 
 def _row_forward(module: Any, rows: Tensor) -> Callable[[Tensor], Tensor]:
     function: Any = _RowConvolution if isinstance(module, nn.Conv2d) else _RowLinear
+    shape = (module.stride, module.padding, module.dilation) if isinstance(module, nn.Conv2d) else ()
+    strided = isinstance(module, Conv1x1Strided)
+    if strided:
+        shape = (1, 1), (0, 0), (1, 1)
 
     def forward(x: Tensor) -> Tensor:
-        made: Tensor = function.apply(x, module.weight, module.bias, rows, module)
+        given = module.take(x) if strided else x
+        made: Tensor = function.apply(given, module.weight, module.bias, rows, *shape)
         return made
 
     return forward
@@ -207,18 +213,18 @@ class _RowConvolution(torch.autograd.Function):
     """A convolution whose backward pass computes the weight gradient of some rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, module: nn.Conv2d) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, *shape: Any) -> Tensor:
         ctx.save_for_backward(x, weight, rows)
-        ctx.module = module
-        return nn.functional.conv2d(x, weight, bias, module.stride, module.padding, module.dilation)
+        ctx.shape = shape  # stride, padding, dilation
+        return nn.functional.conv2d(x, weight, bias, *shape)
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:
-        (slope,), (x, weight, rows), module = given, ctx.saved_tensors, ctx.module
+        (slope,), (x, weight, rows) = given, ctx.saved_tensors
 
         def back(slope: Tensor, weight: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
             return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
-                slope, x, weight, None, module.stride, module.padding, module.dilation, False, [0, 0], 1, mask
+                slope, x, weight, None, *ctx.shape, False, [0, 0], 1, mask
             )
 
         of_input = back(slope, weight, [True, False, False])[0] if ctx.needs_input_grad[0] else None
@@ -226,16 +232,16 @@ class _RowConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             part = back(slope[:, rows], weight[rows], [False, True, False])[1]
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
-        if module.bias is not None and ctx.needs_input_grad[2]:
+        if ctx.needs_input_grad[2]:
             of_bias = slope.sum(dim=(0, 2, 3))
-        return of_input, of_weight, of_bias, None, None
+        return of_input, of_weight, of_bias, None, None, None, None
 
 
 class _RowLinear(torch.autograd.Function):
     """A linear layer whose backward pass computes the weight gradient of some rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, module: nn.Linear) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight, rows)
         return nn.functional.linear(x, weight, bias)
 
@@ -250,4 +256,4 @@ class _RowLinear(torch.autograd.Function):
             of_weight = torch.zeros_like(weight).index_copy_(0, rows, part)
         if ctx.needs_input_grad[2]:
             of_bias = flat.sum(dim=0)
-        return of_input, of_weight, of_bias, None, None
+        return of_input, of_weight, of_bias, None

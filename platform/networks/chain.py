@@ -22,6 +22,7 @@ from driftlab.platform.networks.features import head_of
 from driftlab.platform.networks.operators import OPERATORS, LowRank, OperatorBlock, inherit
 from driftlab.platform.networks.predict import evaluating
 from driftlab.platform.networks.published.library import Published
+from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.zoo import Input
 
 SHORTCUTS = ("shortcut", "downsample")  # names of the part of a residual block that its input takes
@@ -56,7 +57,7 @@ class Block:
         """Return the block with an operator in place of its residual part; low rank inherits the first convolution."""
         if name == "identity" and self.stride == 1 and self.inputs == self.outputs:
             return nn.Identity()
-        operator = OPERATORS[name](self.inputs, self.outputs, self.stride)
+        operator = make_safe(OPERATORS[name](self.inputs, self.outputs, self.stride))
         first = next(module for part in self.parts for module in part.modules() if isinstance(module, nn.Conv2d))
         if isinstance(operator, LowRank) and first.weight.shape == (self.outputs, self.inputs, 3, 3):
             inherit(operator, first.weight)

@@ -204,10 +204,12 @@ def build(name: str, classes: int, *, seed: int) -> nn.Module:
     import torch
 
     from driftlab.platform.networks import architectures as networks
+    from driftlab.platform.networks.memory_format import choose_format
+    from driftlab.platform.networks.strided import make_safe
 
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
-        return networks.MAKERS[name](classes)
+        return choose_format(name, make_safe(networks.MAKERS[name](classes)))
 
 
 def check(name: str) -> None:

@@ -92,7 +92,7 @@ class Application:
         try:
             kept, data = draft.split(damaged(update, damage))
             family = self._family if kept is None else self._redrafted(Draft(kept))
-            held = newest.state if kept is None else state.read(self._scaling.select(family, self._budget))
+            held = newest.state if kept is None else state.read(self._network_of(family))
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
             return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
@@ -101,7 +101,7 @@ class Application:
             self._versions.pop()
         self._versions.append(Version(changed.version, arrive_s, now))
         if kept is not None:
-            network = self._scaling.select(family, self._budget)
+            network = self._network_of(family)
             state.write(network, now)
             self._family = self._scaling.absorb(family, network)
         if self._noticing is not None:
@@ -202,10 +202,13 @@ class Application:
         except RequestError as error:
             raise WireError(f"foreign: {error}") from error
 
+    def _network_of(self, family: Any) -> Any:
+        return student.network_for(self._scaling, family, self._budget)
+
     def _run(self, budget: Budget, number: int) -> None:
         """Switch to a network of the family; its weights get this version number."""
         self._budget = budget
-        self._model = self._scaling.select(self._family, budget)
+        self._model = self._network_of(self._family)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
         leaves = isinstance(self._model, LeavingNetwork)  # such networks differ in thresholds, and cost a mean in specs
@@ -232,7 +235,7 @@ class Application:
         if before is None:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
-            source = self._scaling.select(self._as_built, budget)
+            source = self._network_of(self._as_built)
             memory = student.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
         self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
         self._following.detector = self._detector

@@ -19,6 +19,7 @@ from driftlab.platform.core.records import Passes, Recalled, Reply, Stored, Trai
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
+from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.nodes import experts, student
 from driftlab.platform.nodes.lesson import LIMITED_HERE, attempt
 from driftlab.platform.nodes.receiving import UNKNOWN_SCENE, receive
@@ -80,7 +81,7 @@ class Learner:
         self._family = self._scaling.absorb(self._family, self._model)
         budget = Budget(variant=variant)
         self._run(budget)
-        source = self._scaling.select(self._as_built, budget)
+        source = student.network_for(self._scaling, self._as_built, budget)
         self._state = student.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
         self._alone, self._follows = True, False
@@ -196,7 +197,7 @@ class Learner:
     def _source(self) -> nn.Module:
         """Return the network as built."""
         source: nn.Module = self._scaling.source(student.family_of(self._spec, self._scaling, self._weights))
-        return source
+        return make_safe(source)
 
     def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
         """Return the network that a phase would train with its state, and the passes that choose it."""
@@ -205,7 +206,7 @@ class Learner:
         budget = Budget(variant=phase.variant)
         chosen = self._scaling.draft(self._family, budget, samples.images, self._task)
         family = self._family if chosen is None else self._scaling.redraft(self._family, budget, chosen)
-        model = self._scaling.select(family, budget)
+        model = student.network_for(self._scaling, family, budget)
         memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
         return model, memory, () if chosen is None else chosen.work.forward
 
@@ -281,7 +282,7 @@ class Learner:
     def _run(self, budget: Budget) -> None:
         """Switch to a network of the family."""
         self._budget = budget
-        self._model = self._scaling.select(self._family, budget)
+        self._model = student.network_for(self._scaling, self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
         self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
 
@@ -294,10 +295,10 @@ class Learner:
             return None
         received = self._scaling.redraft(self._family, self._budget, Draft(chosen.kept))
         self._family = self._scaling.redraft(self._family, self._budget, chosen)
-        self._model = self._scaling.select(self._family, self._budget)
+        self._model = student.network_for(self._scaling, self._family, self._budget)
         self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
         self._follow_weights()
-        self._buffers = state.read_buffers(self._scaling.select(received, self._budget))
+        self._buffers = state.read_buffers(student.network_for(self._scaling, received, self._budget))
         self._alone, self._drafted = self._alone or not self._follows, chosen
         return chosen
 

@@ -22,6 +22,7 @@ from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.files import explain_refusal, write_atomically
 from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.memory_format import CONTIGUOUS
 
 logger = logging.getLogger(__name__)
 version_of = cache(metadata.version)  # looking it up takes 9 ms, and every key asks
@@ -157,7 +158,8 @@ def _hash(origin: Origin) -> str:
 def _origin(recipe: Recipe) -> Origin:
     """Return what decides the weights; a file to begin from is known by its digest, wherever it lies."""
     known = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
-    return {**_decisive(known), "torch": version_of("torch")}
+    memory = {"memory format": "contiguous"} if recipe.network in CONTIGUOUS else {}
+    return {**_decisive(known), **memory, "torch": version_of("torch")}
 
 
 def _family_origin(recipe: FamilyRecipe) -> Origin:

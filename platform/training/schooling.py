@@ -15,6 +15,7 @@ from torch import nn
 
 from driftlab.datasets.labelled import LabelledSet
 from driftlab.platform.networks.predict import predict, to_input
+from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.vector import bind_vector
 from driftlab.platform.tasks.tasks import CLASSIFICATION, Answers, Task
 from driftlab.platform.training.descent import Descent, Momentum
@@ -130,7 +131,7 @@ def epochs(
 
     `learn` computes the gradients of a mini-batch; by default those of the task's loss.
     """
-    learn = learn or partial(_learn, model, data)
+    learn = learn or partial(_learn, make_safe(model), data)
     with bind_vector(model) as flat:
         chosen = slice(None) if changes is None else torch.from_numpy(np.flatnonzero(changes)).to(flat.weights.device)
         walk = _walk(flat.weights[chosen], course)

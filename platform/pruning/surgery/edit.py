@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks.parts import copy_model
+from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.vector import Layout
 from driftlab.platform.pruning.surgery.trace import group_by_storage
 
@@ -196,7 +197,7 @@ def rebuild(
             if module.weight.shape != before.weight.shape:
                 module.groups = len(change({name: _blocks(before)})[name].unique())
         _describe(module)
-    return rebuilt
+    return make_safe(rebuilt)
 
 
 def _blocks(conv: _ConvNd) -> Tensor:

@@ -1,0 +1,62 @@
+"""A CPU without AVX-512 runs everything too: networks and cells under oneDNN's AVX2 kernels, with a check of memory."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import narrow_cpu
+import pytest
+import yaml
+
+from driftlab.platform.networks.zoo import ZOO
+
+pytestmark = pytest.mark.slow
+CHECKER = "libc_malloc_debug.so.0"  # of glibc 2.34 and later; older ones check without it
+LARGE = ("resnext29", "vgg16", "wrn_28_10", "yolov3", "vit_small")  # each takes seconds
+LANES = [[name] for name in LARGE] + [[name for name in ZOO if name not in LARGE][part::4] for part in range(4)]
+SIGNS = {"name": "signs/depot", "duration_s": 6, "fps": 4, "height": 24, "width": 24}
+RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 20}
+NESTED = {"name": "nested", "keep": [1.0, 0.5, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}
+PHASES = {"name": "on_device", "period_s": 2, "rate_fps": 4}
+ELASTIC = {"name": "elasticdnn", "iterations": 4}
+CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with narrow shortcuts
+    "streaming": {"systems": [{"name": "ams", "scaling": NESTED, "streaming": {"name": "ams", "interval_s": 2}}]},
+    "adaptation": {"systems": [{"name": "elasticdnn", "streaming": PHASES, "adaptation": ELASTIC}]},
+    "scaling": {
+        "systems": [{"name": "adascale", "scaling": {"name": "adascale", "stage_epochs": 1}}],
+        "student": {"network": "tiny_staged", "pretrain_steps": 20},
+        "workloads": [{**SIGNS, "height": 32, "width": 32, "apps": [{"name": "vc", "latency_goal_s": 0.15}]}],
+    },
+    "scheduling": {"systems": [{"name": "nestdnn", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 1.0}}]},
+}
+
+
+def fails(*words: str) -> str:
+    """Run the program as on a CPU without AVX-512; return what it said if it failed, else nothing."""
+    checked = {"LD_PRELOAD": CHECKER, "MALLOC_CHECK_": "3"} if ctypes.util.find_library("c_malloc_debug") else {}
+    narrow = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, narrow_cpu.__file__, *words]
+    done = subprocess.run(command, env={**os.environ, **narrow, **checked}, capture_output=True, text=True)
+    return f"exit code {done.returncode} in {done.stdout[-200:]}\n{done.stderr[-2000:]}" if done.returncode else ""
+
+
+@pytest.mark.parametrize("names", LANES, ids=lambda names: f"{names[0]}+{len(names) - 1}")
+def test_every_network_predicts_and_learns(names: list[str]):
+    assert not fails("networks", *names)
+
+
+@pytest.mark.parametrize("what", ["operators", "rows"])
+def test_parts_with_few_channels_learn(what: str):
+    assert not fails(what)
+
+
+@pytest.mark.parametrize("family", CELLS)
+def test_a_cell_of_each_family_runs(family: str, tmp_path: Path):
+    document = {"name": family, "workloads": [SIGNS], "student": RESIDUAL, "bounds": False, **CELLS[family]}
+    (tmp_path / "narrow.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert not fails("run", str(tmp_path / "narrow.yaml"), str(tmp_path / "run"))

@@ -1,0 +1,71 @@
+"""Run networks as a CPU without AVX-512 does; a program of its own, because oneDNN reads its settings once.
+
+    python narrow_cpu.py networks NAME ...    one prediction and one training step of each, in its task
+    python narrow_cpu.py operators            the same for every operator that halves the resolution of few channels
+    python narrow_cpu.py rows                 the same for a layer that learns some of its filters
+    python narrow_cpu.py run FILE DIR         a whole experiment in this process
+
+The name of each part is printed before it runs: after a crash, the last one is to blame.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+
+from driftlab.platform.adaptation.filters import row_gradients
+from driftlab.platform.grid.run import run
+from driftlab.platform.networks.operators import OPERATORS
+from driftlab.platform.networks.predict import predict, to_input
+from driftlab.platform.networks.strided import make_safe
+from driftlab.platform.networks.zoo import ZOO, build
+
+CLASSES, SIDE, BATCH = 5, 32, 4
+ROUNDS = 3  # what is written out of bounds is found when memory is freed
+
+
+def network(name: str) -> None:
+    """Predict some frames, and learn these predictions: so every task has a truth."""
+    model, task = build(name, CLASSES, seed=0), ZOO[name].task
+    images = np.random.default_rng(0).integers(0, 255, (BATCH, SIDE, SIDE, 3), dtype=np.uint8)
+    truth = predict(model, images, task=task)
+    loss = task.loss(model.train()(to_input(images)), truth)
+    assert loss is not None
+    loss.backward()
+
+
+def narrow(layer: nn.Module, channels: int) -> None:
+    for side in (8, 15, 24) * ROUNDS:
+        images = torch.randn(BATCH, side, side, channels).permute(0, 3, 1, 2).requires_grad_()
+        layer(images).square().sum().backward()
+
+
+def operators() -> None:
+    for name, make in OPERATORS.items():
+        for channels in range(1, 9):
+            print(name, channels, flush=True)
+            narrow(make_safe(make(channels, 2 * channels, 2)), channels)
+
+
+def rows() -> None:
+    for channels in range(1, 9):
+        print("rows", channels, flush=True)
+        layer = make_safe(nn.Sequential(nn.Conv2d(channels, 40, 1, 2)))
+        with row_gradients(layer, {"0": np.arange(3)}):
+            narrow(layer, channels)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    what, *given = sys.argv[1:]
+    if what == "run":
+        assert not run(given[0], out=given[1]).failed
+    elif what == "networks":
+        for name in given:
+            print(name, flush=True)
+            network(name)
+    else:
+        {"operators": operators, "rows": rows}[what]()
