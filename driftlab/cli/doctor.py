@@ -134,6 +134,25 @@ def torch() -> Finding:
     return Finding("torch", "ok", f"{torch.__version__}, built for {built}")
 
 
+def kernels() -> Finding:
+    """Which instructions torch's kernels use, and what that means for networks of your own."""
+    try:
+        from torch.backends.cpu import get_cpu_capability
+
+        from driftlab.platform.networks.strided import NARROW
+    except BROKEN as error:
+        return Finding("kernels", "note", f"cannot look: {first_line(error)}", INSTALL)
+    found = get_cpu_capability()
+    if not NARROW or (found.startswith("AVX512") and os.environ.get("ONEDNN_MAX_CPU_ISA", found).startswith("AVX512")):
+        return Finding("kernels", "ok", found)
+    text = (
+        f"{found} without AVX-512: torch writes beyond its memory when it trains a strided 1x1 convolution of fewer "
+        f"than {NARROW} channels; driftlab gives it a safe form in every network that it builds, cuts, trains or runs"
+    )
+    cure = "before a training loop of your own: driftlab.platform.networks.strided.make_safe(model)"
+    return Finding("kernels", "note", text, cure)
+
+
 def torchvision() -> Finding:
     """Whether torchvision imports, by itself or with the missing operators supplied."""
     cure = "install the torchvision that was released with this torch"
@@ -245,6 +264,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     memory,
     threads,
     torch,
+    kernels,
     torchvision,
     ray,
     gpu,

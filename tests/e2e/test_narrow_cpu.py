@@ -23,6 +23,7 @@ SIGNS = {"name": "signs/depot", "duration_s": 6, "fps": 4, "height": 24, "width"
 RESIDUAL = {"network": "tiny_residual", "pretrain_steps": 20}
 NESTED = {"name": "nested", "keep": [1.0, 0.5, 0.25], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 1}
 PHASES = {"name": "on_device", "period_s": 2, "rate_fps": 4}
+SHARING = {"name": "nestdnn", "alpha": 1.0}
 ELASTIC = {"name": "elasticdnn", "iterations": 4}
 CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with narrow shortcuts
     "streaming": {"systems": [{"name": "ams", "scaling": NESTED, "streaming": {"name": "ams", "interval_s": 2}}]},
@@ -32,7 +33,9 @@ CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with nar
         "student": {"network": "tiny_staged", "pretrain_steps": 20},
         "workloads": [{**SIGNS, "height": 32, "width": 32, "apps": [{"name": "vc", "latency_goal_s": 0.15}]}],
     },
-    "scheduling": {"systems": [{"name": "nestdnn", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 1.0}}]},
+    "scheduling": {
+        "systems": [{"name": "nestdnn", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 1.0}}]
+    },
 }
 
 

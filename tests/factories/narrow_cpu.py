@@ -27,6 +27,11 @@ CLASSES, SIDE, BATCH = 5, 32, 4
 ROUNDS = 3  # what is written out of bounds is found when memory is freed
 
 
+def say(name: str) -> None:
+    sys.stdout.write(f"{name}\n")
+    sys.stdout.flush()
+
+
 def network(name: str) -> None:
     """Predict some frames, and learn these predictions: so every task has a truth."""
     model, task = build(name, CLASSES, seed=0), ZOO[name].task
@@ -46,13 +51,13 @@ def narrow(layer: nn.Module, channels: int) -> None:
 def operators() -> None:
     for name, make in OPERATORS.items():
         for channels in range(1, 9):
-            print(name, channels, flush=True)
+            say(f"{name} {channels}")
             narrow(make_safe(make(channels, 2 * channels, 2)), channels)
 
 
 def rows() -> None:
     for channels in range(1, 9):
-        print("rows", channels, flush=True)
+        say(f"rows {channels}")
         layer = make_safe(nn.Sequential(nn.Conv2d(channels, 40, 1, 2)))
         with row_gradients(layer, {"0": np.arange(3)}):
             narrow(layer, channels)
@@ -65,7 +70,7 @@ if __name__ == "__main__":
         assert not run(given[0], out=given[1]).failed
     elif what == "networks":
         for name in given:
-            print(name, flush=True)
+            say(name)
             network(name)
     else:
         {"operators": operators, "rows": rows}[what]()

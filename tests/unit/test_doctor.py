@@ -123,3 +123,13 @@ def test_a_cluster_in_the_environment_is_pointed_out(monkeypatch):
     finding = doctor.ray()
     assert finding.state == "note"
     assert "10.0.0.1:6379" in finding.text
+
+
+def test_a_cpu_without_avx_512_is_told_what_to_do_with_its_own_networks(monkeypatch):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
+    assert doctor.kernels() == Finding("kernels", "ok", "AVX512")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert doctor.kernels().state == "note"
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    assert "make_safe(model)" in doctor.kernels().cure
