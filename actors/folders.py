@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from driftlab.errors import RequestError
 
 MARKER = "driftlab-session"
 SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"  # Ray's longest path below its folder
-SOCKET_BYTES = 107  # the longest path of a socket
+NAME = "12345678"  # as long as the name of a session's folder
+SHORT = (Path("/tmp"), Path("/var/tmp"))  # places for Ray's files where those of the temporary folder do not suit it
+CURE = "Set TMPDIR to a folder of your own on a local disk, with a short path of ASCII letters."
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class SessionFolder:
 
     path: Path
     lock: int  # descriptor of the marker, which is locked until it is closed
+    moved: str = ""  # why it is not in the temporary folder
 
     def remove(self) -> None:
         """End its remaining processes, and remove it."""
@@ -38,34 +42,75 @@ class SessionFolder:
 
 
 def open_folder() -> SessionFolder:
-    """Make and lock a folder for Ray's files, and remove those of killed runs."""
-    parent = private_parent()
-    remove_leftovers(parent)
+    """Make and lock a folder for Ray's files, and remove those of killed runs.
+
+    It is in the temporary folder, or in the first short place where that cannot hold Ray's files.
+    """
+    unfit: list[str] = []
+    for place in dict.fromkeys((*_temporary(), *SHORT)):
+        try:
+            parent = private_parent(place)
+            remove_leftovers(parent)
+            path, lock = _locked_folder(parent)
+        except OSError as error:
+            unfit.append(f"'{place}' cannot hold them ({error.strerror or error})")
+        else:
+            moved = f"Ray's files are in '{parent}', because {' and '.join(unfit)}." if unfit else ""
+            return SessionFolder(path, lock, moved)
+    raise RequestError(f"Ray's files have no place: {', '.join(unfit)}. {CURE}")
+
+
+def _temporary() -> list[Path]:
+    """Return the temporary folder, or nothing where none can be written."""
+    with contextlib.suppress(FileNotFoundError):
+        return [Path(tempfile.gettempdir())]
+    return []
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
     path = Path(tempfile.mkdtemp(prefix="", dir=parent))
-    draft = path / f".{secrets.token_hex(4)}"
-    lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # before it marks the folder: other runs remove marked folders that are not locked
-    draft.rename(path / MARKER)
-    return SessionFolder(path, lock)
+    try:
+        draft = path / f".{secrets.token_hex(4)}"
+        lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # first: other runs remove marked folders that are not locked
+        draft.rename(path / MARKER)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path, lock
 
 
-def private_parent() -> Path:
-    """Find or make the folder of this user's sessions, to which no other user can write."""
-    parent = Path(tempfile.gettempdir()) / f"driftlab-{os.getuid()}"
-    if len(os.fsencode(parent / "12345678")) + len(SOCKET) >= SOCKET_BYTES:
-        raise RequestError(
-            f"'{tempfile.gettempdir()}' is too long a path for Ray's sockets; set TMPDIR to a shorter one."
-        )
+def private_parent(place: Path) -> Path:
+    """Find or make the folder of this user's sessions, to which no other user can write.
+
+    An OSError says why a place cannot hold Ray's files; what is there already stays as it is.
+    """
+    if not str(place).isascii():
+        raise OSError("Ray takes paths of ASCII letters only")
+    parent = place / f"driftlab-{os.getuid()}"
+    _try_socket(place, len(f"{parent.name}/{NAME}{SOCKET}"))
     with contextlib.suppress(FileExistsError):
         parent.mkdir(mode=0o700)
     found = parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         what = "a folder of another user" if stat.S_ISDIR(found.st_mode) else "no folder"
-        raise RequestError(
-            f"Ray's files belong in '{parent}', which is {what}; remove it, or set TMPDIR to another place."
-        )
+        raise OSError(f"its '{parent.name}' is {what}")
     parent.chmod(0o700)
     return parent
+
+
+def _try_socket(place: Path, letters: int) -> None:
+    """Make a socket with a name of so many letters, and remove it: not every file system can hold sockets."""
+    path = place / secrets.token_hex(letters)[:letters]
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.bind(str(path))
+        except OSError as error:
+            if error.errno is None:  # refused by Python
+                raise OSError("too long a path for Ray's sockets") from error
+            raise
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def remove_leftovers(parent: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -21,6 +23,7 @@ LOG_ERROR = re.compile(r"(?m)^\[[^\]\n]* [EC] [^\]\n]*\] (?:\(\w+\) )?(?:[\w.]+:
 KILLED = "has ended by SIGKILL"
 LOG_BYTES = 2**16  # of the end of a log
 WATCHDOG_S = 15.0  # for the watchdog to end, after it has killed the remaining processes
+log = logging.getLogger(__name__)
 
 
 class LocalRay:
@@ -32,6 +35,8 @@ class LocalRay:
         self._lost = ""
         self._started = False
         self.folder: SessionFolder = open_folder()
+        if self.folder.moved:
+            _warn_once(self.folder.moved)
         try:
             self._watchdog = _start_watchdog(self.folder.path)
         except BaseException:
@@ -92,11 +97,18 @@ class LocalRay:
         """Give the watchdog the message to print if this process cannot."""
         assert self._watchdog.stdin is not None
         with contextlib.suppress(OSError):  # the watchdog was killed: the run does not depend on it
-            self._watchdog.stdin.write(" ".join(line.split()) + "\n")
+            text = " ".join(line.splitlines()) + "\n"
+            self._watchdog.stdin.write(text.encode(errors="surrogateescape"))  # it may name paths of any encoding
             self._watchdog.stdin.flush()
 
 
-def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
+@cache
+def _warn_once(text: str) -> None:
+    """Log a warning, however many runs this process makes."""
+    log.warning(text)
+
+
+def _start_watchdog(folder: Path) -> subprocess.Popen[bytes]:
     """Start the watchdog in its own session, out of reach of Ctrl-C, which goes to all processes of a terminal."""
     return subprocess.Popen(
         [sys.executable, watchdog.__file__, str(folder)],
@@ -104,7 +116,6 @@ def _start_watchdog(folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         cwd="/",
         start_new_session=True,
-        text=True,
     )
 
 

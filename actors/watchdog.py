@@ -46,11 +46,11 @@ def _belongs(process: psutil.Process, folder: str) -> bool:
 
 def main(folder: str) -> None:
     """Wait for the end of the driver, then end the processes."""
-    said = sys.stdin.read().splitlines()
+    said = sys.stdin.buffer.read().splitlines()  # bytes, as it may name paths of any encoding
     end_processes(folder)
     if said and said[-1]:
         with contextlib.suppress(OSError):
-            os.write(2, f"{said[-1]}\n".encode())
+            os.write(2, said[-1] + b"\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -64,6 +65,11 @@ def first_line(error: BaseException) -> str:
 def quoted(value: object) -> str:
     """Write a value as Python does, shortened where it is long, deep or a number of too many digits."""
     return shortened(_QUOTER.repr(value))
+
+
+def as_typed(*words: object) -> str:
+    """Write words of a command so that a shell takes each as one, whatever characters a path has."""
+    return shlex.join(map(str, words))
 
 
 def shortened(text: str, most: int = MOST_QUOTED) -> str:

@@ -50,6 +50,7 @@ class Stopped(KeyboardInterrupt):
 
 def main() -> None:
     """Run the command line; a wrong request is one message and exit code 2, never a traceback."""
+    _take_utf8()
     stopped_by: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -76,6 +77,15 @@ def main() -> None:
     if stopped_by:
         _leave(code)  # nothing that is left of a library may change the exit code
     _end(code)
+
+
+def _take_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode if the locale has another encoding.
+
+    Ray and Arrow encode paths in UTF-8 whatever the locale says, and would not find what Python has made.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
 
 
 def _silence_libraries() -> None:

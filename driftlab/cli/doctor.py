@@ -16,7 +16,7 @@ import typer
 
 from driftlab import _torchvision
 from driftlab.cli.output import print_columns, print_json, say
-from driftlab.errors import first_line
+from driftlab.errors import RequestError, first_line
 
 GIB = 2**30
 TIGHT_MEMORY_GIB = 4  # Ray and two workers with torch take about two
@@ -229,6 +229,20 @@ def cache() -> Finding:
     return _folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a folder that can be written")
 
 
+def temporary() -> Finding:
+    """Whether Ray's files have a place, which is tried with a folder that is removed again."""
+    from driftlab.actors.folders import CURE, open_folder
+
+    try:
+        folder = open_folder()
+    except RequestError as error:
+        return Finding("temporary", "problem", str(error).removesuffix(f" {CURE}"), CURE)
+    folder.remove()
+    if folder.moved:
+        return Finding("temporary", "note", folder.moved, "none needed")
+    return Finding("temporary", "ok", f"Ray's files are in {folder.path.parent}")
+
+
 def runs() -> Finding:
     """Whether a run can be written below the current folder."""
     return _folder("runs", Path("runs").absolute(), "go to a folder that can be written, or give --out DIR")
@@ -271,6 +285,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     video,
     opencv,
     cache,
+    temporary,
     runs,
     energy,
 )

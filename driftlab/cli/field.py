@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from driftlab.cli.output import print_json, remark, say
-from driftlab.errors import RequestError, first_line, shortened
+from driftlab.errors import RequestError, as_typed, first_line, shortened
 
 if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent, DeviceReport
@@ -262,7 +262,7 @@ def _play(agent: Agent, directory: Path, as_json: bool) -> None:
     try:
         agent.run(_tell)
     except BaseException:
-        remark(f"To go on: driftlab device --resume {directory}")
+        remark(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
         raise
     write_run(agent, directory)
     if agent.missing:
@@ -273,7 +273,7 @@ def _play(agent: Agent, directory: Path, as_json: bool) -> None:
     else:
         say(_line(last))
         say(f"run     {directory}")
-        say(f"report  driftlab report {directory}")
+        say(f"report  {as_typed('driftlab', 'report', directory)}")
 
 
 def _tell(report: DeviceReport) -> None:

@@ -12,7 +12,7 @@ from driftlab.cli.kinds import complete_names
 from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.cli.plan import print_plan
 from driftlab.cli.progress import shown
-from driftlab.errors import BackendLost, RequestError, shortened
+from driftlab.errors import BackendLost, RequestError, as_typed, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -250,7 +250,7 @@ def _told_how_to_go_on(directory: Path) -> Iterator[None]:
 
 
 def _how_to_go_on(directory: Path) -> str:
-    return f"To go on: driftlab run --resume {directory}"
+    return f"To go on: {as_typed('driftlab', 'run', '--resume', directory)}"
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from driftlab.cli.output import print_columns, print_json, remark, say
-from driftlab.errors import BackendLost, RequestError
+from driftlab.errors import BackendLost, RequestError, as_typed
 
 if TYPE_CHECKING:
     from driftlab.platform.results.analysis.searches import Found
@@ -116,7 +116,7 @@ def _work(session: TuneSession, place: _Place) -> None:
     from driftlab.tune_spaces.search import SearchPlace, run_session
 
     callbacks = loggers_of(place.log, session.directory)
-    go_on = f"To go on: driftlab tune --resume {session.directory}"
+    go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', session.directory)}"
     try:
         with shown_trials(session) as told, in_batch():
             run_session(session, SearchPlace(place.workers, place.address, go_on), told, callbacks)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftlab.errors import BackendLost, DriftlabError
+from driftlab.errors import BackendLost, DriftlabError, as_typed
 from driftlab.platform.backend.base import Backend, NodeId, Session, describe
 from driftlab.platform.core.records import Rows
 from driftlab.platform.grid.builds import settings_of
@@ -118,7 +118,10 @@ def _record(cell: Cell, rows: Rows, work: Work) -> str:
     except (KeyboardInterrupt, BackendLost):
         raise
     except Exception as error:
-        return f"its tables could not be written: {error}; make room or give access, then --resume {work.directory}"
+        return (
+            f"its tables could not be written: {error}; make room or give access, then "
+            f"{as_typed('--resume', work.directory)}"
+        )
     return ""
 
 

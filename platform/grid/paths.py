@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from driftlab.errors import DataError, RequestError
+from driftlab.errors import DataError, RequestError, as_typed
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import explain_refusal, write_atomically
 
@@ -65,7 +65,11 @@ def new_run(path: Path, spec: dict[str, Any]) -> Path:
 def _refuse_filled(path: Path) -> None:
     with _cannot_write(path):
         if path.exists() and (not path.is_dir() or any(part.name != LOCK for part in path.iterdir())):
-            hint = f"continue it with --resume {path}" if is_run(path) else "it is not a run; nothing in it was touched"
+            hint = (
+                f"continue it with {as_typed('--resume', path)}"
+                if is_run(path)
+                else "it is not a run; nothing in it was touched"
+            )
             raise RequestError(f"Output folder '{path}' is not empty: {hint}, or choose another --out.")
 
 

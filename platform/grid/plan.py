@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from driftlab.errors import RequestError, quoted
+from driftlab.errors import RequestError, as_typed, quoted
 from driftlab.platform.core import plugins
 from driftlab.platform.loop import rounds
 from driftlab.platform.loop.cell import Cell
@@ -99,7 +99,7 @@ def _refuse_edited(directory: Path, lines: Sequence[str]) -> None:
     raise RequestError(
         f"'{directory / 'spec.yaml'}' is not what the finished cells ran with (then vs now):{shown}{more}\n"
         "Put the old values back to continue, or start a new run: "
-        f"driftlab run {directory / 'spec.yaml'} --out FOLDER."
+        f"{as_typed('driftlab', 'run', directory / 'spec.yaml')} --out FOLDER."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from driftlab.errors import DataError
+from driftlab.errors import DataError, as_typed
 from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.grid import paths
 from driftlab.platform.grid.run import provenance
@@ -36,7 +36,8 @@ def continue_search(path: Path) -> Iterator[TuneSession]:
     """Open and lock the folder of a search that was begun before."""
     spec = dict(read_spec(path))
     if "space" not in spec:
-        raise DataError(f"'{path}' is no search but a run: continue it with `driftlab run --resume {path}`.")
+        again = as_typed("driftlab", "run", "--resume", path)
+        raise DataError(f"'{path}' is no search but a run: continue it with `{again}`.")
     document = validated(spec, str(path / paths.SPEC))
     with paths.locked(path):
         yield _session(document, path.resolve())

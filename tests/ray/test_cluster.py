@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -143,6 +144,25 @@ def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path, to
     assert refused.returncode == 2
     assert f"The Ray cluster at '{named}' refuses the token, or lacks one." in refused.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["x" * 100, "ünï x"], ids=["long", "beyond ASCII"])
+def test_ray_runs_whatever_the_temporary_folder_is_called(no_ray, tmp_path, monkeypatch, answers, name):
+    place = tmp_path / name
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    backend = RayBackend(ClusterConfig(workers=1, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
+    folder = backend._cluster.folder
+    try:
+        assert folder.parent.parent == Path("/tmp")
+        assert str(folder) in os.readlink(folder / "session_latest")
+        assert ray_fakes.program(backend.open("cell"), 3, 150) == answers(3, 150)
+    finally:
+        backend.close()
+    assert not folder.exists()
+    assert list(place.iterdir()) == []
 
 
 def test_closing_leaves_no_process_and_no_folder(no_ray):

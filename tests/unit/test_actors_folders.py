@@ -21,9 +21,10 @@ HOLD = (
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch):
-    """A temporary folder of a path short enough for Ray."""
+    """A temporary folder of a path short enough for Ray, and no other place."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place:
         monkeypatch.setattr(tempfile, "tempdir", place)
+        monkeypatch.setattr(folders, "SHORT", ())
         yield folders.Path(place)
 
 
@@ -37,7 +38,8 @@ def test_a_session_has_a_private_folder_for_itself(place, parent):
     assert first.path != second.path
     assert {first.path.parent, second.path.parent} == {parent}
     assert [path.stat().st_mode & 0o777 for path in (parent, first.path)] == [0o700, 0o700]
-    assert len(str(first.path)) + len(folders.SOCKET) < folders.SOCKET_BYTES
+    assert len(first.path.name) == len(folders.NAME)
+    assert first.moved == ""
     for folder in (first, second):
         folder.remove()
     assert list(parent.iterdir()) == []
@@ -96,7 +98,7 @@ def test_what_only_looks_like_a_session_stays(place, parent, kind):
 def test_a_parent_that_is_no_folder_of_ours_is_refused(place, parent, kind):
     (place / "home").mkdir()
     parent.symlink_to(place / "home") if kind == "link" else parent.touch()
-    with pytest.raises(RequestError, match="remove it, or set TMPDIR to another place"):
+    with pytest.raises(RequestError, match=f"its '{parent.name}' is no folder.*Set TMPDIR to"):
         folders.open_folder()
     assert list((place / "home").iterdir()) == []
 
@@ -116,10 +118,74 @@ def test_a_parent_that_others_can_enter_is_closed_to_them(place, parent):
     assert parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_path_too_long_for_sockets_is_refused_at_once(place, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(place / ("x" * 40)))
-    with pytest.raises(RequestError, match="set TMPDIR to a shorter one"):
+@pytest.fixture
+def short(place, monkeypatch):
+    """Another place that suits Ray."""
+    with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as short:
+        monkeypatch.setattr(folders, "SHORT", (folders.Path(short),))
+        yield folders.Path(short)
+
+
+def spoil(place, kind):
+    """Return a temporary folder that cannot hold Ray's files."""
+    if kind == "a file":
+        (place / kind).touch()
+    else:
+        (place / kind).mkdir()
+    if kind == "linked":
+        (place / kind / f"driftlab-{os.getuid()}").symlink_to(place)
+    return place / kind
+
+
+UNFIT = {
+    "x" * 24: "too long a path",
+    "x" * 200: "too long a path",
+    "ünï": "ASCII",
+    "linked": "is no folder",
+    "a file": "Not a directory",
+}
+
+
+@pytest.mark.parametrize(("kind", "why"), UNFIT.items(), ids=["24", "200", *list(UNFIT)[2:]])
+def test_where_the_temporary_folder_does_not_suit_ray_another_place_does(place, short, monkeypatch, kind, why):
+    unfit = spoil(place, kind)
+    held = sorted(place.rglob("*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(unfit))
+    folder = folders.open_folder()
+    assert folder.path.parent == short / f"driftlab-{os.getuid()}"
+    assert folder.path.parent.stat().st_mode & 0o777 == 0o700
+    assert f"'{unfit}' cannot hold them" in folder.moved
+    assert why in folder.moved
+    folder.remove()
+    assert list(folder.path.parent.iterdir()) == []
+    assert sorted(place.rglob("*")) == held
+
+
+@pytest.mark.parametrize(("kind", "why"), UNFIT.items(), ids=["24", "200", *list(UNFIT)[2:]])
+def test_where_no_place_suits_ray_the_error_says_why_and_what_to_do(place, monkeypatch, kind, why):
+    monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, kind)))
+    monkeypatch.setattr(folders, "SHORT", (folders.Path("/proc"),))
+    with pytest.raises(RequestError, match=f"{why}.*'/proc' cannot hold them .*Set TMPDIR to"):
         folders.open_folder()
+
+
+def test_no_usable_temporary_folder_at_all_leaves_the_other_places(short, monkeypatch):
+    def refuse():
+        raise FileNotFoundError("none is usable")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    folder = folders.open_folder()
+    assert folder.path.parent.parent == short
+    folder.remove()
+
+
+def test_a_killed_run_whose_folder_was_moved_leaves_nothing_to_the_next(place, short, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, "x" * 24)))
+    killed = folders.open_folder()
+    os.close(killed.lock)  # as the kernel does
+    folder = folders.open_folder()
+    assert list(folder.path.parent.iterdir()) == [folder.path]
+    folder.remove()
 
 
 def test_a_marker_is_never_free_while_its_owner_lives(monkeypatch):
@@ -157,7 +223,15 @@ def test_what_is_left_of_a_session_is_ended_and_nothing_else(place):
 
 
 class TestWatchdog:
-    @pytest.mark.parametrize(("said", "heard"), [("one\ntwo\n", "two\n"), ("one\n\n", ""), ("", "")])
+    @pytest.mark.parametrize(
+        ("said", "heard"),
+        [
+            (b"one\ntwo\n", b"two\n"),
+            (b"one\n\n", b""),
+            (b"", b""),
+            (b"to r\xc3\xban, r\xfan\n", b"to r\xc3\xban, r\xfan\n"),
+        ],
+    )
     def test_it_ends_what_its_driver_leaves_and_then_itself(self, place, said, heard):
         asleep = [sys.executable, "-c", "import time; time.sleep(60)"]
         orphan = subprocess.Popen(asleep, env={watchdog.MARK: str(place)})
@@ -166,11 +240,10 @@ class TestWatchdog:
                 [sys.executable, watchdog.__file__, str(place)],
                 input=said,
                 capture_output=True,
-                text=True,
                 timeout=30,
                 check=True,
             )
-            assert (guard.stdout, guard.stderr) == ("", heard)
+            assert (guard.stdout, guard.stderr) == (b"", heard)
             assert orphan.wait(10) == -9
         finally:
             orphan.kill()

@@ -13,8 +13,8 @@ import time
 import pytest
 from signals_factory import IGNORED, handler_of
 
-from driftlab.actors import cluster
-from driftlab.actors.local import KILLED, ending_of, last_error
+from driftlab.actors import cluster, folders, local
+from driftlab.actors.local import KILLED, LocalRay, ending_of, last_error
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,31 @@ def test_the_last_error_of_a_log_is_quoted(tmp_path):
     (tmp_path / "raylet.out").write_text("x" * 10**6 + "\n" + LOG)
     assert last_error(tmp_path, "raylet") == "its log says: [Timeout] Exiting since it was marked as dead"
     assert last_error(tmp_path, "gcs_server") == ""
+
+
+def test_that_rays_files_are_elsewhere_is_said_once_in_a_process(tmp_path, monkeypatch, caplog):
+    (place := tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:
+        monkeypatch.setattr(folders, "SHORT", (folders.Path(short),))
+        for _ in range(2):
+            LocalRay("Go on.").close()
+    (said,) = [record.getMessage() for record in caplog.records if record.name == local.__name__]
+    assert said.startswith(f"Ray's files are in '{short}/driftlab-{os.getuid()}', because '{place}' cannot hold them")
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [("to  rún…\nand more", "to  rún… and more"), ("r\udcc3\udcban", "rún")],
+    ids=["any letters, and two spaces", "bytes in a locale of ASCII"],
+)
+def test_the_watchdog_gets_paths_as_they_are(tmp_path, monkeypatch, line, written):
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place, (tmp_path / "got").open("wb") as got:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        copier = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=got)
+        monkeypatch.setattr(local, "_start_watchdog", lambda folder: copier)
+        LocalRay(line).close()
+    assert (tmp_path / "got").read_text(encoding="utf-8").splitlines()[0].endswith(f"before the run. {written}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

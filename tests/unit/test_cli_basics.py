@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from driftlab import __version__
 from driftlab.cli import app as front
 from driftlab.cli.catalogue import show
 from driftlab.cli.kinds import KINDS
+from driftlab.cli.run import _how_to_go_on
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
 
@@ -33,6 +35,20 @@ def driftlab(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_version():
     assert call("--version").stdout == f"driftlab {__version__}\n"
+
+
+def test_paths_are_in_utf8_whatever_the_locale_says(tmp_path):
+    command = [sys.executable, "-m", "driftlab", "report", str(tmp_path / "rún 1")]
+    ascii_alone = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, check=False, env=ascii_alone)
+    assert done.returncode == 2
+    assert str(tmp_path / "rún 1") in done.stderr.decode()
+
+
+@pytest.mark.parametrize("name", ["run", "a  run", "rún's", "$HOME;ls"])
+def test_a_command_to_go_on_can_be_pasted_into_a_shell(tmp_path, name: str):
+    words = shlex.split(_how_to_go_on(tmp_path / name).removeprefix("To go on: "))
+    assert words == ["driftlab", "run", "--resume", str(tmp_path / name)]
 
 
 def test_help_names_every_command():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from driftlab import _torchvision
+from driftlab.actors import folders
 from driftlab.cli import doctor
 from driftlab.cli.app import build_app
 from driftlab.cli.doctor import Finding
@@ -102,6 +104,27 @@ def test_looking_at_a_folder_makes_nothing(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "a" / "b"))
     assert doctor.cache().state == "ok"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_that_does_not_suit_ray_is_noted(monkeypatch, tmp_path: Path):
+    (long := tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:
+        monkeypatch.setattr(folders, "SHORT", (Path(short),))
+        finding = doctor.temporary()
+        assert [file for file in Path(short).rglob("*") if file.parent != Path(short)] == []
+    assert finding.state == "note"
+    assert "too long a path" in finding.text
+
+
+def test_no_place_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path):
+    (long := tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setattr(folders, "SHORT", ())
+    finding = doctor.temporary()
+    assert finding.state == "problem"
+    assert finding.cure.startswith("Set TMPDIR to")
+    assert finding.cure not in finding.text
 
 
 def test_a_full_disk_is_noted(monkeypatch, tmp_path: Path):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
+from driftlab.errors import as_typed
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.analysis.searches import FAILED, Found, is_search
 from driftlab.platform.results.analysis.tuned import unequal_budgets
@@ -164,8 +164,8 @@ def _draw(figure: Figure, shown: Shown) -> list[tuple[str, Mapping[str, Style], 
 def _commands(run: Run, command: str) -> list[str]:
     """Write what was typed, where it is known, and what repeats exactly this run."""
     typed = run.info.get("command")
-    words = typed if isinstance(typed, str) else shlex.join(map(str, typed)) if typed else ""
-    return [line for line in (words, shlex.join(["driftlab", command, str(run.path / "spec.yaml")])) if line]
+    words = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
+    return [line for line in (words, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:

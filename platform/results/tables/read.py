@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from driftlab.errors import MOST_LINE, DataError, RequestError, first_line, shortened, unknown_name
+from driftlab.errors import MOST_LINE, DataError, RequestError, as_typed, first_line, shortened, unknown_name
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_newer
@@ -194,4 +194,4 @@ def _read(file: Path, table: str, folder: Path, only: Sequence[str] = ()) -> pa.
 
 
 def _cure(folder: Path) -> str:
-    return f"`driftlab run --resume {folder}` writes it again."
+    return f"`{as_typed('driftlab', 'run', '--resume', folder)}` writes it again."
