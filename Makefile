@@ -12,6 +12,7 @@ PIP := $(PY) -m pip $(if $(MAKE_TERMOUT),,-qq) --disable-pip-version-check
 INSTALL := $(PIP) install --no-compile -c constraints.txt
 READY := $(VENV)/.driftlab-ready
 READY_ALL := $(VENV)/.driftlab-ready-all
+PYTHONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
 
 # Two threads inside one operator are slower than one as soon as two processes compute at the same time.
 export OMP_NUM_THREADS ?= 1
@@ -19,7 +20,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check types format bench clean
+.PHONY: help setup demo test test-fast check types format pythons bench clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +47,12 @@ types: $(READY_ALL)  ## strict types
 format: $(READY_ALL)  ## put the code into its one format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
+
+pythons: $(READY)  ## whether the pinned wheels fit together for every Python that is promised; asks the package index
+	@$(INSTALL) uv
+	@for version in $(PYTHONS); do echo "Python $$version"; $(VENV)/bin/uv pip compile -q --python-version $$version \
+	  --python-platform x86_64-manylinux_2_28 --only-binary :all: --all-extras -c constraints.txt pyproject.toml \
+	  >/dev/null || exit 1; done
 
 bench: $(READY_ALL)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
 	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
