@@ -7,8 +7,12 @@ FAST_WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-PIP := $(PY) -m pip -qq --disable-pip-version-check
+# A terminal shows pip's own progress. Modules are compiled when they are first imported: most never are.
+PIP := $(PY) -m pip $(if $(MAKE_TERMOUT),,-qq) --disable-pip-version-check
+INSTALL := $(PIP) install --no-compile -c constraints.txt
 READY := $(VENV)/.driftlab-ready
+READY_ALL := $(VENV)/.driftlab-ready-all
+PYTHONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
 
 # Two threads inside one operator are slower than one as soon as two processes compute at the same time.
 export OMP_NUM_THREADS ?= 1
@@ -16,35 +20,41 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check types format bench clean
+.PHONY: help setup demo test test-fast check types format pythons bench clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(READY)  ## the virtual environment with everything in it
+setup: $(READY_ALL)  ## the virtual environment with everything in it
 
 demo: $(READY)  ## the main job on built-in data: a table, a report with plots
 	@$(VENV)/bin/driftlab demo
 
-test: $(READY)  ## every test
+test: $(READY_ALL)  ## every test
 	@$(PYTEST)
 
-test-fast: $(READY)  ## the inner loop: rules of the house and the unit tests of a fifth of a second or less
+test-fast: $(READY_ALL)  ## the inner loop: rules of the house and the unit tests of a fifth of a second or less
 	@$(PYTEST) -n $(FAST_WORKERS) -m "not slow" tests/arch tests/unit
 
-check: $(READY)  ## format, lint, strict types and every test (the layer rules are tests)
+check: $(READY_ALL)  ## format, lint, strict types and every test (the layer rules are tests)
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(MAKE) --no-print-directory -j2 types test
 
-types: $(READY)  ## strict types
+types: $(READY_ALL)  ## strict types
 	@$(PY) -m mypy
 
-format: $(READY)  ## put the code into its one format
+format: $(READY_ALL)  ## put the code into its one format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
-bench: $(READY)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
+pythons: $(READY)  ## whether the pinned wheels fit together for every Python that is promised; asks the package index
+	@$(INSTALL) uv
+	@for version in $(PYTHONS); do echo "Python $$version"; $(VENV)/bin/uv pip compile -q --python-version $$version \
+	  --python-platform x86_64-manylinux_2_28 --only-binary :all: --all-extras -c constraints.txt pyproject.toml \
+	  >/dev/null || exit 1; done
+
+bench: $(READY_ALL)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
 	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
@@ -55,10 +65,15 @@ clean:  ## remove what builds and checks left behind; environment and runs stay
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo 'driftlab needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
-	@echo 'Setting up $(VENV): once, a few minutes.'
+	@echo 'Installing driftlab into $(VENV), once: 2.0 GB, some minutes'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo '  torch, the largest part'
-	@$(PIP) install torch torchvision -c constraints.txt
-	@echo '  everything else'
-	@$(PIP) install -e '.[dev,notebook,data]' -c constraints.txt
+	@echo '  1 of 2: torch and torchvision, 0.9 GB, a third of the time'
+	@$(INSTALL) torch torchvision
+	@echo '  2 of 2: Ray, Arrow, OpenCV, SciPy and the rest, 1.1 GB'
+	@$(INSTALL) -e .
+	@touch $@
+
+$(READY_ALL): $(READY)
+	@echo 'Adding what tests, notebooks and optional data need, once: 0.3 GB, about a minute'
+	@$(INSTALL) -e '.[dev,notebook,data]'
 	@touch $@

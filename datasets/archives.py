@@ -99,7 +99,7 @@ def open_digits(request: SetRequest) -> LabelledSet:
 def _digits() -> Pictures:
     """Read all digits once: scikit-learn parses a text file, which takes a second."""
     with needed_import(
-        "The labelled set 'digits' needs scikit-learn", "Install it with: pip install 'driftlab[data]'."
+        "The labelled set 'digits' needs scikit-learn", "Install it with: make setup, or pip install 'driftlab[data]'."
     ):
         from sklearn.datasets import load_digits
     found = load_digits()

@@ -138,7 +138,7 @@ def _lay_photographs(tones: Floats, share: float, rng: np.random.Generator) -> N
 @cache
 def photograph(name: str) -> Floats:
     """Read a photograph as grain of unit size that repeats: beside each piece lies its mirror image."""
-    cure = "Install driftlab[data], or set photos to 0."
+    cure = "Install it with: make setup, or pip install 'driftlab[data]'; or set photos to 0."
     with needed_import("photos takes textures from scikit-image", cure, DataError):
         from skimage import data
     read: Callable[[], npt.NDArray[np.uint8]] = getattr(data, name)

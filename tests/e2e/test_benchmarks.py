@@ -68,7 +68,8 @@ def checkout(tmp_path):
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / ".venv/bin/python").chmod(0o755)
-    (tmp_path / ".venv/.driftlab-ready").touch()
+    for name in (".driftlab-ready", ".driftlab-ready-all"):
+        (tmp_path / ".venv" / name).touch()
     return tmp_path
 
 

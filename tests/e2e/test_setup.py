@@ -1,0 +1,60 @@
+"""Each target of the Makefile installs what it needs, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    """Return a function that makes a target with stand-ins, and returns their calls and what was printed."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    binaries = tmp_path / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    for name in ("python", "driftlab"):
+        (binaries / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/called\n')
+        (binaries / name).chmod(0o755)
+
+    def make(target: str) -> tuple[list[str], str]:
+        (tmp_path / "called").write_text("")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", target, "PYTHON=true"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return (tmp_path / "called").read_text().splitlines(), done.stdout
+
+    return make
+
+
+def test_the_demo_installs_the_package_alone_and_once(make):
+    called, printed = make("demo")
+    assert [line.split(" install ")[1].split()[-1] for line in called if " install " in line] == ["torchvision", "."]
+    assert called[-1] == "driftlab demo"
+    assert [line.split(":")[0].strip() for line in printed.splitlines()[1:]] == ["1 of 2", "2 of 2"]
+    assert "GB" in printed
+    assert make("demo") == (["driftlab demo"], "")
+
+
+@pytest.mark.parametrize("target", ["test", "test-fast", "check", "types", "format", "setup"])
+def test_other_targets_add_the_extras_once_and_the_demo_stays(make, target: str):
+    make("demo")
+    called, _ = make(target)
+    assert called[0].endswith("-e .[dev,notebook,data]")
+    assert not any(" install " in line for line in called[1:])
+    assert not any(" install " in line for line in make(target)[0])
+    assert make("demo") == (["driftlab demo"], "")
+
+
+def test_new_requirements_are_installed(make, tmp_path: Path):
+    make("setup")
+    os.utime(tmp_path / "pyproject.toml", (2**32, 2**32))
+    assert sum(" install " in line for line in make("setup")[0]) == 3

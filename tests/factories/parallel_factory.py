@@ -1,0 +1,47 @@
+"""Distribute tests over worker processes that may die, where pytest-xdist 3.8 fails (its issues 714, 1323 and 1327)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdist.scheduler import LoadGroupScheduling
+from xdist.workermanage import WorkerController
+
+
+class FileScheduling(LoadGroupScheduling):
+    """Gives the tests of a group, or of a file, to one worker; a test whose worker dies is not run again."""
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Stay true once tests are distributed, whichever workers come and go."""
+        return self.collection is not None or super().collection_is_completed
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        """Register what a worker collected; one that replaces another must have collected the same."""
+        super().add_node_collection(node, collection)
+        if node not in self.registered_collections:
+            raise RuntimeError(f"{node.gateway.id} replaces a worker that died, and collected other tests")
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that the worker was running when it died, and queue the tests that it had not begun."""
+        if self.collection is None:
+            self.registered_collections.pop(node, None)
+        work = self.assigned_work.pop(node)
+        left = [(scope, test) for scope, unit in work.items() for test, done in unit.items() if not done]
+        for scope, test in left[1:]:
+            self.workqueue.setdefault(scope, {})[test] = False
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return left[0][1] if left else None
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Send two tests at least, or the end: a worker begins a test when it has received what follows."""
+        if node not in self.registered_collections:  # it is still collecting
+            return
+        super()._reschedule(node)
+        if self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
