@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from driftlab.actors.rack import Failure, Head, Rack
+from driftlab.platform.backend import portable
 from driftlab.platform.backend.base import Kind, NodeId
 from driftlab.platform.backend.host import keep_freed_memory
 from driftlab.platform.core import plugins
@@ -22,6 +23,7 @@ class RackActor:
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
         os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
+        portable.settle()
         keep_freed_memory()
         plugins.install_finder()  # users' member files are importable by name here as well
         self._name = name

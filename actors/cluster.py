@@ -33,6 +33,7 @@ from driftlab.actors.thread import LOOK_S, RayThread
 from driftlab.actors.watchdog import MARK
 from driftlab.errors import RequestError, RunError, first_line
 from driftlab.platform.backend import host as machine
+from driftlab.platform.backend import portable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -267,7 +268,7 @@ def _join(address: str, common: dict[str, Any]) -> Any:
         if address == "auto":
             _show_token()
         GcsClient(address=found)  # reports a wrong token at once; ray.init would try twenty times
-        return ray.init(address=address, **common)
+        return ray.init(address=address, runtime_env={"env_vars": portable.environment()}, **common)
     except exceptions.AuthenticationError as error:
         raise RequestError(f"The Ray cluster at '{address}' refuses the token, or lacks one. {ALLOWED}") from error
     except (ConnectionError, RuntimeError, ValueError, exceptions.RayError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 from ray import tune
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect
+from driftlab.platform.backend import portable
 from driftlab.platform.tuning.session import TuneSession
 from driftlab.platform.tuning.trial import Assignment, TrialOutcome
 from driftlab.tune_spaces.searching import SessionSearcher
@@ -46,6 +47,7 @@ def run_session(session: TuneSession, place: SearchPlace, told: Told, callbacks:
     """Run what is left of a session; Ray is started for it and ends with it."""
     if session.over:
         return
+    portable.check(session.document.portable)
     os.environ.update(QUIET)
     cluster = connect(ClusterConfig(address=place.address, workers=place.workers, go_on=place.go_on))
     try:

@@ -59,10 +59,12 @@ Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
+Portable = Annotated[bool, typer.Option("--portable", help="The same bytes on every x86-64 processor with AVX2.")]
 Tuned = Annotated[
     list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Take the best settings of a search.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+PORTABLE = "compute.portable=true"
 MOST_SEEDS = 10_000
 MOST_DIGITS = 19  # of a seed
 EXAMPLES = """\b
@@ -95,6 +97,7 @@ def run(
     rack: Rack = None,
     dashboard: Dashboard = False,
     clock: Clock = None,
+    portable: Portable = False,
     out: Out = None,
     resume: Resume = None,
     dry_run: DryRun = False,
@@ -108,7 +111,7 @@ def run(
     from driftlab.platform.request.experiment import load
 
     place = _Place(backend, address, workers, rack, dashboard)
-    overrides = [*(set_ or []), *([f"clock={clock}"] if clock else [])]
+    overrides = [*(set_ or []), *([f"clock={clock}"] if clock else []), *([PORTABLE] if portable else [])]
     narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
         if experiment or narrowed or out:
@@ -127,11 +130,11 @@ def run(
             _start(spec, out, place, as_json)
 
 
-def demo(out: Out = None, backend: BackendName = "ray", as_json: Json = False) -> None:
+def demo(out: Out = None, backend: BackendName = "ray", portable: Portable = False, as_json: Json = False) -> None:
     """Run the main job on built-in data; ends with its table and the path of the report."""
     from driftlab.platform.request.experiment import load
 
-    _start(load("demo"), out, _Place(backend, None, None, None, False), as_json)
+    _start(load("demo", [PORTABLE] if portable else []), out, _Place(backend, None, None, None, False), as_json)
 
 
 class _Place:
@@ -216,9 +219,11 @@ def _is_seed(text: str) -> bool:
 
 
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.backend.portable import restart
     from driftlab.platform.grid import run as lab
     from driftlab.platform.request.size import announcement
 
+    restart(spec.compute.portable)
     if told := announcement(spec):
         remark(told)
     with lab.create_run(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
@@ -227,10 +232,12 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.backend.portable import restart
     from driftlab.platform.grid import paths
     from driftlab.platform.grid import run as lab
 
     spec, directory = lab.open_run(path)
+    restart(spec.compute.portable)
     with paths.locked(directory), _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)

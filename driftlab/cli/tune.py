@@ -30,6 +30,7 @@ Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST
 Log = Annotated[
     list[str] | None, typer.Option("--log", metavar="NAME", help="Log to tensorboard, mlflow or wandb as well.")
 ]
+Portable = Annotated[bool, typer.Option("--portable", help="The same bytes on every x86-64 processor with AVX2.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/tune-NAME-TIME]")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
@@ -53,6 +54,7 @@ def tune(
     set_: Sets = None,
     address: Address = None,
     log: Log = None,
+    portable: Portable = False,
     out: Out = None,
     resume: Resume = None,
     dry_run: DryRun = False,
@@ -64,6 +66,7 @@ def tune(
     """
     given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    overrides += ["compute.portable=true"] if portable else []
     place = _Place(workers, address, tuple(log or ()))
     if resume is not None:
         if space or overrides or out:
@@ -91,19 +94,23 @@ class _Place:
 
 
 def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.backend.portable import restart
     from driftlab.platform.tuning.folder import begin_search
     from driftlab.tune_spaces.loggers import check_loggers
 
     check_loggers(place.log)
+    restart(document.portable)
     with begin_search(document, out) as session:
         _work(session, place)
     _conclude(session.directory, as_json)
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
+    from driftlab.platform.backend.portable import restart
     from driftlab.platform.tuning.folder import continue_search
 
     with continue_search(path) as session:
+        restart(session.document.portable)
         _work(session, place)
     _conclude(session.directory, as_json)
 

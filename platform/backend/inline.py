@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftlab.platform.backend import portable
 from driftlab.platform.backend.base import Job, Kind, NodeId, run_verb
 from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
 from driftlab.platform.core.catalogue import import_class
@@ -66,6 +67,7 @@ class InlineBackend:
 
     def __init__(self) -> None:
         use_one_thread()
+        portable.settle()
         keep_freed_memory()
 
     def open(self, session: str) -> InlineSession:

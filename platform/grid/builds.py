@@ -107,6 +107,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 elsewhere_content=folder_digest_of(elsewhere),
                 device=experiment.compute.torch_device,
                 precision=experiment.compute.precision,
+                portable=experiment.compute.portable,
             ),
             builder_of(member),
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError
+from driftlab.platform.backend import portable
 from driftlab.platform.backend.base import Backend
 from driftlab.platform.backend.host import check_torch_device, in_batch
 from driftlab.platform.backend.inline import InlineBackend
@@ -40,6 +41,7 @@ def run(
     """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
     spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
     check_torch_device(spec.compute.torch_device)
+    portable.check(spec.compute.portable)
     with create_run(spec, None if out is None else Path(out)) as directory:
         return execute(spec, directory, open_backend, progress or Progress())
 
@@ -77,6 +79,7 @@ def open_run(path: Path) -> tuple[Experiment, Path]:
 
 def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
     """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
+    portable.check(spec.compute.portable)
     plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
         if plan.todo:

@@ -32,7 +32,7 @@ from driftlab.platform.world import apps, hardware, link, load, load_csv
 if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
     from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.request.parts import AppPart, DevicePart, StudentPart, WorkloadPart
+from driftlab.platform.request.parts import AppPart, ComputePart, DevicePart, StudentPart, WorkloadPart
 
 FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
 
@@ -97,7 +97,7 @@ def _models(hint: Any) -> Iterator[type[BaseModel]]:
 def faults_of(experiment: Experiment) -> list[str]:
     """Name everything that is wrong although the shape is right."""
     faults = [fault for place, check in _checks(experiment) for fault in fault_of(place, check)]
-    faults += _gpu_faults(experiment.compute.torch_device)
+    faults += _gpu_faults(experiment.compute)
     faults += [
         f"window_s is {experiment.window_s:g}: shorter than a frame of '{workload.name}' ({1 / workload.fps:g} s)"
         for workload in experiment.workloads
@@ -280,12 +280,15 @@ def _check_teacher(experiment: Experiment) -> None:
             raise RequestError(f"teacher.{name} is {amount:g}; answers in {task.name} have no borders")
 
 
-def _gpu_faults(torch_device: str) -> list[str]:
+def _gpu_faults(compute: ComputePart) -> list[str]:
+    torch_device = compute.torch_device
     if torch_device == "cpu":
         return []
     kind, _, index = torch_device.partition(":")
     if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
         return [f"compute.torch_device is '{torch_device}'; allowed: cpu, cuda, cuda:N"]
+    if compute.portable:
+        return [f"compute.portable is true and compute.torch_device is '{torch_device}'; only cpu can be portable"]
     return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from driftlab.datasets.catalogue import label_of
 from driftlab.platform.networks import zoo
@@ -173,6 +173,12 @@ class ComputePart(StrictPart):
     torch_device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
+    portable: bool = False  # the same bytes on every x86-64 processor with AVX2
+
+    @model_serializer(mode="wrap")
+    def _leave_out_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Name what is portable alone: specs and seals of other runs stay as they were."""
+        return {key: value for key, value in write(self).items() if key != "portable" or value}
 
 
 class BudgetPart(StrictPart):

@@ -55,6 +55,7 @@ class Recipe:
     elsewhere_content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of that set's folder
     device: str = dataclasses.field(default="cpu", metadata={BEFORE: "cpu"})  # of torch, that it is trained on
     precision: str = dataclasses.field(default="float32", metadata={BEFORE: "float32"})  # of its forward passes
+    portable: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # equal bits on other machines as well
 
     def key(self) -> str:
         """Hash the recipe and the version of torch, which changes the last bits."""

@@ -84,6 +84,11 @@ class SpaceDocument(_Part):
     experiment: dict[str, Any]
 
     @property
+    def portable(self) -> bool:
+        """Tell whether trials compute the same on every processor."""
+        return bool(self.experiment.get("compute", {}).get("portable", False))
+
+    @property
     def problem(self) -> SearchProblem:
         """Describe what the searcher has to do."""
         space = Space({path: part.domain() for path, part in self.space.items()})
