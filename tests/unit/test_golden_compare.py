@@ -1,0 +1,205 @@
+"""The golden net finds every kind of difference between two recordings, and its experiments run every member."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import golden_compare
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from golden import FAMILIES, members_without_cell
+from golden_compare import Renames, read_renames
+from golden_record import DEFINITIONS, HERE
+from PIL import Image
+
+from driftlab.cli.kinds import kind_of
+from driftlab.platform.request.cells import systems_of
+from driftlab.platform.request.experiment import load
+from driftlab.platform.search.catalogue import SEARCHERS
+
+CELL = "ams/depot/one/seed-0"
+FRAMES = {"cell": [CELL] * 3, "score": [0.25, None, 1.0], "count": [1, 2, 3], "note": ["a", None, "c"]}
+RECIPE = {"network": "tiny", "steps": 4, "digest": "abc"}
+NONE = Renames()
+
+
+def write_table(recording: Path, name: str, columns: dict[str, Any] | pa.Table) -> None:
+    folder = recording / "runs" / "first" / "tables" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table, folder / "ams-1.parquet")
+
+
+def write_recording(folder: Path) -> Path:
+    """A recording of one run with two tables, a spec, a report, a picture and a key of the cache."""
+    for part in ("texts", "pictures", "cache"):
+        (folder / part).mkdir(parents=True)
+    write_table(folder, "runs", {"cell": [CELL], "system": ["ams"], "host_seconds": [1.0]})
+    write_table(folder, "frames", FRAMES)
+    run = folder / "runs" / "first"
+    (run / "spec.yaml").write_text("name: first\nwindow_s: 2\nseeds: [0]\n")
+    (run / "report.md").write_text(f"# First\n\nScore 0.5 in {folder}.\n\n## Where it comes from\n\n| cores | 2 |\n")
+    (run / "run.json").write_text(json.dumps({"git_commit": str(folder)}))
+    (folder / "texts" / "claims.json").write_text(json.dumps({"commit": str(folder), "claims": [{"id": "A-1"}]}))
+    (folder / "tree.txt").write_text(str(folder / "tree"))
+    (folder / "cache" / "tiny-123.json").write_text(json.dumps(RECIPE))
+    Image.new("RGB", (4, 4)).save(folder / "pictures" / "world.png")
+    return folder
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return write_recording(tmp_path / "old")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return write_recording(tmp_path / "new")
+
+
+def compared(old: Path, new: Path, renames: Renames = NONE) -> list[str]:
+    return list(golden_compare.compare(old, new, renames))
+
+
+def test_equal_recordings_have_no_difference(old: Path, new: Path):
+    write_table(new, "runs", {"cell": [CELL], "system": ["ams"], "host_seconds": [9.0]})
+    assert compared(old, new) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"score": [0.25, None, 1.5]}, "column score: in 1 of 1 cells, first ams/depot/one/seed-0: row 2: 1.0 vs 1.5"),
+        ({"score": [0.25, 0.0, 1.0]}, "row 1: None vs 0.0 (1 of 3 rows differ)"),
+        (
+            {"count": pa.array([1, 2, 3], pa.int32())},
+            "type of column count: in 1 of 1 cells, first ams/depot/one/seed-0: int64 vs int32",
+        ),
+        ({"note": ["a", None, "d"]}, "column note: in 1 of 1 cells, first ams/depot/one/seed-0: row 2: c vs d"),
+        ({"more": [1, 2, 3]}, "column 'more': in 1 of 1 cells, first ams/depot/one/seed-0: only in the new recording"),
+    ],
+)
+def test_a_column_that_differs_is_named(old: Path, new: Path, columns: dict[str, Any], line: str):
+    write_table(new, "frames", {**FRAMES, **columns})
+    (found,) = compared(old, new)
+    assert found.startswith("run first, table frames, ")
+    assert line in found
+
+
+def test_floats_are_compared_by_their_bits(old: Path, new: Path):
+    for recording, zero in ((old, 0.0), (new, -0.0)):
+        write_table(recording, "frames", {**FRAMES, "score": [zero, float("nan"), 1.0]})
+    (found,) = compared(old, new)
+    assert "row 0: 0.0 vs -0.0 (1 of 3 rows differ)" in found
+
+
+def test_the_order_of_columns_and_the_number_of_rows_are_named(old: Path, new: Path):
+    write_table(new, "frames", pa.table(FRAMES).select(["cell", "count", "score", "note"]))
+    (found,) = compared(old, new)
+    assert "order of columns: in 1 of 1 cells" in found
+    assert "score vs count" in found
+    write_table(new, "frames", pa.table(FRAMES).slice(0, 2))
+    (found,) = compared(old, new)
+    assert "number of rows: in 1 of 1 cells, first ams/depot/one/seed-0: 3 vs 2" in found
+
+
+def test_notes_and_what_is_nullable_are_compared(old: Path, new: Path):
+    plain = pa.table(FRAMES)
+    described = plain.schema.field("count").with_metadata({"unit": "frames"}).with_nullable(False)
+    write_table(new, "frames", plain.cast(plain.schema.set(2, described)))
+    found = compared(old, new)
+    assert [line.partition(": ")[0] for line in found] == [
+        "run first, table frames, nullable of column count",
+        "run first, table frames, notes of column count",
+    ]
+
+
+def test_a_seal_is_compared_without_hashes_of_files(old: Path, new: Path):
+    for recording, digest, fps in ((old, "1", 4), (new, "2", 5)):
+        origin = {"spec": {"fps": fps}, "versions": {"driftlab": "0.1.0"}, "hash": digest}
+        sealed = pa.table({"cell": [CELL]}).replace_schema_metadata(
+            {"driftlab.seal": json.dumps({"origin": origin, "files": {"frames": digest}})}
+        )
+        write_table(recording, "runs", sealed)
+    (found,) = compared(old, new)
+    assert "seal, origin.spec.fps: in 1 of 1 cells, first ams/depot/one/seed-0: 4 vs 5" in found
+
+
+def test_what_is_missing_is_named(old: Path, new: Path):
+    write_table(old, "shares", {"cell": [CELL]})
+    (new / "texts" / "more.txt").write_text("more")
+    (new / "runs" / "first" / "tables" / "frames" / "ams-1.parquet").unlink()
+    assert sorted(compared(old, new)) == [
+        "run first, table 'shares': only in the old recording",
+        "run first, table frames, cell 'ams/depot/one/seed-0': only in the old recording",
+        "texts 'more.txt': only in the new recording",
+    ]
+
+
+def test_documents_texts_and_pictures_are_compared(old: Path, new: Path):
+    (new / "runs" / "first" / "spec.yaml").write_text("window_s: 2.0\nname: first\nseeds: [0]\n")
+    report = new / "runs" / "first" / "report.md"
+    report.write_text(report.read_text().replace("0.5", "0.6"))
+    Image.new("RGB", (4, 4), "white").save(new / "pictures" / "world.png")
+    assert compared(old, new) == [
+        "runs/first/report.md: text differs: -Score 0.5 in RECORDING. | +Score 0.6 in RECORDING.",
+        "runs/first/spec.yaml: document: keys in another order: ['name', 'window_s', 'seeds'] vs "
+        "['window_s', 'name', 'seeds']",
+        "runs/first/spec.yaml: window_s: 2 vs 2.0",
+        "pictures/world.png: 16 of 16 pixels differ",
+    ]
+
+
+def test_a_cache_key_that_changed_is_told_with_its_recipe(old: Path, new: Path):
+    (new / "cache" / "tiny-123.json").unlink()
+    (new / "cache" / "tiny-456.json").write_text(json.dumps({**RECIPE, "steps": 5}))
+    assert compared(old, new) == ["cache key tiny-123: tiny-456 for the same weights; steps: 4 vs 5"]
+
+
+def test_renamed_things_are_no_difference(old: Path, new: Path):
+    changed = {"cell": ["stream/depot/one/seed-0"] * 3, "score": FRAMES["score"], "total": [1, 2, 3]}
+    folder = new / "runs" / "first" / "tables"
+    (folder / "frames").rename(folder / "views")
+    write_table(new, "views", {**changed, "note": FRAMES["note"]})
+    write_table(new, "runs", {"cell": ["stream/depot/one/seed-0"], "system": ["stream"]})
+    (new / "runs" / "first" / "spec.yaml").write_text("title: first\nwindow_s: 2\nseeds: [0]\n")
+    report = new / "runs" / "first" / "report.md"
+    report.write_text(report.read_text().replace("Score", "Accuracy"))
+    (new / "cache" / "tiny-123.json").rename(new / "cache" / "small-123.json")
+    (new / "cache" / "small-123.json").write_text(json.dumps({**RECIPE, "network": "small"}))
+    renames = Renames(
+        tables={"frames": "views"},
+        columns={"frames.count": "total"},
+        values={"ams": "stream", "tiny": "small"},
+        keys={"name": "title"},
+        texts={"Score": "Accuracy"},
+        files={"tiny-": "small-"},
+    )
+    assert compared(old, new) != []
+    assert compared(old, new, renames) == []
+
+
+def test_a_file_of_renames_is_read(tmp_path: Path):
+    (tmp_path / "renames.yaml").write_text("columns: {frames.count: total}\nvalues:\n")
+    assert read_renames(tmp_path / "renames.yaml") == Renames(columns={"frames.count": "total"})
+    read_renames(HERE / "renames.yaml")
+
+
+def test_a_recording_without_a_member_is_refused(old: Path):
+    rows = {family: [{"name": "plain"}, {"name": f"rich-{family}"}] for family in FAMILIES}
+    (old / "texts" / "list.json").write_text(json.dumps(rows))
+    write_table(old, "runs", {"cell": [CELL], **{family: [f"rich-{family}(a=1)"] for family in FAMILIES}})
+    assert members_without_cell(old) == [f"{family}/plain" for family in FAMILIES]
+
+
+@pytest.mark.slow
+def test_every_member_and_sampler_is_in_the_experiments():
+    plan = yaml.safe_load((DEFINITIONS / "plan.yaml").read_text())
+    systems = [one for name in plan["runs"] for one in systems_of(load(str(DEFINITIONS / f"{name}.yaml")))]
+    for family in FAMILIES:
+        assert {getattr(one, family).name for one in systems} == set(kind_of(family).summaries())
+    assert set(plan["searchers"]) == set(SEARCHERS)
