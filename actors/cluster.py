@@ -32,7 +32,7 @@ from driftlab.actors.local import LocalRay
 from driftlab.actors.thread import LOOK_S, RayThread
 from driftlab.actors.watchdog import MARK
 from driftlab.errors import RequestError, RunError, first_line
-from driftlab.platform.backend import host as machine
+from driftlab.platform.sim import host as machine
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -129,7 +129,7 @@ def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[st
     """Return what writes a film, once nothing speaks against it."""
     if entry.kind != "workloads":
         raise RequestError(f"--film writes workloads; {entry.kind}/{entry.name} has no frames.")
-    from driftlab.datasets.film import check_film, save_film
+    from driftlab.datasets.video_writer import check_film, save_film
 
     stream = _stream(entry.name, seed, seconds, settings)
     check_film(stream, film)
@@ -144,7 +144,7 @@ def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[st
 def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Stream:
     """Open a workload at a camera's rate, for as long as it is or else for so many seconds."""
     from driftlab.datasets.catalogue import find_workload, open_stream
-    from driftlab.platform.request.overrides import apply_overrides
+    from driftlab.platform.lab.overrides import apply_overrides
 
     workload = find_workload(name)
     params = apply_overrides({}, settings, _example(workload.parameters))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.features import FeaturePass
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 Stretch = tuple[list[str], float, list[stream.Rows]]  # what learns, at which rate, and its mini-batches
 TRACKED, LARGEST = ("features", "outputs"), 10.0  # times the source's largest output is an explosion
@@ -98,7 +98,7 @@ class Bufr(Remembering):
     def _learn(
         self, model: nn.Module, state: MethodMemory, batch: Batch, plan: list[Stretch], *, on_stream: bool
     ) -> Adapted:
-        from driftlab.platform.networks.parts import coordinates, copy_entries, record_layers, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, copy_entries, record_layers, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         before, layout, done, after = copy_entries(model, state.source), layout_of(model), stream.WorkLog(), state
@@ -145,7 +145,7 @@ class _Walk:
     def __init__(
         self, member: Bufr, model: nn.Module, batch: Batch, flat: Any, state: MethodMemory, rate: float
     ) -> None:
-        from driftlab.platform.training.descent import Descent, Momentum
+        from driftlab.platform.networks.training.descent import Descent, Momentum
 
         self._member, self._model, self._batch, self._flat, self._pack = member, model, batch, flat, state.pack
         moments = stream.flatten_moments(state.moments, flat.layout, 1)

@@ -68,7 +68,7 @@ class T3a(OfHead):
         self, model: nn.Module, state: MethodMemory, held: Supports, classes: int
     ) -> npt.NDArray[np.bool_] | None:
         """Replace the head by the templates, without a bias."""
-        from driftlab.platform.networks.parts import coordinates, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         name, layout = linear_head(model), layout_of(model)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.platform.networks import light
-from driftlab.platform.networks.boxed import RARE, TellsBoxes
+from driftlab.platform.networks.box_head import RARE, TellsBoxes
 from driftlab.platform.networks.published import detection, library, residual, segmentation
 from driftlab.platform.networks.resizing import resize
-from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.networks.tasks.boxes import SIDES
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
     import torch

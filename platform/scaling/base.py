@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import ModelCost, Passes, Reading, Variant, Weights
-from driftlab.platform.tasks.tasks import Task
+from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
@@ -20,7 +20,7 @@ from driftlab.platform.world.load import slowdown
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 Size = tuple[int, int]  # height and width of a frame
 WHOLE = "whole"  # name of a network that no member has made: the student's as it is

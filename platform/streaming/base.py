@@ -37,7 +37,7 @@ class Sampling:
     times_s: tuple[float, ...]
     send_s: float
     next_s: float | None = None  # time of the next plan; None means as soon as this buffer is sent
-    codec: str = "jpeg"  # a name of streaming/codec.py
+    codec: str = "jpeg"  # a name of streaming/wire/samples.py
     rate_fps: float | None = None  # sampling rate, where the member has one
     scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
@@ -45,7 +45,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Wire:
-    """The encoding of an update (wire/delta.py)."""
+    """The encoding of an update (streaming/wire/delta.py)."""
 
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
     mask: Literal["raw", "gzip", "gaps", "rice", "runs"] = "rice"

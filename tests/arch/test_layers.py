@@ -38,17 +38,17 @@ SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to dra
     "driftlab.datasets.sheet": {"PALETTE"},
     "driftlab.datasets.streets.presets": {"CLASSES"},
 }
-DRAWN_AGAIN = ("driftlab.platform.results.analysis.scenery", "driftlab.datasets.catalogue.scenery_of")
+DRAWN_AGAIN = ("driftlab.platform.results.relations.scenery", "driftlab.datasets.catalogue.scenery_of")
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
 NO_TORCH_AT_IMPORT = (
     "driftlab.platform.core",
     "driftlab.platform.results",
-    "driftlab.platform.request",
-    "driftlab.platform.grid",
-    "driftlab.platform.tuning",
-    "driftlab.platform.backend",
-    "driftlab.platform.loop",
+    "driftlab.platform.lab",
+    "driftlab.platform.lab",
+    "driftlab.platform.tune",
+    "driftlab.platform.sim",
+    "driftlab.platform.sim",
     "driftlab.cli",
 )
 DOTTED = re.compile(r"driftlab(\.\w+)+(:\w+)?")
@@ -259,19 +259,23 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
     [
         (against_the_direction, "driftlab.datasets.a", "import driftlab.platform.core.records"),
         (against_the_direction, "driftlab.datasets.a", "from driftlab import platform"),
-        (against_the_direction, "driftlab.platform.grid.a", "def f():\n    from driftlab.actors import backend"),
-        (against_the_direction, "driftlab.platform.grid.a", "NAME = 'driftlab.actors.backend:RayBackend'"),
+        (against_the_direction, "driftlab.platform.lab.a", "def f():\n    from driftlab.actors import backend"),
+        (against_the_direction, "driftlab.platform.lab.a", "NAME = 'driftlab.actors.backend:RayBackend'"),
         (against_the_direction, "driftlab.serve_apps.a", "from driftlab.tune_spaces import b"),
         (against_the_direction, "driftlab.errors", "from driftlab.platform.core import records"),
-        (ray_outside_its_homes, "driftlab.platform.nodes.a", "import ray"),
+        (ray_outside_its_homes, "driftlab.platform.sim.nodes.a", "import ray"),
         (ray_outside_its_homes, "driftlab.actors.a", "from ray import serve"),
         (ray_outside_its_homes, "driftlab.serve_apps.a", "import ray.tune.search"),
         (families_that_know_each_other, "driftlab.platform.scaling.a", "from driftlab.platform.streaming import local"),
-        (against_the_order_of_packages, "driftlab.platform.wire.a", "from driftlab.platform.nodes import device"),
+        (
+            against_the_order_of_packages,
+            "driftlab.platform.streaming.wire.a",
+            "from driftlab.platform.sim.nodes import camera as device",
+        ),
         (
             against_the_order_of_results,
             "driftlab.platform.results.tables.a",
-            "def f():\n    from driftlab.platform.results import analysis",
+            "def f():\n    from driftlab.platform.results import relations as analysis",
         ),
         (
             against_the_order_of_results,
@@ -304,5 +308,5 @@ def test_a_type_alone_makes_no_cycle():
 
 
 def test_a_notebook_that_reaches_inside_is_caught():
-    assert notebook_imports("import driftlab\nfrom driftlab.platform.grid import run")
+    assert notebook_imports("import driftlab\nfrom driftlab.platform.lab import run")
     assert notebook_imports("import driftlab\nfrom driftlab.platform.results import plots") == []

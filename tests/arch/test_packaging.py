@@ -122,7 +122,7 @@ def test_the_unpacked_wheel_works_elsewhere(unpacked: Path, tmp_path: Path):
     code = """
 import driftlab, platform
 from driftlab.cli.app import build_app
-from driftlab.platform.request import experiment
+from driftlab.platform.lab import read as experiment
 assert platform.python_version()
 print(driftlab.__file__, *experiment.names())
 """

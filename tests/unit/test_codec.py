@@ -7,8 +7,8 @@ import pytest
 
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.wire import CHECKSUM, seal
-from driftlab.platform.streaming import h264
-from driftlab.platform.streaming.codec import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
+from driftlab.platform.streaming.wire import h264
+from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
 from driftlab.platform.world.damage import Damage
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from request_factory import document, refusal
 
-from driftlab.platform.training.artifacts import Recipe, obtain
-from driftlab.platform.training.pretrain import pretrain
+from driftlab.platform.networks.training.artifacts import Recipe, obtain
+from driftlab.platform.networks.training.pretrain import pretrain
 
 OWN = Recipe("tiny_classifier", classes=10, height=16, width=16, workloads="set:signs/vc", seed=3, steps=0, batch=8)
 ELSEWHERE = replace(OWN, elsewhere="set:signs/vs", elsewhere_steps=2)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.zoo import build
 
 

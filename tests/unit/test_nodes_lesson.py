@@ -17,7 +17,7 @@ from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import state
 from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.lesson import attempt
+from driftlab.platform.sim.nodes.guarded_training import attempt
 
 
 def endless() -> None:

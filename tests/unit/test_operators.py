@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.account import count_cost
 from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.operators import OPERATORS, LowRank, inherit, narrow_width, shuffle_groups
 from driftlab.platform.networks.zoo import build
 

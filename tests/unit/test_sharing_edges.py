@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import scheduling_factory as factory
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Variant
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
