@@ -28,8 +28,8 @@ from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, predict, to_input
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.sim.context import context_key
 from driftlab.platform.sim.inline import InlineBackend, InlineSession

@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from driftlab.platform.adaptation import masks
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.training.descent import Adam, Descent
-from driftlab.platform.networks.zoo import build
 
 NETWORKS = ("tiny", "teacher", "deeplabv3_mobilenet")
 RATE = 1e-3

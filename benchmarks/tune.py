@@ -26,13 +26,12 @@ import numpy as np
 from _options import options_of
 
 from driftlab.platform.core.metrics import interval
-from driftlab.platform.core.pareto import hypervolume
-from driftlab.platform.core.space import OneOf, Space
+from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
 from driftlab.platform.results.relations.searches import Found, open_search
 from driftlab.platform.tune.evolution import Evolution
 from driftlab.platform.tune.folder import begin_search
 from driftlab.platform.tune.samplers import searcher_of
-from driftlab.platform.tune.study import Constraint, Objective, Search, Searcher, SearchProblem
+from driftlab.platform.tune.study import Search, Searcher
 from driftlab.platform.tune.trial import TrialOutcome
 from driftlab.tune_spaces.catalogue import load
 from driftlab.tune_spaces.search import SearchPlace, Told, run_session

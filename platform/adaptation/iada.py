@@ -15,12 +15,12 @@ from annotated_types import Ge
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.heads import linear_head, names_below_head
 from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, below, own_arrays, under
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.features import linear_head, names_below_head
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,7 @@ from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
-from driftlab.platform.networks.training.start import digest_of
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe, digest_of
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site, context_key
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.wording import describe_fault
+from driftlab.platform.core.documents import describe_fault
 from driftlab.platform.lab.cells import (
     described,
     has_own_classes,
@@ -26,7 +26,7 @@ from driftlab.platform.lab.cells import (
 )
 from driftlab.platform.networks import zoo
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, TASKS
-from driftlab.platform.networks.training.start import digest_of
+from driftlab.platform.networks.training.artifacts import digest_of
 from driftlab.platform.world import apps, hardware, link, load, load_csv
 
 if TYPE_CHECKING:

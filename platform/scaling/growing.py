@@ -21,7 +21,7 @@ from driftlab.platform.networks.pruning.rankings import Ranking
 from driftlab.platform.networks.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
 from driftlab.platform.networks.training.training_loop import Data, grade
 from driftlab.platform.networks.vector import layout_of
-from driftlab.platform.scaling.widths import width_of
+from driftlab.platform.scaling.base import width_of
 
 Kept = Mapping[str, Tensor]  # by group: the kept original channels, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first

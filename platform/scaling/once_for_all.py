@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import BEFORE, Means
-from driftlab.platform.scaling.widths import OfWidths, width_of
+from driftlab.platform.scaling.base import width_of
+from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     import numpy as np

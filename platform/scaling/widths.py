@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.growing import PruningContext
 
+
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
-MIN_CHANNELS = 2  # of every group, if it has them
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,3 @@ def chosen(family: Family, budget: Budget) -> int:
     limit = budget.memory_bytes
     good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
     return most_accurate(family.val_accuracies, good)
-
-
-def width_of(size: int, share: float) -> int:
-    """Return the number of channels in a share of a group."""
-    return min(size, max(MIN_CHANNELS, round(share * size)))

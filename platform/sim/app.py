@@ -19,7 +19,7 @@ from driftlab.platform.sim.messages import Direction, Message, Upload
 from driftlab.platform.sim.session import Job, Kind, NodeId
 from driftlab.platform.sim.setting import AppSpec, DeviceSpec
 from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.world import damage
+from driftlab.platform.world import link
 from driftlab.platform.world.link import Link
 
 
@@ -126,5 +126,5 @@ class AppRun:
 
     def message(self, direction: Direction, kind: str) -> Message:
         """Create a message; its damage on the way is drawn now."""
-        damaged = None if self.local else damage.draw_damage(self.faults[direction], self.damaged)
+        damaged = None if self.local else link.draw_damage(self.faults[direction], self.damaged)
         return Message(self, direction, kind, damaged, "torn" if damaged else "")

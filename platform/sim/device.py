@@ -22,7 +22,7 @@ from driftlab.platform.world.apps import App
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import Radio, RadioMeter
 from driftlab.platform.world.machine import Machine, accelerator_share
-from driftlab.platform.world.variants import paged_bytes
+from driftlab.platform.world.measured import paged_bytes
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import Transfer
+from driftlab.platform.world.link import Damage, Transfer
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppRun

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftlab.platform.core.pareto import ranks, room
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.core.space import Domain, OneOf, Settings, key
-from driftlab.platform.tune.study import Batches, Searcher, SearchProblem, Trial
+from driftlab.platform.core.space import Domain, OneOf, SearchProblem, Settings, Trial, key, ranks, room
+from driftlab.platform.tune.study import Batches, Searcher
 
 Tried = set[tuple[tuple[str, str], ...]]  # keys of settings
 TRIES = 60  # at a child that was not tried before; later ones change more

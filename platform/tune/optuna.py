@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.core.space import Domain, OneOf, key
-from driftlab.platform.tune.study import Batches, Searcher, SearchProblem, Trial
+from driftlab.platform.core.space import Domain, OneOf, SearchProblem, Trial, key
+from driftlab.platform.tune.study import Batches, Searcher
 
 if TYPE_CHECKING:
     import optuna

@@ -6,8 +6,8 @@ import itertools
 from dataclasses import dataclass
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.core.space import key
-from driftlab.platform.tune.study import Batches, Searcher, SearchProblem
+from driftlab.platform.core.space import SearchProblem, key
+from driftlab.platform.tune.study import Batches, Searcher
 
 BATCH = 8
 DRAWS = 100  # at random, for settings that were not drawn before

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.core.pareto import ranks
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.core.space import Domain, OneOf, Settings, key
-from driftlab.platform.tune.study import Batches, Searcher, SearchProblem, Trial
+from driftlab.platform.core.space import Domain, OneOf, SearchProblem, Settings, Trial, key, ranks
+from driftlab.platform.tune.study import Batches, Searcher
 
 if TYPE_CHECKING:
     from driftlab.platform.scaling.controller import Controller

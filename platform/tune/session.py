@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from driftlab.platform.core.space import key
+from driftlab.platform.core.space import Trial, best_of, key
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.results.tables.trials import read_trials, write_trial
 from driftlab.platform.tune.document import SpaceDocument
 from driftlab.platform.tune.samplers import searcher_of
-from driftlab.platform.tune.study import Search, Trial, best_of
+from driftlab.platform.tune.study import Search
 from driftlab.platform.tune.trial import DONE, FAILED, Assignment, TrialOutcome
 
 SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages

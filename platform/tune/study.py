@@ -7,89 +7,12 @@ was told.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.space import Settings, Space, key
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A metric, and which way it is better."""
-
-    metric: str
-    better: Literal["max", "min"] = "max"
-
-    def loss(self, metrics: Mapping[str, float]) -> float:
-        """Give the metric so that lower is better."""
-        return -metrics[self.metric] if self.better == "max" else metrics[self.metric]
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A bound that a metric has to keep."""
-
-    metric: str
-    relation: Literal["<=", ">="]
-    bound: float
-
-    def violation(self, metrics: Mapping[str, float]) -> float:
-        """Tell by how much the bound is missed, as a share of it where it is not 0; 0 where it is kept."""
-        over = metrics[self.metric] - self.bound
-        return max(0.0, over if self.relation == "<=" else -over) / (abs(self.bound) or 1.0)
-
-
-BOUND = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
-
-
-def constraint_of(text: str) -> Constraint:
-    """Read `METRIC <= NUMBER` or `METRIC >= NUMBER`."""
-    found = BOUND.fullmatch(text)
-    try:
-        metric, relation, bound = found.groups() if found else ("", "", "none")
-        return Constraint(metric, relation, float(bound))  # type: ignore[arg-type]
-    except ValueError:
-        raise RequestError(f"'{text}' is not METRIC <= NUMBER or METRIC >= NUMBER") from None
-
-
-@dataclass(frozen=True)
-class SearchProblem:
-    """What is searched for, and where."""
-
-    space: Space
-    objectives: tuple[Objective, ...]
-    constraints: tuple[Constraint, ...] = ()
-    seed: int = 0
-
-    @property
-    def metrics(self) -> dict[str, Literal["max", "min"]]:
-        """List the metrics that a trial must have measured, and which way each is better."""
-        bounds: dict[str, Literal["max", "min"]] = {
-            one.metric: "min" if one.relation == "<=" else "max" for one in self.constraints
-        }
-        return {**bounds, **{one.metric: one.better for one in self.objectives}}
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Settings that were tried, and what came of them."""
-
-    number: int
-    settings: Settings
-    metrics: Mapping[str, float] | None  # None: it failed
-
-    def losses(self, problem: SearchProblem) -> tuple[float, ...]:
-        """Give every objective so that lower is better; of a trial that did not fail."""
-        return tuple(objective.loss(self.metrics or {}) for objective in problem.objectives)
-
-    def violation(self, problem: SearchProblem) -> float:
-        """Add up by how much the bounds are missed."""
-        return sum(constraint.violation(self.metrics or {}) for constraint in problem.constraints)
-
+from driftlab.errors import RunError
+from driftlab.platform.core.space import SearchProblem, Settings, Trial, key
 
 Batches = Generator[Sequence[Settings], Sequence[Trial], None]
 
@@ -191,19 +114,3 @@ class Search:
         self.over = not numbered
         self._next += len(numbered)
         self._waiting, self._batch = numbered, [number for number, _ in numbered]
-
-
-def leading(trials: Sequence[Trial], problem: SearchProblem) -> list[Trial]:
-    """Give the trials that no other one beats in everything; those that miss a bound only where all do."""
-    from driftlab.platform.core.pareto import ranks  # it ranks this module's trials
-
-    told = [trial for trial in trials if trial.metrics is not None]
-    if not told:
-        return []
-    return [trial for trial, rank in zip(told, ranks(told, problem), strict=True) if rank == 0]
-
-
-def best_of(trials: Sequence[Trial], problem: SearchProblem) -> Trial | None:
-    """Choose of the leading trials the one with the best first objective, the earliest among equals."""
-    front = leading(trials, problem)
-    return min(front, key=lambda trial: (trial.losses(problem), trial.number), default=None)

@@ -24,7 +24,7 @@ HEAVY = {
 }
 TEACH = """
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.training.pretrain import pretrain
 from driftlab.platform.networks.training.artifacts import Recipe
 pretrain(Recipe("half", height=16, width=16, steps=1))

@@ -39,8 +39,7 @@ from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import LINKS, LinkProfile
+from driftlab.platform.world.link import LINKS, Damage, LinkProfile
 
 FPS = 2.0
 WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
@@ -301,9 +300,9 @@ def begin_real(
     **setting: Any,
 ) -> Loop:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
+    from driftlab.platform.networks.architectures import build
     from driftlab.platform.networks.cost_counter import count_cost
     from driftlab.platform.networks.predict import state_of
-    from driftlab.platform.networks.zoo import build
 
     stream = StreamSpec("signs/motorway", 3, 32, 48, FPS, duration_s)
     classes = len(open_stream(stream.workload, seed=3, height=32, width=48, fps=FPS, duration_s=duration_s).classes)

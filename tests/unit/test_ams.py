@@ -17,9 +17,9 @@ from driftlab.platform.core.records import ModelCost, Stored
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.sim.inline import InlineJob, InlineSession

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.box_head import BoxHead, TellsBoxes, box_confidence
 from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
 from driftlab.platform.networks.chain import chain_of
@@ -14,7 +15,6 @@ from driftlab.platform.networks.paths import SPACES, PathSpace
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import DETECTION
 from driftlab.platform.networks.training.training_loop import Data, Lessons
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.early_exit import EarlyExit

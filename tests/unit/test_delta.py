@@ -16,7 +16,7 @@ from driftlab.platform.streaming.wire import delta
 from driftlab.platform.streaming.wire import masks as mask_codecs
 from driftlab.platform.streaming.wire import values as value_codecs
 from driftlab.platform.streaming.wire.delta import MASKS, VALUES, Change, Format
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Damage
 
 CODECS = [codec for codec in MASKS if codec is not None]
 

@@ -14,9 +14,9 @@ from driftlab.platform.adaptation import distill
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.sim.inline import InlineJob, InlineSession
@@ -24,10 +24,10 @@ from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.runner import Loop
 from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
 from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
-from driftlab.platform.world import damage, hardware
+from driftlab.platform.world import hardware
+from driftlab.platform.world import link as damage
 from driftlab.platform.world.apps import App
-from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import LinkProfile
+from driftlab.platform.world.link import Damage, LinkProfile
 
 HEIGHT, WIDTH, CLASSES, FPS, DURATION_S = 32, 48, 8, 2.0, 60.0
 LINK = LinkProfile("test", up_kbps=1000, down_kbps=1000, rtt_ms=100)

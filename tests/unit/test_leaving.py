@@ -15,10 +15,10 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.core.records import Passes, Reply
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import early_exit
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
 from driftlab.platform.sim.nodes.application import Application

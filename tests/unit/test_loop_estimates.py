@@ -15,8 +15,8 @@ from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn
 from driftlab.platform.core.records import Estimated, LayerCost, Passes
 from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import Budget, Profile
 from driftlab.platform.scaling.surrogate import Surrogate
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window

@@ -35,8 +35,8 @@ from loop_factory import (
 from driftlab.platform.core.records import Passes, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.seal import run as lab_run
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.ledger import PURPOSES, Ledger

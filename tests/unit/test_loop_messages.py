@@ -34,7 +34,7 @@ from driftlab.platform.sim.context import BuiltNetwork
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Damage
 
 
 class TestSwitching:
@@ -263,7 +263,7 @@ class TestDamagedMessages:
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way if purpose == "damage" else np.random.default_rng(0)
 
-        monkeypatch.setattr("driftlab.platform.sim.app.damage.draw_damage", draw)
+        monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
         monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", rng_for)
         return run(**given)
 

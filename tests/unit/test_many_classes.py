@@ -13,12 +13,12 @@ from driftlab.datasets.labelled import open_set
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
 from driftlab.platform.core.metrics import confusions
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.pruning import ranking
 from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, convert_set, grade, train_best
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.sim.nodes.teacher import Teacher
 from driftlab.platform.sim.specs import TeacherSpec
 

@@ -17,9 +17,9 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.sim.nodes.application import Application
 from driftlab.platform.sim.nodes.learner import Learner
 from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec

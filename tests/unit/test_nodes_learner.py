@@ -15,8 +15,8 @@ from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.sim.nodes.learner import Learner
 from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire

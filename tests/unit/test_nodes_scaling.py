@@ -18,10 +18,10 @@ from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, obtain_family
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import variants_on
 from driftlab.platform.sim.nodes.application import Application
 from driftlab.platform.sim.nodes.builder import Builder

@@ -15,10 +15,10 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import state
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.sim.nodes.application import Application
 from driftlab.platform.sim.nodes.builder import Builder
 from driftlab.platform.sim.nodes.learner import Learner

@@ -19,7 +19,7 @@ from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
 from driftlab.platform.streaming.on_device import Learned, OnDevice
 from driftlab.platform.streaming.wire.samples import CODECS, pack
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Damage
 
 SESSION = StreamFacts(fps=2.0, duration_s=60.0)
 TIMES_S = (10.5, 11.5, 12.5, 13.5)  # one frame per second, of two

@@ -10,11 +10,11 @@ import scaling_factory as factory
 import torch
 
 from driftlab.platform.core.records import ModelCost, Reply
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import MixedNetwork
 from driftlab.platform.networks.paths import SPACES
 from driftlab.platform.networks.training import training_loop
 from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, deterministic
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.controller import Controller

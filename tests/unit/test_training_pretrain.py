@@ -11,12 +11,12 @@ import torch
 from driftlab.datasets.catalogue import WORKLOADS
 from driftlab.datasets.streets.presets import CAR, PERSON
 from driftlab.platform.core.metrics import confusion, miou
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import load, predict, state_of
 from driftlab.platform.networks.tasks.tasks import Segmentation
 from driftlab.platform.networks.training import pretrain, training_loop
 from driftlab.platform.networks.training.artifacts import Recipe
-from driftlab.platform.networks.zoo import build
 
 SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
 

@@ -14,12 +14,11 @@ from tta_factory import STREAM, Nt, four, frames, near, state_of
 
 from driftlab.platform.adaptation.ace import Ace, paint, styles
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.bufr import Bufr
+from driftlab.platform.adaptation.bufr import Bufr, divergence, instability, soft_counts
 from driftlab.platform.adaptation.conda import ConDa
 from driftlab.platform.adaptation.cotta import CoTta
 from driftlab.platform.adaptation.cua import Cua
 from driftlab.platform.adaptation.eata import Eata
-from driftlab.platform.adaptation.histograms import divergence, instability, soft_counts
 from driftlab.platform.adaptation.lame import Lame
 from driftlab.platform.adaptation.neo import Neo
 from driftlab.platform.adaptation.note import Note

@@ -11,7 +11,7 @@ import tuning_factory as factory
 import yaml
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.space import OneOf, Range, Space
+from driftlab.platform.core.space import OneOf, Range, Space, Trial
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.lab.tuned import read_tuned
@@ -23,7 +23,6 @@ from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.tune.folder import begin_search, write_best
-from driftlab.platform.tune.study import Trial
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,17 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from driftlab.errors import RequestError, first_line
 from driftlab.platform.core import plugins
 from driftlab.platform.core.files import explain_refusal, write_atomically
 from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.registry import Member
+
+if TYPE_CHECKING:
+    pass
 
 logger = logging.getLogger(__name__)
 version_of = cache(metadata.version)  # looking it up takes 9 ms, and every key asks
@@ -278,3 +282,19 @@ def _explained(path: Path) -> AbstractContextManager[None]:
         f"Set {FOLDER_VARIABLE} to a folder that you may write to.",
     )
     return explain_refusal(what, fix)
+
+
+def digest_of(path: str) -> str:
+    """Hash the file, and refuse one that holds no weights."""
+    from safetensors import SafetensorError, safe_open
+
+    file = Path(path).expanduser()
+    try:
+        with safe_open(file, framework="np") as kept:
+            kept.keys()
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:20]
+    except (SafetensorError, OSError) as error:
+        raise RequestError(
+            f"Weights cannot be read from '{path}' ({first_line(error)}). Give a safetensors file; "
+            "`safetensors.torch.save_file(model.state_dict(), FILE)` writes one."
+        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +18,24 @@ from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, op
 from driftlab.datasets.frames import Frames
 from driftlab.datasets.labelled import class_names, open_set
 from driftlab.datasets.streets.presets import CLASSES
+from driftlab.errors import RequestError
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
 from driftlab.platform.networks.training.descent import Adam, Descent
-from driftlab.platform.networks.training.start import begin_from
 from driftlab.platform.networks.training.training_loop import Data, Lessons, convert_set, deterministic, one_thread
 from driftlab.platform.networks.vector import bind_vector
-from driftlab.platform.networks.zoo import ZOO, build, task_of
+from driftlab.platform.networks.zoo import ZOO, task_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 
+COUNTER = "num_batches_tracked"  # of batch norms, which some files leave out
+SHOWN = 3  # names in a message
 FRAMES = 1600  # training frames: networks trained on them score only 2 to 3 points lower on new scenes
 VAL_FRAMES, TEST_FRAMES = 400, 1600  # with 1600 an accuracy of 0.8 is known to a point, if frames are independent
 MIN_FRAMES = 64  # of a family, even if its network was trained on fewer
@@ -183,3 +189,27 @@ def _pace(done: float) -> float:
     if done < WARM_UP:
         return (done + 1e-2) / (WARM_UP + 1e-2)
     return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+def begin_from(model: nn.Module, path: str, head: str, *, trained: bool) -> None:
+    """Copy a file's weights into the network; a head for other classes stays random if it is trained afterwards."""
+    from safetensors.torch import load_file
+
+    given, own = load_file(Path(path).expanduser()), model.state_dict()
+    if "network." in next(iter(own)) and not any(name.startswith("network.") for name in given):
+        given = {f"network.{name}": value for name, value in given.items()}  # as the library names them
+    anew = {name for name in own if trained and name.startswith(f"{head}.")}
+    fits = {name: value for name, value in given.items() if name in own and value.shape == own[name].shape}
+    missing = [name for name in own if name not in fits and name not in anew and not name.endswith(COUNTER)]
+    unknown = [name for name in given if name not in own]
+    if missing or unknown:
+        said = [
+            f"{what} {', '.join(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
+            for what, names in (("without or with another shape of", missing), ("with unknown", unknown))
+            if names
+        ]
+        raise RequestError(
+            f"The weights in '{path}' are of another network: {' and '.join(said)}. Where only the classes differ, "
+            f"let the head '{head}' be trained: student.pretrain_steps above 0."
+        )
+    model.load_state_dict({**own, **fits})

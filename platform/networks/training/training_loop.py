@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from driftlab.datasets.labelled import LabelledSet
+from driftlab.datasets.labelled_set import LabelledSet
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, Answers, Task
 from driftlab.platform.networks.training.descent import Descent, Momentum

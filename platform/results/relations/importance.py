@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.space import Domain, OneOf, Space
-from driftlab.platform.tune.study import Trial
+from driftlab.platform.core.space import Domain, OneOf, Space, Trial
 
 FEWEST = 10  # trials, before anything can be told
 Floats = npt.NDArray[np.float64]

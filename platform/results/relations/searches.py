@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.metrics import Interval, interval
-from driftlab.platform.core.space import Domain, OneOf, Range, Space
+from driftlab.platform.core.space import (
+    Domain,
+    Objective,
+    OneOf,
+    Range,
+    SearchProblem,
+    Space,
+    Trial,
+    best_of,
+    constraint_of,
+    leading,
+)
 from driftlab.platform.results.relations.pairing import Answer, verdict
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.search import METRICS
-from driftlab.platform.tune.study import Objective, SearchProblem, Trial, best_of, constraint_of, leading
 
 if TYPE_CHECKING:
     import pandas as pd

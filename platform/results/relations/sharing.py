@@ -16,7 +16,7 @@ from driftlab.platform.results.relations.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.scheduling.costs import weigh_cost
-from driftlab.platform.world.variants import paged_bytes
+from driftlab.platform.world.measured import paged_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,7 +35,7 @@ from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.sim.specs import AppNodeSpec
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
-from driftlab.platform.world.damage import Damage, damaged
+from driftlab.platform.world.link import Damage, damaged
 from driftlab.platform.world.machine import Course
 
 

@@ -38,8 +38,8 @@ class Builder:
 
 def built_from(recipe: FamilyRecipe, arrays: Weights, limit_s: float = 600.0) -> Reply:
     """Describe a family by its stored form."""
+    from driftlab.platform.networks.architectures import build
     from driftlab.platform.networks.predict import digest
-    from driftlab.platform.networks.zoo import build
 
     network, scaling = recipe.network, limited(recipe.scaling, limit_s)
     size = (network.height, network.width)

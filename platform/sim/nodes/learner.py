@@ -27,8 +27,8 @@ from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, attempt
 from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.streaming.wire import delta, draft
-from driftlab.platform.streaming.wire.receiving import UNKNOWN_SCENE, receive
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive
+from driftlab.platform.world.link import Damage
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.platform.adaptation.base import Adaptation
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks import state
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.scaling.base import Scaling
 from driftlab.platform.sim.specs import StudentSpec
 

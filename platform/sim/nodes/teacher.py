@@ -16,8 +16,8 @@ from driftlab.platform.networks.tasks import tasks
 from driftlab.platform.networks.tasks.tasks import Answers
 from driftlab.platform.sim.specs import TeacherSpec
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.wire.receiving import receive
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.wire.samples import receive
+from driftlab.platform.world.link import Damage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,8 +91,8 @@ def blur_borders(labels: Labels, chance: float, *, seed: int) -> Labels:
 
 
 def _network(spec: TeacherSpec, weights: Weights) -> nn.Module:
+    from driftlab.platform.networks.architectures import build
     from driftlab.platform.networks.predict import load
-    from driftlab.platform.networks.zoo import build
 
     model = build(spec.network, spec.classes, seed=0)
     load(model, weights)

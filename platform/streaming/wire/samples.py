@@ -14,10 +14,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from driftlab.datasets.frames import Frames
 from driftlab.errors import RequestError, WireError, unknown_name
+from driftlab.platform.core.records import Received, Reply
 from driftlab.platform.core.wire import CHECKSUM, seal, unseal
+from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.h264 import H264
+from driftlab.platform.world.link import Damage, damaged
 
+UNKNOWN_SCENE = -1  # the scene of a frame from the link: unknown
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
 LENGTH = struct.Struct("<I")
 
@@ -145,3 +150,25 @@ def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Image
     if not shape[0] and not payload:
         return np.empty(shape, dtype=np.uint8)
     return codec_of(codec).decode(unseal(payload), shape)
+
+
+def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+    """Decode a payload; frames sent larger than the student's input are downscaled. Truth is never sent."""
+    times_s = np.asarray(sampling.times_s, dtype=np.float64)
+    height, width = size
+    shape = (len(times_s), height * sampling.scale, width * sampling.scale, 3)
+    try:
+        images = unpack(damaged(payload, damage), shape, sampling.codec)
+    except WireError as error:
+        return Reply(Received(0, str(error)))
+    scenes = np.full(len(times_s), UNKNOWN_SCENE, dtype=np.int32)
+    return Reply(Received(len(times_s)), payload=Frames(times_s, _shrunk(images, sampling.scale), scenes))
+
+
+def _shrunk(images: Images, scale: int) -> Images:
+    """Average blocks of pixels of frames that were sent larger than the student's input."""
+    if scale == 1:
+        return images
+    count, height, width, channels = images.shape
+    blocks = images.reshape(count, height // scale, scale, width // scale, scale, channels)
+    return np.asarray(np.rint(blocks.mean(axis=(2, 4))), dtype=np.uint8)
