@@ -129,8 +129,6 @@ def test_a_long_function_is_caught():
     [
         "datasets",
         "platform/lab",
-        "platform/lab",
-        "platform/sim",
         "platform/sim",
         "actors",
         "serve_apps",
