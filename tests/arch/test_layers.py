@@ -189,6 +189,28 @@ def test_every_room_has_its_row(root: Path):
     assert sorted(ROOMS) == sorted(path.name for path in (root / "platform").iterdir() if any(path.glob("*.py")))
 
 
+def readme_imports(text: str) -> set[str]:
+    """The rooms and folders that a README says may be imported, apart from those that are free for all."""
+    said = re.search(r"^May import: (.+?)\.[ \n]", text, re.MULTILINE | re.DOTALL)
+    names = set(re.findall(r"`([\w.]+)/?`", said[1])) if said else {"no such line"}
+    return names - {"platform"} | set(ROOMS) if "platform" in names else names
+
+
+@pytest.mark.parametrize("room", [name for name in MAY_IMPORT if name in {*ROOMS, *ROOTS}])
+def test_each_readme_gives_the_row_of_the_table(root: Path, room: str):
+    text = (root / "platform" / room if room in ROOMS else root / room).joinpath("README.md").read_text()
+    assert readme_imports(text) == set(MAY_IMPORT[room].split()) - set(FREE.split())
+
+
+@pytest.mark.parametrize("folder", [*ROOTS, *(f"platform/{room}" for room in ROOMS), "driftlab", "tests", "benchmarks"])
+def test_files_that_a_readme_names_are_there(root: Path, folder: str):
+    text = (root / folder / "README.md").read_text()
+    names = re.findall(r"`([\w/.]+(?:\.(?:py|yaml|md)|/))`", text)
+    assert [
+        name for name in names if not any((root / place / name).exists() for place in (folder, "", "platform"))
+    ] == []
+
+
 @pytest.mark.slow
 def test_ray_stays_in_its_folders(trees):
     assert ray_outside_its_homes(trees) == []
