@@ -166,9 +166,9 @@ def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
     """Draw the load of the first device of a run with this seed."""
     from driftlab.platform.core.seeding import rng_for
     from driftlab.platform.results.figures.load import save_course
-    from driftlab.platform.world import load
+    from driftlab.platform.world import load, load_csv
 
-    drawn = load.draw(load.find(name), LOAD_S, rng_for(seed, "load", 0))
+    drawn = load_csv.load_of(load.find(name), LOAD_S, rng_for(seed, "load", 0))
     if drawn is None:
         raise RequestError(f"loads/{name} has nothing to draw: nothing else runs on the device.")
 

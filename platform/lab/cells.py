@@ -17,7 +17,7 @@ from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
 from driftlab.platform.sim.specs import StreamSpec
-from driftlab.platform.world import apps, hardware, link, load, measured
+from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
@@ -123,7 +123,7 @@ def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index
 
 
 def _load(profile: LoadProfile, tenants: Sequence[AppSpec], seed: int, index: int) -> Load | None:
-    return load.draw(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
+    return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
 
 
 def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
