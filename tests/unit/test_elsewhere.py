@@ -21,7 +21,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_all_but_the_head_comes_from_the_other_set():
-    learned, untrained = pretrain(ELSEWHERE), pretrain(OWN)
+    learned, untrained = obtain(ELSEWHERE), pretrain(OWN)
     other = obtain(replace(OWN, workloads="set:signs/vs", classes=16, steps=2))
     head = {"head.weight", "head.bias"}
     assert all(np.array_equal(learned[name], untrained[name]) for name in head)

@@ -94,9 +94,9 @@ def obtain(recipe: Recipe) -> Weights:
     """Return a recipe's weights from the cache, or build and store them; concurrent processes build once."""
 
     def build() -> Weights:
-        from driftlab.platform.networks.training.pretrain import pretrain
+        from driftlab.platform.networks.training.pretrain import pretrain, recipe_elsewhere  # torch: seconds
 
-        return pretrain(recipe)
+        return pretrain(recipe, obtain(recipe_elsewhere(recipe)) if recipe.elsewhere else None)
 
     return _obtain(
         f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build

@@ -44,30 +44,32 @@ STREAM_S = 240.0
 WARM_UP = 0.1  # share of the steps in which the learning rate rises
 
 
-def pretrain(recipe: Recipe) -> Weights:
-    """Build a network and train it on frames of every workload of its family; the same recipe gives the same bits."""
+def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
+    """Build a network and train it on frames of every workload of its family; the same recipe gives the same bits.
+
+    `before` holds what the network learned of `recipe_elsewhere`, where the recipe names another set.
+    """
     with one_thread():
         classes = len(CLASSES) if recipe.fresh_head else recipe.classes
         model = build(recipe.network, classes, seed=seed_for(recipe.seed, "pretrain", "weights"))
         if recipe.start:
             begin_from(model, recipe.start, ZOO[recipe.network].head, trained=recipe.steps > 0)
         if recipe.elsewhere:
-            _learn_elsewhere(model, recipe)
+            assert before is not None, "the weights of recipe_elsewhere are missing"
+            _take_over(model, recipe, before)
         if recipe.steps:
             _train(model, recipe, _lessons(recipe))
         return state_of(_begun_anew(model, recipe) if recipe.fresh_head else model)
 
 
-def _learn_elsewhere(model: torch.nn.Module, recipe: Recipe) -> None:
-    """Take over what the network learns from another labelled set, except the head."""
-    from driftlab.platform.networks.training.artifacts import obtain
-
-    head, taught = f"{ZOO[recipe.network].head}.", obtain(_elsewhere(recipe))
-    kept = {name: torch.from_numpy(value) for name, value in taught.items() if not name.startswith(head)}
+def _take_over(model: torch.nn.Module, recipe: Recipe, before: Weights) -> None:
+    """Take over what the network learned from another labelled set, except the head."""
+    head = f"{ZOO[recipe.network].head}."
+    kept = {name: torch.from_numpy(value) for name, value in before.items() if not name.startswith(head)}
     model.load_state_dict({**model.state_dict(), **kept})
 
 
-def _elsewhere(recipe: Recipe) -> Recipe:
+def recipe_elsewhere(recipe: Recipe) -> Recipe:
     """Return the recipe of what a network learns before its own lessons."""
     name, size = recipe.elsewhere.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
     return replace(
@@ -122,7 +124,7 @@ def build_pack(recipe: PackRecipe, stored: Weights, limit_s: float = math.inf) -
 def draw_data(recipe: Recipe) -> Data:
     """Draw the data for a family: the network's own training frames, with validation and test frames."""
     if uses_labelled_set(recipe):
-        before = (lambda: _data_of_set(_elsewhere(recipe))) if recipe.elsewhere else None
+        before = (lambda: _data_of_set(recipe_elsewhere(recipe))) if recipe.elsewhere else None
         return replace(_data_of_set(recipe), elsewhere=before)
     count = max(MIN_FRAMES, min(FRAMES, recipe.steps * recipe.batch))
     train = draw_lessons(recipe, count)
