@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def against_the_table(trees: Trees) -> list[str]:
     return faults
 
 
+def circle_of(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def ray_outside_its_homes(trees: Trees) -> list[str]:
     return [
         f"{module} imports {name}"
@@ -174,6 +183,11 @@ def test_rooms_import_what_the_table_allows(trees):
     assert against_the_table(trees) == []
 
 
+def test_a_circle_is_found():
+    assert circle_of({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert set(circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
+
+
 def test_every_exception_is_needed(trees):
     assert {module for module, name in EXCEPTIONS.items() if name in set(imports(trees[module]))} == set(EXCEPTIONS)
 
@@ -209,6 +223,20 @@ def test_files_that_a_readme_names_are_there(root: Path, folder: str):
     assert [
         name for name in names if not any((root / place / name).exists() for place in (folder, "", "platform"))
     ] == []
+
+
+@pytest.mark.slow
+def test_modules_import_each_other_in_no_circle(trees):
+    """Imports inside functions count, those for types alone do not."""
+    graph = {
+        module: {
+            name
+            for name in imports(tree, typing_too=False)
+            if name in trees and name != module and not module.startswith(f"{name}.")
+        }
+        for module, tree in trees.items()
+    }
+    assert circle_of(graph) == []
 
 
 @pytest.mark.slow
